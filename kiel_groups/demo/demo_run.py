@@ -90,7 +90,7 @@ class Display:
         self.end_table()
 
     def event(self, text: str) -> None:
-        """Print what the demo has done, or what has happened."""
+        """Print a line about a step of the demo, or about an event in the group, with the time since the start."""
         line = Text.assemble((f"{time.monotonic() - self._start_s:6.1f} s", "dim"), "  ", text)
         self._console.print(line, soft_wrap=not self._console.is_terminal)
 

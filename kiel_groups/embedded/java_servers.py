@@ -1,7 +1,7 @@
 """
 Configure servers in Java, and make the commands that run them.
 
-The settings are those of the embedded servers; the example files of this repository are made from them, too.
+The embedded servers have these settings. The example files of this repository are made from the same settings.
 """
 
 from __future__ import annotations

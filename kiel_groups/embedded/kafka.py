@@ -228,7 +228,7 @@ def _command(release: KafkaRelease, folder: Path, settings: Mapping[str, object]
     """
     Write a server's configuration, and return the command that runs the server.
 
-    Prepare its data folder, too, if ``cluster`` is given, the id of a cluster in KRaft mode.
+    In KRaft mode, ``cluster`` is the id of the cluster, and the data folder is prepared with it if that is necessary.
     """
     configuration = folder / "server.properties"
     configuration.write_text(as_properties(settings), encoding="utf-8")

@@ -326,7 +326,7 @@ class WorkAssigner:
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return the metadata of the members; a member whose metadata cannot be read gets no work."""
+        """Return the metadata of the members, without those that cannot be read. Their members get no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:
@@ -361,7 +361,8 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
     """
     Return the member that had each piece of work before.
 
-    A worker that was removed from the group may name work that another one got later: the latest generation counts.
+    A worker that was removed from the group may name work that another worker has got since. So if several members name
+    the same work, it belonged to the member with the latest generation.
     """
     latest_last = sorted(states, key=lambda member: (states[member].generation, member))
     return {work: member for member in latest_last for work in _works(states[member].work)}

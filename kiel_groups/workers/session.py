@@ -151,7 +151,7 @@ class WorkerRole(SessionRole):
         self.claims = WorkClaims(session, writer, layout, self.worker_id)
 
     async def _caught_up(self) -> None:
-        """Return at once: what a store writes does not depend on a watch of the worker."""
+        """Return at once, because no watch of the worker changes what its stores write."""
 
     async def register(self) -> None:
         """
@@ -269,7 +269,7 @@ class WorkerRole(SessionRole):
 
     async def release_claim(self, work: Work, offsets: SourceOffsets = ()) -> None:
         """
-        Release a claim, and store the last source offsets of a task in the same transaction if they fit.
+        Release a claim, and store the last source offsets of a task: in the same transaction if they fit, else before.
 
         Raises:
             ClaimLostError: The claim is gone.

@@ -46,7 +46,7 @@ class ConnectorEntry:
         target: Whether the connector and its tasks have to run.
         tasks: The settings of each task, by its number; None if the connector has not made any task yet.
         problem: Why the stored configuration cannot be used; "" if it can. With a problem, the tasks do not run.
-        created: A number that differs between a connector and a former one of the same name.
+        created: A number that differs from that of any former connector of the same name.
     """
 
     config: Mapping[str, str]
@@ -78,7 +78,7 @@ class ConfigSnapshot:
         return [task for name in sorted(self.connectors) for task in self.tasks_of(name)]
 
     def tasks_of(self, connector: str) -> list[TaskId]:
-        """Return the tasks of a connector; none if it has no task set yet, has a problem, or does not exist."""
+        """Return the tasks of a connector. A connector without a task set or with a problem has none."""
         entry = self.connectors.get(connector)
         if entry is None or entry.problem or entry.tasks is None:
             return []

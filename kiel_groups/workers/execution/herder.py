@@ -1,9 +1,9 @@
 """
 Start and stop work when a worker's assignment, configuration or ZooKeeper session changes.
 
-At each of these changes, the herder, as Kafka Connect calls it, compares the work that has to run with the work that
-runs. It starts work only while it has a session, an assignment, and a configuration that is not older than the one by
-which the work was assigned.
+Kafka Connect calls this part the herder. At each of these changes, it compares the work that has to run with the work
+that runs. It starts work only while it has a session, an assignment, and a configuration that is not older than the one
+by which the work was assigned.
 
 If connectors or tasks are added or removed, or the settings of a task change, the group has to assign again. All other
 changes concern only the owner of the work, which restarts, pauses or resumes it.
@@ -173,7 +173,7 @@ class Herder:
         self._reconcile()
 
     def _log_problems(self, snapshot: ConfigSnapshot) -> None:
-        """Log each connector whose configuration cannot be used, once for each problem."""
+        """Log the problem of each connector whose configuration cannot be used, once for each new problem."""
         problems = {name: entry.problem for name, entry in snapshot.connectors.items() if entry.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
@@ -241,7 +241,7 @@ class Herder:
         """
         Have all work given back if no assignment follows within the session timeout.
 
-        The group may have removed this worker meanwhile, and other workers would wait for its claims while it joins.
+        By then, the group may have removed this worker. Other workers would wait for its claims until it joins again.
         """
         self._end_patience()
         if self._role is not None:
@@ -288,7 +288,7 @@ class Herder:
             supervisor.lose("the worker has ended")
 
     async def _plugins_stopped(self, on_stuck: Callable[[Sequence[Work]], None]) -> None:
-        """Wait until no plugin runs any more, and warn of those that do not stop; see ``close``."""
+        """Wait until no plugin runs any more, and log a warning of plugins that do not stop; see ``close``."""
         await asyncio.gather(*(each.stopped_or_abandoned() for each in self._ending.values()))
         if stuck := self._stuck():
             on_stuck(stuck)

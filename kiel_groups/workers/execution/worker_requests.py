@@ -110,7 +110,7 @@ class WorkerRequests:
         return self._herder.hooks.is_rebalancing
 
     def leader_url(self) -> str | None:
-        """Return the URL of the leader's REST interface, which is the worker's own if it leads; None if unknown."""
+        """Return the URL of the leader's REST interface, or None if it is unknown. It may be this worker's own."""
         assignment = self._herder.hooks.assignment
         return None if assignment is None or self.is_rebalancing() else assignment.leader_url
 
@@ -128,8 +128,8 @@ class WorkerRequests:
         """
         Return whether a worker of the group has registered this URL in ZooKeeper.
 
-        Members of the group supply ``leader_url`` and ``owner_url``. If brokers coordinate the group, every client of
-        the brokers can be a member.
+        A request and its token must go to a worker only. Members of the group supply ``leader_url`` and ``owner_url``,
+        and if brokers coordinate the group, every client of the brokers can be a member.
         """
         return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 

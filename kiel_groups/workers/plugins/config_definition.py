@@ -498,7 +498,7 @@ class ConfigDefinition:
         return self.check(config).settings
 
     def nearest(self, name: str, least: float = 0.6) -> str | None:
-        """Return the declared setting whose name is most similar to ``name``, or None if none is by ``least``."""
+        """Return the declared setting whose name is most similar to ``name``, or None if no name is, by ``least``."""
         return _nearest(name, tuple(self._keys), least)
 
     def _unknown(self, name: str, *, near: bool) -> str:

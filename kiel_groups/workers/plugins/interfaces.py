@@ -34,7 +34,7 @@ class ConnectorContext(Protocol):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """All settings of the connector, with the standard ones, as users have given them: texts, without defaults."""
+        """The settings that users have given, including the standard ones. They are texts, and have no defaults."""
 
     def request_task_reconfiguration(self) -> None:
         """

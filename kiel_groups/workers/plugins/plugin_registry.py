@@ -135,7 +135,7 @@ class PluginRegistry:
 
     def check_classes(self, definition: ConfigDefinition, config: Mapping[str, str | None]) -> None:
         """
-        Check the settings that are names of classes, because these classes are imported, too.
+        Check the settings that are names of classes, because these classes are imported like that of the connector.
 
         Raises:
             ConfigError: A class is not allowed.
@@ -245,7 +245,7 @@ def _connector_class(name: str) -> type[Connector]:
 
 def _problem(found: type) -> str:
     """
-    Return the reason why a class cannot be used as a connector, or "".
+    Return the reason why a class cannot be used as a connector, or "" if it can be used.
 
     Later code relies on the declared types: otherwise, one wrong class would fail the answers about all connectors.
     """

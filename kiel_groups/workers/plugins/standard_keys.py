@@ -155,7 +155,7 @@ def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
-    Return all settings of the tasks of a kind of connector. If the task declares none, they are the connector's.
+    Return all settings of the tasks of a kind of connector. A task that declares none has those of its connector.
 
     Raises:
         ConfigError: The class declares a standard setting itself.

@@ -72,7 +72,7 @@ class RestSettings:
         return socket.gethostname() if is_wildcard(self.host) else self.host
 
     def token_digest(self, group: str) -> str:
-        """Return a digest that shows whether two workers of a group have the same token, or "" without a token."""
+        """Return a digest that shows whether two workers of a group have the same token, or "" if there is no token."""
         if not self.token:
             return ""
         # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another

@@ -1,7 +1,7 @@
 """
 Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
 
-A constructor may be slow, too, so it runs on a thread. But if any method of the class is a coroutine function, it runs
+A constructor may be slow, so it runs on a thread. But if any method of the class is a coroutine function, it runs
 on the event loop: the clients of asyncio and Tornado that such a class creates may need the running loop.
 
 A thread cannot be cancelled. If a call is cancelled while its thread runs, the call waits for the thread: until then,

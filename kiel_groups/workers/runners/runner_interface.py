@@ -131,7 +131,7 @@ class KafkaClients:
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer without autocommit: it commits only on request."""
+        """Create a consumer that commits only on request."""
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
@@ -169,7 +169,7 @@ def sink_group(connector: str) -> str:
 
 
 async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
-    """Return an error text: which of these topics no broker knows, or that no broker answers; ``""`` if all exist."""
+    """Return an error text that says which topics no broker knows, or that no broker answers; ``""`` if all exist."""
     try:
         return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
@@ -197,7 +197,7 @@ class RunnerContext:
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
-        problem: Called with the reason why running work makes no progress, or with "" if it does again.
+        problem: Called with the reason why running work makes no progress, and with "" when it makes progress again.
     """
 
     work: Work

@@ -166,7 +166,7 @@ class SinkTaskRunner(Runner):
         await self.pause(self._pauses.next_s())
 
     async def _next(self, consumer: GroupedConsumer) -> _Found:
-        """Return the next records; none after a timeout, a request to stop, or a failed hook."""
+        """Return the next records. There are none after a timeout, a request to stop, or a failed hook."""
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
@@ -216,7 +216,7 @@ class SinkTaskRunner(Runner):
         }
 
     async def _commit(self, consumer: GroupedConsumer, due: dict[TopicPartition, int]) -> None:
-        """Commit offsets, without those of partitions that were lost meanwhile."""
+        """Commit offsets. A refusal is logged, because other members may own some of the partitions by now."""
         try:
             await consumer.commit(due)
         except (CommitFailedError, ClosedError) as error:

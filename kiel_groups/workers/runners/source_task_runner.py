@@ -91,7 +91,7 @@ class SourceTaskRunner(Runner):
             await self._store()
 
     async def _poll(self, task: SourceTask) -> object:
-        """Poll the task. If offsets become due meanwhile, store them, because the source may be silent for long."""
+        """Poll the task. Store offsets that become due before it returns, because the source may be silent for long."""
         # A task whose claim may be gone is not even polled: the poll may remove records from its source.
         polling = asyncio.ensure_future(self.calls.call_fenced(task.poll))
         try:
@@ -238,7 +238,7 @@ class ConnectorRunner(Runner):
                 await self.until_stop(self._notified.wait())
 
     def reconfigure(self) -> None:
-        """Have the connector make the configurations of its tasks again."""
+        """Have ``task_configs`` of the connector called again."""
         self._is_outdated = True
         self._notified.set()
 

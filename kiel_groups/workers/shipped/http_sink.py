@@ -284,7 +284,7 @@ class HttpTarget:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a ``Retry-After`` header; 0 without one, or for a date."""
+    """Return the seconds of a ``Retry-After`` header; 0 if there is no header, or if it has a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
 
 

@@ -420,7 +420,7 @@ class ConfigStore:
                 return entry.offset
 
     async def _read_base(self, connector: str) -> _Base:
-        """Read what a change is based on, the offset first: a change that follows makes the write fail."""
+        """Read what a change is based on. The offset is read first, so a later change makes the write fail."""
         path = self._layout.connector(connector)
         config = await self._session.get(self._layout.config)
         while config is None:
@@ -471,7 +471,9 @@ class ConfigStore:
 
     async def _was_written(self, entry: ConfigChange) -> bool:
         """
-        Return whether a change whose answer was lost was written; this read is final: the session was proved since.
+        Return whether a change was written although its answer was lost.
+
+        This read is final, because the session was proved after the write.
         """
         path = self._layout.history_entry(entry.offset)
         config, node = await asyncio.gather(self._session.get(self._layout.config), self._session.get(path))

@@ -40,7 +40,7 @@ class SourceOffsetStore:
 
     async def read(self, connector: str, partition: JsonObject) -> JsonObject | None:
         """
-        Read the offset of a source partition; None if it has none.
+        Return the stored offset of a source partition, or None if there is none.
 
         Raises:
             ConfigError: The partition is no JSON object.
@@ -110,5 +110,5 @@ class SourceOffsetStore:
 
 
 def _data_by_digest(offsets: SourceOffsets) -> dict[str, bytes]:
-    """Return the data of the znode of each source partition, by digest. Of several offsets, the last one counts."""
+    """Return the data of the znode of each source partition, by digest. The last offset of each partition is used."""
     return {partition_digest(partition): SourceOffset(partition, offset).encode() for partition, offset in offsets}

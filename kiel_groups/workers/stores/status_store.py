@@ -167,7 +167,7 @@ class StatusStore:
     async def _write(
         self, items: Mapping[Work, tuple[Operation, ...]], statuses: Mapping[Work, WorkStatus], rejected: set[Work]
     ) -> dict[Work, WorkStatus]:
-        """Write statuses, and return those to write again. Add to ``rejected`` the work whose status is refused."""
+        """Write statuses, and return those to write again. Work whose status is refused is added to ``rejected``."""
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:
             if isinstance(operation, Check):

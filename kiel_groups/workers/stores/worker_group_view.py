@@ -44,7 +44,7 @@ class WorkerGroup:
 
 def describe_workers(client: Client, group: str) -> WorkerGroup:
     """
-    Read a worker group from ZooKeeper. If the configuration changes meanwhile, read it again, a few times.
+    Read a worker group from ZooKeeper. The reads are repeated, a few times at most, if the configuration changes.
 
     Raises:
         ProtocolError: The znode of the configuration offset has garbage.
