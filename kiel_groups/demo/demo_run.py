@@ -219,7 +219,7 @@ class Worker:
         return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
 
     def new_foreign_receipts(self) -> list[Receipt]:
-        """Return the receipts, read since the last call, of records that the demo did not send."""
+        """Return the receipts of records that the demo did not send, among those that were read since the last call."""
         new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
         return [receipt for receipt in new if receipt.number is None]
 

@@ -572,7 +572,7 @@ class WorkerHooks:
         self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker give its work back. After a failed assignment, it has none."""
+        """Have the worker give its work back. A worker with a failed assignment has no work."""
         # Before the work is given back: its owners would fail requests.
         self._assigner.owners = {}
         if self._has_started:

@@ -229,8 +229,8 @@ class SinkTask(Task, ABC):
         """
         Release what the task has for partitions that it loses.
 
-        If the partitions are given back in order, ``flush`` is called before. Without a ``flush`` before, other tasks
-        may have the partitions already: drop those of their records that are not written yet.
+        If the partitions are given back in order, ``flush`` is called before. If it was not called, other tasks may
+        have the partitions already: then drop the records of these partitions that are not written yet.
         """
         return None
 
