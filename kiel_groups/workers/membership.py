@@ -326,7 +326,7 @@ class WorkAssigner:
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return the metadata of the members, without those that cannot be read. Their members get no work."""
+        """Return the metadata of each member. A member whose metadata cannot be read is left out, and gets no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:

@@ -210,7 +210,7 @@ class WorkerRole(SessionRole):
         self._other_tokens, self._other_coordinations = tokens, coordinations
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return the contents of the workers' znodes. Clients of ZooKeeper can write them, those of the brokers cannot."""
+        """Return the contents of the workers' znodes. Clients of ZooKeeper write these, those of brokers cannot."""
         names = await self.session.children(self.layout.workers) or ()
         found: list[WorkerInfo] = []
         for node in await self.session.get_many([self.layout.worker(name) for name in names]):

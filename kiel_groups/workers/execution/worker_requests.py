@@ -199,13 +199,12 @@ class WorkerRequests:
         Raises:
             ConfigError: There is no such class (400).
         """
-        report = await self._plugins.report(plugin, config)
-        warnings = [*report.get("warnings", ()), *await self._topic_warnings(plugin, config)]
+        report, topics = await self._plugins.report(plugin, config)
+        warnings = [*report.get("warnings", ()), *await self._topic_warnings(topics)]
         return {**report, "warnings": warnings} if warnings else report
 
-    async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
+    async def _topic_warnings(self, topics: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a warning for each setting with topics that no broker knows: a task waits for such topics forever."""
-        topics = await self._plugins.topics(plugin, config)
         if not topics:
             return []
         try:

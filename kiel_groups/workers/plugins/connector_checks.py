@@ -13,6 +13,7 @@ from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
     Settings,
+    full_name,
 )
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, may_be_secret, quoted_forms, without_secrets
@@ -158,17 +159,14 @@ def task_settings(
     return task_definition_of(connector_class).parse({**task_config, **standard_settings(connector_config)})
 
 
-def validation_report(
-    plugin: str, connector_class: type[Connector], config: Mapping[str, str | None]
-) -> dict[str, Any]:
+def validation_report(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, Any]:
     """
     Return the answer to ``PUT /connector-plugins/PLUGIN/config/validate``, as Kafka Connect gives it.
 
     If settings are not declared, the answer also has ``warnings`` and ``mistyped``, which Kafka Connect does not have.
 
     Args:
-        plugin: The name of the class that the user has asked about.
-        connector_class: That class.
+        connector_class: The class that the user has asked about.
         config: The settings to check, even if some are missing.
     """
     definition = definition_of(connector_class)
@@ -182,7 +180,7 @@ def validation_report(
         if name not in definition
     ]
     report = {
-        "name": plugin,
+        "name": full_name(connector_class),
         "error_count": sum(len(texts) for texts in checked.errors.values()),
         "groups": definition.groups,
         "configs": entries,
