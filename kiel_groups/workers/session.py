@@ -29,7 +29,7 @@ from kiel_groups.workers.stores.work_claims import WorkClaims
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
-from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
+from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext, TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +108,10 @@ class WorkerSession:
         log.error("group %s: this worker failed: %s", group, error, exc_info=None if known else error)
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
-    async def close(self, limit: CloseLimit | None = None) -> None:
+    async def close(self) -> None:
         """Close the session, which deletes the worker's znode. The caller has released the worker's claims before."""
         self._is_closing = True
-        await self._supervisor.close(limit)
+        await self._supervisor.close()
         await self._tasks.cancel()
 
     # ------------------------------------------------------------------ the kind of the roles
@@ -176,10 +176,6 @@ class WorkerRole(SessionRole):
         )
 
     async def joined(self) -> None:
-        """Warn of workers that are set up differently; see ``_warn_of_others``."""
-        await self._warn_of_others()
-
-    async def _warn_of_others(self) -> None:
         """
         Warn once of each worker with another token, without a token, or with another coordination.
 
@@ -225,7 +221,7 @@ class WorkerRole(SessionRole):
 
         If the worker's znode was deleted, the heartbeat notices that, and ends the session.
         """
-        await self._warn_of_others()
+        await self.joined()
 
     # ------------------------------------------------------------------ claims and stores
 
