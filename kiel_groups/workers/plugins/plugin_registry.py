@@ -65,12 +65,9 @@ class _Offer(NamedTuple):
     def full_name(self) -> str:
         return f"{self.module}.{self.class_name}"
 
-    @property
-    def short_names(self) -> set[str]:
-        return {self.name, self.class_name, self.class_name.removesuffix(_SUFFIX)}
-
     def has_name(self, name: str) -> bool:
-        return name.replace(":", ".") == self.full_name or name in self.short_names
+        short_names = (self.name, self.class_name, self.class_name.removesuffix(_SUFFIX))
+        return name.replace(":", ".") == self.full_name or name in short_names
 
     def load(self) -> type[Connector]:
         return _connector_class(f"{self.module}:{self.class_name}")
@@ -261,13 +258,13 @@ def _problem(found: type) -> str:
         return f"has an abstract task_class; {task_class.__name__} lacks {', '.join(task_class.__abstractmethods__)}"
     version: object = found.version
     if not isinstance(version, str):
-        return f"has a version of the type {_type_name(version)}; expected a str, such as '1.0'"
+        return f"has a version of the type {type(version).__name__}; expected a str, such as '1.0'"
     config: object = found.config
     if not isinstance(config, ConfigDefinition):
-        return f"has a config of the type {_type_name(config)}; expected a ConfigDefinition"
+        return f"has a config of the type {type(config).__name__}; expected a ConfigDefinition"
     task_config: object = task_class.config
     if not isinstance(task_config, ConfigDefinition | None):
-        task = f"the task_class {task_class.__name__}, whose config is of the type {_type_name(task_config)}"
+        task = f"the task_class {task_class.__name__}, whose config is of the type {type(task_config).__name__}"
         return f"has {task}; expected a ConfigDefinition or None"
     try:
         definition_of(found)
@@ -275,7 +272,3 @@ def _problem(found: type) -> str:
     except ConfigError as error:
         return f"cannot be used: {error}"
     return ""
-
-
-def _type_name(value: object) -> str:
-    return type(value).__name__

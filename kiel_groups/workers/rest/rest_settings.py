@@ -69,7 +69,8 @@ class RestSettings:
         """The host in the worker's URL."""
         if self.advertised_host:
             return self.advertised_host
-        return socket.gethostname() if is_wildcard(self.host) else self.host
+        is_wildcard = is_address(self.host) and ip_address(self.host).is_unspecified
+        return socket.gethostname() if is_wildcard else self.host
 
     def token_digest(self, group: str) -> str:
         """Return a digest that shows whether two workers of a group have the same token, or "" if there is no token."""
@@ -110,8 +111,3 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Return whether only processes of this machine can connect to a host."""
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
-
-
-def is_wildcard(host: str) -> bool:
-    """Return whether a host stands for all addresses of its machine."""
-    return is_address(host) and ip_address(host).is_unspecified
