@@ -159,21 +159,16 @@ class ConfigReads:
         """Return whether the newest snapshot contains the changes up to this offset."""
         return self.newest is not None and self.newest.offset >= offset
 
-    async def fresh(self, *, current: bool = False) -> ConfigSnapshot | None:
+    async def read(self, *, current: bool = False) -> bool:
         """
-        Read the configuration. If it cannot be read, return the newest snapshot.
+        Read the configuration, and return whether it could be read. If not, ``newest`` stays as it is.
 
-        A worker without ZooKeeper must not fail here: it would leave the group, and others would wait for its next
-        join.
+        A worker without ZooKeeper must not fail here: it would leave the group, and other workers would wait for its
+        next join.
 
         Args:
             current: Whether to read past a server that lags behind, which takes longer.
         """
-        await self._read(current=current)
-        return self.newest
-
-    async def _read(self, *, current: bool) -> bool:
-        """Read the configuration, and return whether it could be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 self.newest = await self._source.snapshot(current=current)
@@ -200,7 +195,7 @@ class ConfigReads:
         """
         began_s = self._runtime.boot_time_s()
         pauses = Backoff(_FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
-        while not (await self._read(current=True) and self.has(offset)):
+        while not (await self.read(current=True) and self.has(offset)):
             passed_s = self._runtime.boot_time_s() - began_s
             if passed_s >= limit_s:
                 return False
@@ -339,7 +334,7 @@ class WorkAssigner:
     async def _snapshot(self, target: int) -> ConfigSnapshot | None:
         """Return a snapshot that has the offset ``target``, or None. If necessary, read the configuration once more."""
         if not self._config.has(target):
-            await self._config.fresh(current=True)
+            await self._config.read(current=True)
         return self._config.newest if self._config.has(target) else None
 
     def _allocate(
@@ -462,8 +457,8 @@ class WorkerHooks:
     async def protocols(self) -> Sequence[GroupProtocol]:
         """Read the configuration, and return the protocols with its offset, the preferred one first."""
         self._assigner.owners = {}
-        snapshot = await self.config.fresh()
-        offset = NO_OFFSET if snapshot is None else snapshot.offset
+        await self.config.read()
+        offset = NO_OFFSET if self.config.newest is None else self.config.newest.offset
         protocols = [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(self._url, offset).encode())]
         if self._allocator.sees_owners:
             state = StickyMetadata(self._url, offset, self._last_generation, _by_connector(self._last_works))
@@ -522,7 +517,7 @@ class WorkerHooks:
         began_s = self._runtime.boot_time_s()
         while self._runtime.boot_time_s() - began_s < _PATIENCE_S:
             await asyncio.sleep(self._pauses.next_s() * factor)
-            await self.config.fresh(current=True)
+            await self.config.read(current=True)
             # A join of a worker that is behind might only lead to the next mismatch.
             if self.config.has(assignment.offset):
                 self.member.request_rejoin()

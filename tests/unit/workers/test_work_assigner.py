@@ -37,7 +37,7 @@ class LeaderBench:
         self.config = ConfigReads(self.context, self.source)
         self.assigner = WorkAssigner(self.context, self.config)
         self.group = group
-        group.run(self.config.fresh())
+        group.run(self.config.read())
 
     def assign(self, protocol: str = "default", **metadata: int | bytes) -> dict[str, ConnectAssignment]:
         """Assign as leader x to members with these configuration offsets, or with other bytes."""
