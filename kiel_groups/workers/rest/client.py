@@ -37,21 +37,13 @@ def connector_path(name: str) -> str:
     return f"/connectors/{quote(name, safe='')}"
 
 
-class Answer(NamedTuple):
-    """
-    An answer of a worker.
+class HttpAnswer(NamedTuple):
+    """An answer of a worker: its status, its JSON document or None, ``Location``, and whether to ask again later."""
 
-    Args:
-        document: The JSON document, or None for an answer without a body.
-        status: The HTTP status.
-        location: The path of what the request has created, or "".
-        is_temporary: Whether the answer is a refusal, and the same request may succeed later.
-    """
-
-    document: Any = None
-    status: int = HTTPStatus.OK
-    location: str = ""
-    is_temporary: bool = False
+    status: int
+    document: Any
+    location: str
+    is_temporary: bool
 
     @property
     def message(self) -> str:
@@ -74,7 +66,7 @@ class HttpExchange:
         self._timeout_s = timeout_s
         self._client = AsyncHTTPClient(force_instance=True, max_clients=50, max_body_size=_LARGEST_ANSWER)
 
-    async def send(self, method: str, url: str, body: bytes = b"") -> Answer:
+    async def send(self, method: str, url: str, body: bytes = b"") -> HttpAnswer:
         """
         Send a request, and return the answer, whatever its status.
 
@@ -125,7 +117,7 @@ class HttpExchange:
                     f"{_address(url)} is not the interface of a worker: its answer {response.code} is not JSON"
                 ) from error
         is_temporary = response.code >= HTTPStatus.BAD_REQUEST and "Retry-After" in response.headers
-        return Answer(document, response.code, response.headers.get("Location", ""), is_temporary)
+        return HttpAnswer(response.code, document, response.headers.get("Location", ""), is_temporary)
 
     def close(self) -> None:
         """Close the connections."""
@@ -204,7 +196,7 @@ class WorkerClient:
                 raise self._error(answer)
             await asyncio.sleep(_PAUSE_S)
 
-    def _error(self, answer: Answer) -> KielGroupsError:
+    def _error(self, answer: HttpAnswer) -> KielGroupsError:
         text = answer.message or f"the worker at {self._url} answered with status {answer.status}"
         match answer.status:
             case HTTPStatus.NOT_FOUND if answer.message:
