@@ -22,6 +22,7 @@ from kiel_groups.cli.parameters.options import (
     coordination_option,
     json_lines_option,
     key_separator_option,
+    log_format_option,
     optional_zookeeper_option,
     quiet_option,
     refuse_given,
@@ -161,6 +162,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     help="Serve the metrics of this consumer to Prometheus, at http://127.0.0.1:PORT/metrics.",
 )
 @quiet_option
+@log_format_option
 @verbose_option
 @click.pass_context
 def consume(
