@@ -44,8 +44,8 @@ from kiel_groups.group.znodes.worker_contents import (
     ConfigChange,
     SourceOffset,
     StoredConnector,
-    StoredStatus,
     WorkerInfo,
+    WorkStatus,
     parse_config_offset,
 )
 from kiel_groups.ops.views.checks import Finding, check_group
@@ -437,8 +437,8 @@ _OF_WORKERS = {
         "'kiel-groups connectors config NAME --file FILE', or 'kiel-groups connectors delete NAME'",
     ),
     "connect/history/*": _Kind(ConfigChange.parse, _HARMLESS),
-    "connect/status/*": _Kind(_unless_empty(StoredStatus.parse), _HARMLESS),
-    "connect/status/*/*": _Kind(StoredStatus.parse, _HARMLESS),
+    "connect/status/*": _Kind(_unless_empty(WorkStatus.parse), _HARMLESS),
+    "connect/status/*/*": _Kind(WorkStatus.parse, _HARMLESS),
     "connect/offsets/*/*": _Kind(SourceOffset.parse, _CORRECT),
 }
 

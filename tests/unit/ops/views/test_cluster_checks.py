@@ -39,8 +39,8 @@ from kiel_groups.group.znodes.worker_contents import (
     ConfigChange,
     SourceOffset,
     StoredConnector,
-    StoredStatus,
     WorkerInfo,
+    WorkStatus,
     encode_config_offset,
     partition_digest,
 )
@@ -82,7 +82,7 @@ OF_WORKERS = {
     W.connector("c/1"): StoredConnector(name="c/1", config={"a": "b"}).encode(),
     W.history_entry(1): ConfigChange(offset=1, what="created", connector="c/1", worker="w", at_ms=1).encode(),
     W.status("c/1"): b"",
-    W.status("c/1", 0): StoredStatus(state="RUNNING", worker="w").encode(),
+    W.status("c/1", 0): WorkStatus(state="RUNNING", worker="w").encode(),
     W.source_offset("c/1", partition_digest({"a": 1})): SourceOffset({"a": 1}, {"b": 2}).encode(),
 }
 OF_CONSUMERS = {
