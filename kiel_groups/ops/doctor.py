@@ -393,14 +393,14 @@ class _Examination:
             raise CoordinationError(f"the connection to ZooKeeper at {self._servers} broke")
         znodes = read_group(self._client, group)
         self._newest_ms = max(self._newest_ms, *(znode.modified_ms for znode in znodes.values()), 0)
-        view = view_group(group, znodes)
-        if keep:
-            self._views.append(view)
         # Without any topic, brokers are missing, and not the topics of this group.
         layout = GroupLayout(group)
         of_topics = () if self._topics else (f"{layout.offsets}/", f"{layout.starts}/")
-        known = {path: znode for path, znode in znodes.items() if not path.startswith(of_topics)}
-        yield from check_znodes(view, known, _now_ms())
+        znodes = {path: znode for path, znode in znodes.items() if not path.startswith(of_topics)}
+        view = view_group(group, znodes)
+        if keep:
+            self._views.append(view)
+        yield from check_znodes(view, znodes, _now_ms())
         if view.is_of_consumers:
             needed = rights_needed(group, [path for path, znode in znodes.items() if not znode.closed])
             yield from check_rights(needed, self._rights(needed))

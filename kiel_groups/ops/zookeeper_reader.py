@@ -202,26 +202,26 @@ def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, s
 def _load_group(client: Client, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
     brokers = read_brokers(client)
     view = view_group(group, read_group(client, group))
-    return _with_lag((view,), brokers, list_topics(client), timeout_s, stores)
+    return _with_lag(client, (view,), brokers, timeout_s, stores)
 
 
 def _load_outlines(client: Client, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
     brokers = read_brokers(client)
     znodes = read_summaries(client, groups, offsets=True)
     views = tuple(view_group(group, znodes[group]) for group in groups)
-    return _with_lag(views, brokers, list_topics(client), timeout_s, stores)
+    return _with_lag(client, views, brokers, timeout_s, stores)
 
 
 def _with_lag(
-    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
+    client: Client, views: tuple[GroupView, ...], brokers: Snapshot, timeout_s: float, stores: StoreTracker
 ) -> LoadedGroups:
-    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
-    existing, addresses = frozenset(topics), broker_addresses(brokers)
-    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, doubtful_brokers(brokers), existing, timeout_s))
+    """Add the log ends of existing partitions only, because a broker may create a missing topic when asked for it."""
+    addresses, doubtful = broker_addresses(brokers), doubtful_brokers(brokers)
+    if client.exists(topic_path(OFFSETS_TOPIC)) is None:
+        doubtful = None
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, doubtful, timeout_s))
     known = tuple(map(stores.take, found))
-    partitions = {
-        each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
-    }
+    partitions = {each.topic_partition for view in known for each in view.partitions if each.exists}
     ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
     ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
     hidden = [path for view in views for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
@@ -233,23 +233,20 @@ async def _with_kafka_offsets(
     views: Collection[GroupView],
     addresses: list[HostPort],
     doubtful: list[HostPort] | None,
-    topics: Collection[str],
     timeout_s: float,
 ) -> tuple[list[GroupView], str]:
     """
     Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
 
-    Of groups that may have, no coordinator is asked for unless one was before, because a broker would create the topic
-    of the offsets then. Brokers of 0.8.0 and 0.8.1 have no coordinators, and close the connection.
+    If ``doubtful`` is None, no coordinator is asked about groups that may have them. Brokers of 0.8.0 and 0.8.1 have
+    no coordinators, and close the connection. Others would create the topic of the offsets for the first question.
     """
 
     def wanted(view: GroupView) -> list[TopicPartition]:
-        partitions = [*(each.topic_partition for each in view.partitions), *view.further]
-        return [each for each in partitions if each.topic in topics]
+        return [*(each.topic_partition for each in view.partitions if each.exists), *view.further]
 
     ours = {view.group: wanted(view) for view in views if view.offsets_in_kafka}
-    may_ask = OFFSETS_TOPIC in topics and doubtful is not None
-    others = {view.group: wanted(view) for view in views if view.has_any_store} if may_ask else {}
+    others = {view.group: wanted(view) for view in views if view.has_any_store} if doubtful is not None else {}
     if not (ours or others):
         return list(views), ""
     # Most commands see no such group, and start without the clients of coordinators.
@@ -328,7 +325,7 @@ def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[
 
 def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
     """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
-    loaded = _with_lag((view,), read_brokers(client), list_topics(client), timeout_s, StoreTracker())
+    loaded = _with_lag(client, (view,), read_brokers(client), timeout_s, StoreTracker())
     (ended,) = loaded.groups
     return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
 

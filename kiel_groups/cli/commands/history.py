@@ -34,8 +34,8 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
         refuse_programs(client, group)
         view = view_group(group, read_history(client, group))
     entries = view.history[:limit]
-    for text in view.unreadable:
-        lines.say("warning", text)
+    for each in view.unreadable:
+        lines.say("warning", each.text)
     if as_json:
         rendering.show_json(history_document(group, entries))
     elif entries:

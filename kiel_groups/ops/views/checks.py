@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
@@ -119,10 +121,7 @@ def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unreadable(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    remedy = "correct this znode; members cannot read it either"
-    if view.coordinator is not None:
-        remedy = "the member's client sends what others cannot read; stop it, or update its library"
-    for text in view.unreadable:
+    for text, remedy in view.unreadable:
         yield Finding("unreadable", text, remedy)
 
 
@@ -188,14 +187,15 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _away(view: GroupView, now_ms: int) -> Iterator[Finding]:
     for slot, assignment in sorted(view.away.items()):
         seconds = max(0, now_ms - (assignment.away_since_ms or now_ms)) // 1000
-        partitions = tuple(sorted(assignment.partitions))
-        what = counted(partitions, "partition is", "partitions are")
-        yield Finding(
-            "away",
-            f"{what} reserved for instance {slot}, which has been away for {seconds} s: {some(partitions)}",
-            passing=True,
-            partitions=partitions,
-        )
+        # An instance for which nothing is reserved delays nothing.
+        if partitions := tuple(sorted(assignment.partitions)):
+            what = counted(partitions, "partition is", "partitions are")
+            yield Finding(
+                "away",
+                f"{what} reserved for instance {slot}, which has been away for {seconds} s: {some(partitions)}",
+                passing=True,
+                partitions=partitions,
+            )
 
 
 def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -293,29 +293,59 @@ def _forged(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _orphan_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    subscribed = {topic for member in view.members for topic in member.subscription or ()}
-    is_known = bool(view.members) and all(member.subscription is not None for member in view.members)
+    if not view.members or any(member.subscription is None for member in view.members):
+        return
     orphans = [
         each
         for each in view.partitions
         if each.committed is not None
         and each.owner is None
-        and each.topic_partition.topic not in subscribed
-        and (is_known or each.topic_partition.topic in view.gone_topics)
+        and each.exists
+        and each.topic_partition.topic not in view.subscribed
     ]
     if orphans:
         topics = sorted({each.topic_partition.topic for each in orphans})
-        what = counted(orphans, "offset is of a topic", "offsets are of topics")
-        gone = some(topic for topic in topics if topic in view.gone_topics)
-        aside = f" (without a topic of this name: {gone})" if gone else ""
         yield Finding(
             "orphan-offsets",
-            f"{what} that no member reads: {some(topics)}{aside}; the lag of the group includes theirs",
+            f"{counted(orphans, 'offset is of a topic', 'offsets are of topics')} that no member reads:"
+            f" {some(topics)}; the lag of the group includes theirs",
             f"'kiel-groups offsets delete {view.group} --topic {topics[0]}' deletes them; if members should read"
             " the topic, subscribe to it",
-            passing=view.coordinator is None and bool(view.members) and _is_young(view, now_ms),
+            passing=view.coordinator is None and _is_young(view, now_ms),
             partitions=_names(orphans),
         )
+
+
+def _gone_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    gone = _names(each for each in view.partitions if not each.exists and each.committed_ms is not None)
+    # A topic that is subscribed to may be created again; ``missing-topic`` has it.
+    topics = [topic for topic in view.gone_topics if topic not in view.subscribed and _is_legal(topic)]
+    names = [*topics, *(str(each) for each in gone if each.topic not in view.gone_topics)]
+    if not names:
+        return
+    what = f"{counted(names, 'topic or partition that does', 'topics or partitions that do')} not exist: {some(names)}"
+    has_others = any(
+        each.exists and (each.committed_ms is not None or view.offsets_in_kafka) for each in view.partitions
+    )
+    if has_others or view.size or view.foreign_members:
+        remedy = f"kiel-groups offsets delete {view.group}{''.join(f' --topic {name}' for name in names[:10])}"
+        yield Finding("gone-offsets", f"the group has offsets in {what}", f"'{remedy}' deletes them", partitions=gone)
+    else:
+        yield Finding(
+            "dead-group",
+            f"the group has no members, and offsets only in {what}",
+            f"'kiel-groups groups delete {view.group}' deletes it, if nothing commits these offsets any more",
+            partitions=gone,
+        )
+
+
+def _is_legal(topic: str) -> bool:
+    """Return whether Kafka permits the name; pykafka writes others."""
+    try:
+        check_name(topic, "topic")
+    except ConfigError:
+        return False
+    return True
 
 
 def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -440,6 +470,7 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_idle, Sight.ANSWERS),
     (_beyond, Sight.ZNODES | Sight.ANSWERS),
     (_orphan_offsets, Sight.ZNODES | Sight.ANSWERS),
+    (_gone_offsets, Sight.ZNODES),
     (_missing_topics, Sight.ZNODES | Sight.ANSWERS),
 )
 

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
 
-from kiel_groups.config import HostPort, check_name
-from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.candidate import sequence
+from kiel_groups.config import HostPort
 from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import (
-    FirstOffsets,
-    GroupSettings,
-    GroupState,
-    MemberAssignment,
-    MemberInfo,
-    OrderedOffset,
-    OrderNotice,
     Snapshot,
-    parse_object,
-    parse_offset,
-    parse_owner,
-    parse_topic,
-    whole_number,
 )
-from kiel_groups.group.znodes.group_settings import HistoryEntry, is_member_id, parse_weights
 from kiel_groups.group.znodes.layout import (
     CONSUMERS,
     ROOT,
     TOPICS,
     GroupLayout,
-    connector_of,
-    consumer_root,
-    topic_path,
-)
-from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundMember, RoundSettings, RoundState
-from kiel_groups.group.znodes.worker_contents import (
-    ConfigChange,
-    SourceOffset,
-    StoredConnector,
-    StoredStatus,
-    WorkerInfo,
-    parse_config_offset,
 )
 from kiel_groups.ops.views.checks import Finding, check_group
 from kiel_groups.ops.views.group_view import GroupView
@@ -343,102 +315,11 @@ def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupVie
 _OF_PROGRESS = frozenset(
     {
         *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
-        # ``gone-topic`` has those that certainly count for nothing.
+        # ``gone-offsets`` has those that certainly count for nothing.
         "orphan-offsets",
         *("beyond-end", "idle", "rebalancing", "missing-offset", "stuck"),
     }
 )
-
-_Parser: TypeAlias = Callable[[bytes, str], object]
-
-
-class _Kind(NamedTuple):
-    """How the data of znodes of one kind is parsed, and what to do about garbage in them."""
-
-    parse: _Parser
-    remedy: str
-
-
-_MEMBERS = "end the process that it belongs to: it joins again with another znode"
-_DELETE_IT = "delete it (zkCli: delete PATH); the leader writes it again when it next publishes a plan"
-_ORDER = "delete it (zkCli: delete PATH), and order the offsets again; members ignore it"
-_HARMLESS = "delete it (zkCli: delete PATH); it is read by people only"
-_CORRECT = "correct this znode (zkCli: set PATH DATA); nothing can read it"
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _candidate(data: bytes, path: str) -> None:
-    if sequence(path) is None:
-        raise ProtocolError(f"{path}: the name has no sequence number; the election ignores this znode")
-    if not is_member_id(data.decode(errors="replace")):
-        raise ProtocolError(f"{path}: a member id was expected, found {data[:40]!r}")
-
-
-def _of_partition(parse: _Parser) -> _Parser:
-    """Return the parser for znodes of partitions; others below the topics of a group are not ours."""
-    return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
-
-
-def _unless_empty(parse: _Parser) -> _Parser:
-    return lambda data, path: parse(data, path) if data else None
-
-
-#: The znodes of any group below its folder in ``/consumers``, by path; ``*`` is any name.
-_OF_CONSUMERS = {
-    "offsets/*/*": _Kind(
-        _of_partition(parse_offset), "kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-offset N"
-    ),
-}
-
-#: Those of a group that has had a member of this package: other clients write theirs in other forms.
-_OF_OURS = {
-    "ids/*": _Kind(parse_object, _MEMBERS),
-    "owners/*/*": _Kind(
-        _of_partition(parse_owner), "end the process that owns it; if there is none, delete it (zkCli: delete PATH)"
-    ),
-}
-
-#: The znodes below ``/kiel-groups/GROUP`` of a group of consumers.
-_OF_GROUP = {
-    "members/*": _Kind(lambda data, path: MemberInfo.parse(_name(path), data, path), _MEMBERS),
-    "election/*": _Kind(_candidate, "end the process that it belongs to, or delete it (zkCli: delete PATH)"),
-    "allocation": _Kind(GroupState.parse, _DELETE_IT),
-    "allocation/*": _Kind(MemberAssignment.parse, _DELETE_IT),
-    "config": _Kind(
-        GroupSettings.parse, "write it again (zkCli: set PATH DATA), as that of another group; no member can join now"
-    ),
-    "weights": _Kind(parse_weights, "kiel-groups weights remove GROUP, or weights set GROUP --file FILE"),
-    "history/*": _Kind(HistoryEntry.parse, _HARMLESS),
-    "starts/*": _Kind(FirstOffsets.parse, _CORRECT),
-    "orders": _Kind(_unless_empty(OrderNotice.parse), _ORDER),
-    "orders/*": _Kind(OrderedOffset.parse, _ORDER),
-}
-
-#: The znodes below ``/kiel-groups/GROUP`` of a group of programs.
-_OF_PROGRAMS = {
-    "members/*": _Kind(lambda data, path: RoundMember.parse(_name(path), data, path), _MEMBERS),
-    "election/*": _OF_GROUP["election/*"],
-    "allocation": _Kind(RoundState.parse, _DELETE_IT),
-    "allocation/*": _Kind(RoundAssignment.parse, _DELETE_IT),
-    "config": _Kind(RoundSettings.parse, _CORRECT),
-}
-
-#: The znodes of workers, whatever coordinates them.
-_OF_WORKERS = {
-    "workers/*": _Kind(WorkerInfo.parse, _MEMBERS),
-    "connect": _Kind(parse_config_offset, _CORRECT),
-    "connect/connectors/*": _Kind(
-        lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
-        "kiel-groups connectors config NAME --file FILE, or connectors delete NAME",
-    ),
-    "connect/history/*": _Kind(ConfigChange.parse, _HARMLESS),
-    "connect/status/*": _Kind(_unless_empty(StoredStatus.parse), _HARMLESS),
-    "connect/status/*/*": _Kind(StoredStatus.parse, _HARMLESS),
-    "connect/offsets/*/*": _Kind(SourceOffset.parse, _CORRECT),
-}
 
 
 def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Finding]:
@@ -451,48 +332,10 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
         now_ms: Epoch milliseconds.
     """
     for finding in check_group(view, now_ms):
-        # ``_unreadable`` finds these and more, with remedies.
-        is_double = finding.kind == "unreadable" and bool(znodes)
-        if not finding.passing and not is_double and finding.kind not in _OF_PROGRESS:
+        if not finding.passing and finding.kind not in _OF_PROGRESS:
             yield finding
-    yield from _unreadable(view, znodes)
     yield from _persistent(view, znodes)
-    yield from _gone(view, znodes)
     yield from _full(_sizes(znodes))
-
-
-def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[re.Pattern[str], _Kind]]:
-    """Return the kinds of znodes that are parsed of a group, by pattern; ``is_ours``: it has had a member of ours."""
-    root, consumers = GroupLayout(view.group).root, consumer_root(view.group)
-    below = {root: (_OF_GROUP if view.is_of_consumers else _OF_PROGRAMS) | _OF_WORKERS}
-    below[consumers] = _OF_CONSUMERS | (_OF_OURS if is_ours else {})
-    for folder, kinds in below.items():
-        for pattern, kind in kinds.items():
-            yield _paths(f"{folder}/{pattern}"), kind
-    yield _paths(topic_path("*")), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
-
-
-def _paths(pattern: str) -> re.Pattern[str]:
-    return re.compile("[^/]+".join(map(re.escape, pattern.split("*"))))
-
-
-def _unreadable(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    layout = GroupLayout(view.group)
-    kinds = list(_kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes))
-    for path, znode in sorted(znodes.items()):
-        kind = next((kind for paths, kind in kinds if paths.fullmatch(path)), None)
-        if kind is not None and not znode.closed:
-            try:
-                kind.parse(znode.data, path)
-            except ProtocolError as error:
-                yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
-
-
-def _filled(remedy: str, group: str, path: str) -> str:
-    """Return a remedy for one znode: with the name of the group, the path and, for a partition, its name."""
-    topic, _, partition = path.rpartition("/")
-    text = remedy.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", group)
-    return text.replace("PATH", path).replace(" NAME", f" {_name(path)}")
 
 
 def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
@@ -515,47 +358,12 @@ def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _gone(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    """Find offsets in topics that do not exist."""
-    layout = GroupLayout(view.group)
-    folders = (f"{layout.offsets}/", f"{layout.starts}/")
-    topics = {path.split("/")[4] for path in znodes if path.startswith(folders) and _is_offset(path, layout)}
-    subscribed = {topic for member in view.members for topic in member.subscription or ()}
-    gone = sorted(each for each in topics - subscribed if topic_path(each) not in znodes and _is_legal(each))
-    if not gone:
-        return
-    listed = f"{counted(gone, 'topic that does', 'topics that do')} not exist: {some(gone)}"
-    if view.size or view.foreign_members or len(gone) < len(topics):
-        remedy = f"kiel-groups offsets delete {view.group} --topic {gone[0]}"
-        yield Finding("gone-topic", f"the group has offsets in {listed}", remedy)
-    else:
-        yield Finding(
-            "dead-group",
-            f"the group has no members, and offsets only in {listed}",
-            f"kiel-groups groups delete {view.group}, if nothing commits these offsets any more",
-        )
-
-
-def _is_offset(path: str, layout: GroupLayout) -> bool:
-    """Return whether the znode is an offset, or the first offsets of a topic, and no folder."""
-    return path.startswith(f"{layout.starts}/") or (whole_number(_name(path)) is not None and path.count("/") == 5)
-
-
-def _is_legal(topic: str) -> bool:
-    """Return whether Kafka permits the name; pykafka writes others."""
-    try:
-        check_name(topic, "topic")
-    except ConfigError:
-        return False
-    return True
-
-
 def _sizes(znodes: Snapshot) -> dict[str, int]:
     """Return the sizes of the data of znodes; of a folder, that of the names in it if it is larger."""
     below: dict[str, int] = defaultdict(int)
     for path in znodes:
         if not path.startswith(f"{TOPICS}/"):
-            below[path.rpartition("/")[0]] += _size_of_names([_name(path)])
+            below[path.rpartition("/")[0]] += _size_of_names([path.rpartition("/")[2]])
     return {path: max(len(znode.data), below.get(path, 0)) for path, znode in znodes.items()}
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Sight",
     "Store",
     "StoreTracker",
+    "Unreadable",
     "lag_of",
 ]
 
@@ -47,7 +48,8 @@ class PartitionView:
     a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
     is the czxid of the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its
     store. While two differ, ``committed`` is the one with the larger lag. ``is_forged`` is True if the owner is a
-    member, but another session than the member's has created the owner znode.
+    member, but another session than the member's has created the owner znode. ``exists`` is False if the topic has no
+    such partition, or does not exist.
     """
 
     topic_partition: TopicPartition
@@ -61,6 +63,7 @@ class PartitionView:
     claim: int | None = None
     stores: Mapping[Store, int] = field(default_factory=dict)
     is_forged: bool = False
+    exists: bool = True
 
     @property
     def lag(self) -> int | None:
@@ -146,6 +149,13 @@ class ForeignMember:
     path: str
 
 
+class Unreadable(NamedTuple):
+    """What cannot be read of a znode or of a member, and what to do about it."""
+
+    text: str
+    remedy: str
+
+
 class CoordinatorView(NamedTuple):
     """A broker that coordinates a group, its word for the state of the group, and the name of the strategy or ""."""
 
@@ -186,7 +196,7 @@ class GroupView:
     A group at one moment.
 
     ``protocol_type`` is what the members are: ``consumer``, the type of their programs, or "" if that is not known.
-    ``unreadable`` has an error text for what cannot be read of a member or a znode. ``missing_topics`` are topics that
+    ``unreadable`` has what cannot be read of members and znodes. ``missing_topics`` are topics that
     members subscribe to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown.
     ``assigned_twice`` are partitions that are assigned to several members.
 
@@ -198,7 +208,7 @@ class GroupView:
     group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
     whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
     first; ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
-    ``gone_topics`` are topics that do not exist, but of which the group has offsets.
+    ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets.
     ``further`` are partitions of the topics of a group whose store is not named, of which the znodes have nothing.
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is None before the first
@@ -210,7 +220,7 @@ class GroupView:
     partitions: tuple[PartitionView, ...]
     protocol_type: str = PROTOCOL_TYPE
     is_of_consumers: bool = True
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
     missing_topics: tuple[str, ...] = ()
     brokers: int | None = None
     coordinator: CoordinatorView | None = None
@@ -277,6 +287,25 @@ class GroupView:
     def member_ids(self) -> frozenset[MemberId]:
         return frozenset(member.member_id for member in self.members)
 
+    @cached_property
+    def subscribed(self) -> frozenset[str]:
+        """The topics that members subscribe to, as far as they are known."""
+        return frozenset(topic for member in self.members for topic in member.subscription or ())
+
+    @property
+    def allocator(self) -> str:
+        """
+        The allocator or the strategy that the next plan uses, or "" if that is not known.
+
+        The group's ``config`` overrides the leader's own allocator, which only the newest plan tells.
+        """
+        if self.coordinator is not None:
+            return self.coordinator.strategy
+        if self.round is not None:
+            return self.round.protocol
+        configured = self.dynamic_config.allocator if self.dynamic_config is not None else None
+        return configured or (self.group_state.allocator if self.group_state is not None else "")
+
     @property
     def exists(self) -> bool:
         """Whether there is a group that brokers coordinate: it has a coordinator's state or a committed offset."""
@@ -335,12 +364,14 @@ class GroupView:
     @property
     def unassigned(self) -> tuple[PartitionView, ...]:
         """The partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
-        subscribed = {topic for member in self.members for topic in member.subscription or ()}
         reserved = {partition for assignment in self.away.values() for partition in assignment.partitions}
         return tuple(
             each
             for each in self.partitions
-            if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
+            if each.target is None
+            and each.exists
+            and each.topic_partition.topic in self.subscribed
+            and each.topic_partition not in reserved
         )
 
     @property

@@ -49,25 +49,21 @@ def members_document(view: GroupView) -> dict[str, Any]:
     ``partitions`` counts those that a member owns, and ``assigned`` those that the plan assigns to it, null if it has
     none. What is not known of a member is null.
     """
-    if view.coordinator is not None:
-        allocator = view.coordinator.strategy
-    else:
-        allocator = view.group_state.allocator if view.group_state else view.round.protocol if view.round else ""
     owned = Counter(partition.owner for partition in view.partitions)
     return {
         "group": view.group,
         "type": view.protocol_type,
         "state": view.state,
-        "allocator": allocator or None,
+        "allocator": view.allocator or None,
         "members": [
-            *(_member(view, member, allocator) for member in view.members),
+            *(_member(view, member) for member in view.members),
             *(_foreign(view.group, member, owned[member.name]) for member in view.foreign_members),
         ],
     }
 
 
-def _member(view: GroupView, member: MemberView, allocator: str) -> dict[str, Any]:
-    is_ours = view.coordinator is None or allocator.startswith("kiel-") or member.client == CLIENT_ID
+def _member(view: GroupView, member: MemberView) -> dict[str, Any]:
+    is_ours = view.coordinator is None or view.allocator.startswith("kiel-") or member.client == CLIENT_ID
     is_known = view.is_of_consumers and member.subscription is not None
     assigned = member.owned if view.coordinator is not None else member.target
     drained = () if view.dynamic_config is None else view.dynamic_config.drained

@@ -189,7 +189,7 @@ def _number(number: int | None) -> str:
 _OF_PARTITIONS: tuple[Column[PartitionView], ...] = (
     Column("partition", lambda each: str(each.topic_partition.partition), is_right=True),
     Column("committed", lambda each: _number(each.committed), is_right=True),
-    Column("log end", lambda each: _number(each.log_end), is_right=True),
+    Column("log end", lambda each: _number(each.log_end) if each.exists else "gone", is_right=True),
     Column("lag", lambda each: _number(each.lag), is_right=True),
 )
 

@@ -147,8 +147,8 @@ GARBAGE = (
     b"\xd9" * 5_000,
 )
 PLACES = [(data, path) for data in (OF_CONSUMERS, OF_PROGRAMS) for path in data]
-#: Znodes that may be empty: a parent of statuses, that of orders, and the configuration before its first change.
-MAY_BE_EMPTY = (W.status("c/1"), W.config, G.orders)
+#: Znodes that may be empty: statuses and their parent, that of orders, and the configuration before its first change.
+MAY_BE_EMPTY = (W.status("c/1"), W.status("c/1", 0), W.config, G.orders)
 
 
 @pytest.mark.parametrize(("data", "path"), PLACES, ids=[f"{len(data)} {path}" for data, path in PLACES])
@@ -160,7 +160,7 @@ def test_garbage_in_any_znode_is_found(data: dict[str, bytes], path: str, garbag
     findings = [each for each in found({**data, path: garbage}) if path in each.text]
     assert [each.kind for each in findings] == ["unreadable"]
     assert findings[0].remedy
-    assert "GROUP" not in findings[0].remedy
+    assert not any(word in findings[0].remedy for word in ("GROUP", "PATH", "DATA", "TOPIC"))
     assert len(findings[0].text) <= 500
 
 
@@ -183,15 +183,20 @@ def test_znodes_that_no_session_ends_are_found() -> None:
 
 def test_offsets_in_topics_that_are_gone() -> None:
     """With and without members; a topic of a name that Kafka does not permit is another client's."""
-    gone = {**OF_CONSUMERS, G.offset(TopicPartition("old", 0)): b"1", f"{G.offsets}/b'x'/0": b"1"}
+    folders = dict.fromkeys([G.topic_offsets(each) for each in ("t", "old", "b'x'")], b"")
+    gone = {**OF_CONSUMERS, **folders, G.offset(TopicPartition("old", 0)): b"1", f"{G.offsets}/b'x'/0": b"1"}
     (finding,) = found(gone)
-    assert finding == Finding(
-        "gone-topic",
-        "the group has offsets in 1 topic that does not exist: old",
-        "kiel-groups offsets delete g --topic old",
+    assert (finding.kind, finding.text, finding.remedy) == (
+        "gone-offsets",
+        "the group has offsets in 1 topic or partition that does not exist: old",
+        "'kiel-groups offsets delete g --topic old' deletes them",
     )
-    (dead,) = found({f"{G.members}": b"", G.offset(T0): b"1"})
-    assert (dead.kind, dead.remedy.split(",")[0]) == ("dead-group", "kiel-groups groups delete g")
+    dead = {f"{G.members}": b"", G.topic_offsets("t"): b"", G.offset(T0): b"1"}
+    (finding,) = found(dead)
+    assert (finding.kind, finding.remedy.split(",")[0]) == (
+        "dead-group",
+        "'kiel-groups groups delete g' deletes it",
+    )
     assert found({G.offsets: b"", f"{G.offsets}/old": b""}) == []
 
 
