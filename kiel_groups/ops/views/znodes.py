@@ -463,14 +463,16 @@ class GroupReading:
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         """
-        Return the znodes whose data cannot be parsed, children before their parents.
+        Return the znodes whose data cannot be parsed, in the order in which their remedies work.
 
-        In this order, each remedy works: a parent cannot be deleted before its children.
+        A parent cannot be deleted before its children, and members and settings have to be right for a plan, and then
+        for a reset of offsets.
         """
         is_ours = self._layout.config in self._znodes or self._layout.group_state in self._znodes
         kinds = _ANY | (_OURS if is_ours else {}) | (_CONSUMERS if self.program_type() is None else _PROGRAMS)
         found = []
-        for path in sorted(self._znodes, reverse=True):
+        offsets = f"{self._layout.offsets}/"
+        for path in sorted(self._znodes, key=lambda path: (not path.startswith(offsets), path), reverse=True):
             kind = next((kinds[pattern] for pattern in _patterns(path) if pattern in kinds), None)
             if kind is None:
                 continue
@@ -487,7 +489,7 @@ class GroupReading:
         """Return the remedy for a znode, with the names that its text has in capitals filled in."""
         settings = self.settings()
         uses_another = self.program_type() is not None or (settings is not None and settings.store == BROKER_V1)
-        is_live = bool(self.children(self._layout.members))
+        is_live = bool(self.registered())
         text = kind.otherwise if kind.otherwise and (uses_another if kind is _OFFSET else not is_live) else kind.remedy
         topic, _, partition = path.rpartition("/")
         text = text.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", self._layout.group)
@@ -500,7 +502,7 @@ class GroupReading:
             if protocol_type := self.program_type():
                 return RoundSettings(protocol_type).encode()
             usual = GroupConfig(group=self._layout.group)
-            store = BROKER_V1 if self.begun_topics() else usual.store
+            store = BROKER_V1 if self.begun_topics() and not self.offsets() else usual.store
             return GroupSettings(store=store, mode=usual.mode, auto_offset_reset=usual.auto_offset_reset).encode()
         if path == self._workers.config:
             changes = (history_offset_of(_name(each)) for each, _ in self.children(self._workers.history))
