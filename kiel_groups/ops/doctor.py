@@ -269,12 +269,11 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
         return await asyncio.gather(*asked)
 
     answers = asyncio.run(ask())
-    first = next((each.identity for each in answers if each.identity is not None), None)
-    for answer in answers:
-        difference = "" if first is None or answer.identity is None else first.difference(answer.identity)
-        difference = difference.replace("ZooKeeper", "the first broker").replace("the brokers have", "this one has")
-        yield check_broker(answer, difference)
-    if first is None:
+    identities = [each.identity for each in answers if each.identity is not None]
+    # A broker of 0.8 names no broker while its cluster has no topic.
+    first = next((each for each in identities if each.brokers), ClusterIdentity({}))
+    yield from (check_broker(answer, first, "the first broker") for answer in answers)
+    if not identities:
         return
     try:
         found = BrokerGroups(",".join(map(str, addresses)), timeout_s=timeout_s).load_all(with_lag=False)
@@ -338,10 +337,7 @@ class _Examination:
         self._newest_ms = max((znode.modified_ms for znode in registered.values()), default=0)
         asked = asyncio.run(self._ask_brokers(registered))
         identity = self._identity(registered, asked)
-        for answer in asked:
-            theirs = answer.identity
-            difference = identity.difference(theirs) if theirs is not None else ""
-            yield check_broker(answer, difference, is_doubtful=theirs is not None and identity.may_differ(theirs))
+        yield from (check_broker(answer, identity) for answer in asked)
         names = list_groups(self._client)
         for group in groups:
             check_group(self._client, group, f"{self._servers}{self._client.chroot}")

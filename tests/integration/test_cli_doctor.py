@@ -24,6 +24,7 @@ from kiel_groups.ops.doctor import examine
 from kiel_groups.ops.views.checks import Finding
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
+from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
@@ -171,9 +172,12 @@ async def test_planted_faults_are_found(cluster_39: Cluster, unique: Unique) -> 
 
 
 async def test_brokers_of_another_cluster_are_recognised(
-    cluster_39: Cluster, shared_clusters: Callable[..., Cluster], unique: Unique
+    cluster_39: Cluster, shared_clusters: Callable[..., Cluster], unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``doctor`` finds it, and a consumer that starts refuses before it writes anything."""
+    """
+    ``doctor`` finds it, and a consumer that starts refuses before it writes anything. A cluster without topics cannot
+    be told from ZooKeeper's, which both say.
+    """
     other, name = shared_clusters("3.4.6"), unique("group")
     for cluster in (cluster_39, other):
         topic = unique("topic")
@@ -183,6 +187,14 @@ async def test_brokers_of_another_cluster_are_recognised(
         await GroupedConsumer(other.brokers, name, cluster_39.zk_hosts).connect()
     with zookeeper(cluster_39) as client:
         assert client.exists(GroupLayout(name).root) is None
+    async with FakeBroker() as silent:
+        silent.peers = []  # As a broker of 0.8 whose cluster has no topic.
+        assert set(await asyncio.to_thread(found, cluster_39.zk_hosts, str(silent.address))) == {"unknown-cluster"}
+        consumer = GroupedConsumer([str(silent.address)], unique("silent"), cluster_39.zk_hosts)
+        await consumer.connect()
+        await consumer.close()
+    (doubt,) = [each for each in caplog.messages if each.startswith("not known whether brokers and ZooKeeper are")]
+    assert doubt.endswith("and the brokers name no broker and 0 topics")
     where = ("--zookeeper", cluster_39.zk_hosts, "--brokers", other.brokers[0])
     outcome = await asyncio.to_thread(kiel_groups, "doctor", "--json", *where)
     document = json.loads(outcome.stdout)

@@ -159,29 +159,40 @@ class BrokerAnswer(NamedTuple):
     identity: ClusterIdentity | None = None
 
 
-def check_broker(broker: BrokerAnswer, difference: str = "", *, is_doubtful: bool = False) -> Check:
+def check_broker(broker: BrokerAnswer, cluster: ClusterIdentity, place: str = "ZooKeeper") -> Check:
     """
-    Check that a broker answers, and is of the same cluster as the others.
+    Check that a broker answers, and is of a cluster.
 
     Args:
         broker: The broker.
-        difference: Why it is of another cluster, or "" if it is not.
-        is_doubtful: Whether it names other addresses than those that are registered.
+        cluster: The cluster that it should be of.
+        place: Where the cluster's identity was read.
     """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
         finding = Finding("unreachable", f"{broker.name} does not answer: {broker.problem}", remedy)
         return Check(broker.name, "does not answer", (finding,))
     findings = []
-    if difference:
+    named = broker.identity if broker.identity is not None else ClusterIdentity({})
+
+    def worded(text: str) -> str:
+        text = text.replace("ZooKeeper", place).replace("the brokers have", "this one has")
+        return text.replace("the brokers name", "this one names")
+
+    if difference := cluster.difference(named):
         remedy = "give servers of one cluster; a consumer refuses these when it starts"
-        findings.append(Finding("other-cluster", f"{broker.name} is of another cluster: {difference}", remedy))
+        text = f"{broker.name} is of another cluster: {worded(difference)}"
+        findings.append(Finding("other-cluster", text, remedy))
+    elif doubt := cluster.doubt(named):
+        remedy = "give an address that is registered; a broker that has just started may not know its cluster yet"
+        text = f"it is not known whether {broker.name} is of the same cluster: {worded(doubt)}"
+        findings.append(Finding("unknown-cluster", text, remedy))
     if broker.is_too_new:
         remedy = "this version of kiel-groups reads from Kafka 0.8 to 3.9"
         findings.append(Finding("too-new", f"{broker.name} does not know the fetch requests of Kafka 0.8", remedy))
-    is_doubtful = is_doubtful and not difference
-    doubt = "; it names other addresses than those registered, as behind a proxy" if is_doubtful else ""
-    return Check(broker.name, (broker.release or "release unknown") + doubt, tuple(findings))
+    is_odd = cluster.may_differ(named) and not findings
+    aside = "; it names other addresses than those registered, as behind a proxy" if is_odd else ""
+    return Check(broker.name, (broker.release or "release unknown") + aside, tuple(findings))
 
 
 #: How far a znode may be written in the future, in milliseconds, before clocks count as different.

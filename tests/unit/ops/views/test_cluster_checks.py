@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kiel_groups.config import HostPort
+from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import (
     FirstOffsets,
     GroupSettings,
@@ -261,11 +262,19 @@ def test_brokers_and_chroots() -> None:
     assert elsewhere.remedy == "give --zookeeper z:1 and 1 more"
     assert [each.kind for each in check_chroot("z:1", "", 0, {}).findings] == ["brokerless"]
     broker = BrokerAnswer("broker 1 at b:9092", release="Kafka 0.8")
-    assert check_broker(broker).text == "Kafka 0.8"
-    assert check_broker(broker, is_doubtful=True).findings == ()
-    wrong = check_broker(broker._replace(is_too_new=True), "D")
-    assert [each.kind for each in wrong.findings] == ["other-cluster", "too-new"]
-    assert [each.kind for each in check_broker(broker._replace(problem="refused")).findings] == ["unreachable"]
+    ours = ClusterIdentity({1: frozenset({HostPort("a", 9092)})}, {"t": {0: (1,)}})
+    proxied = ours._replace(brokers={1: frozenset({HostPort("b", 9092)})})
+    assert check_broker(broker, ours).text == "Kafka 0.8"
+    assert check_broker(broker._replace(identity=ours), ours).text == "Kafka 0.8"
+    behind = check_broker(broker._replace(identity=proxied), ours)
+    assert (behind.findings, "as behind a proxy" in behind.text) == ((), True)
+    other = broker._replace(is_too_new=True, identity=proxied._replace(topics={"u": {0: (1,)}}))
+    wrong = check_broker(other, ours, "the first broker").findings
+    assert [each.kind for each in wrong] == ["other-cluster", "too-new"]
+    assert wrong[0].text.endswith("the first broker has the topics t, and this one has u")
+    (doubt,) = check_broker(broker._replace(identity=proxied._replace(topics={})), ours).findings
+    assert doubt.kind == "unknown-cluster"
+    assert [each.kind for each in check_broker(broker._replace(problem="refused"), ours).findings] == ["unreachable"]
 
 
 def test_clocks_as_far_as_they_can_be_compared() -> None:
