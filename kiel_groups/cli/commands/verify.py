@@ -52,13 +52,16 @@ def verify(
     """
     Check that a group works: each partition owned once, by a live member, as planned, and offsets that move.
 
-    Prints a line for each problem, with its cause and a remedy, and exits with 1; or one line that all is well. Changes
-    nothing. During a rebalance, it waits until the group has settled.
+    Prints the kind of each problem, its cause and a remedy, and exits with 1; or that all is well. Changes nothing.
+    During a rebalance, it waits until the group has settled.
 
     If no partition has lag, or all that have it commit, the command ends before the window does.
     """
+    from rich.text import Text
+
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import finding_document
+    from kiel_groups.ops.views.report import Sentences, finding_rows
     from kiel_groups.ops.views.verification import Verification
 
     verification = Verification(round(window_s * 1000))
@@ -77,7 +80,7 @@ def verify(
             }
         )
     elif findings:
-        show(*(f"{each.kind}: {each.text}{f' → {each.remedy}' if each.remedy else ''}" for each in findings))
+        show(Sentences(finding_rows(findings, lambda each: Text(each.kind, "bold red"))))
     else:
         show(_praise(view, has_moved=window_s > 0))
     return FAILED if findings else DONE

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.config import HostPort
@@ -22,6 +21,7 @@ from kiel_groups.group.znodes.layout import (
 )
 from kiel_groups.ops.views.checks import Finding, check_group
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.report import Sentences, finding_rows
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -53,17 +53,11 @@ class Check(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
-def check_lines(check: Check) -> Table:
+def check_lines(check: Check) -> Sentences:
     """Return a check as text: a line, and its problems below it with their remedies."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=5)
-    grid.add_column(overflow="fold")
-    word, style = ("wrong", "bold red") if check.findings else ("ok", "green")
-    grid.add_row(Text(word, style=style), Text(f"{check.subject}: {check.text}" if check.text else check.subject))
-    for finding in check.findings:
-        grid.add_row("", Text(finding.text))
-        grid.add_row("", Text(f"→ {finding.remedy}"))
-    return grid
+    word = Text("wrong", "bold red") if check.findings else Text("ok   ", "green")
+    text = f"{check.subject}: {check.text}" if check.text else check.subject
+    return Sentences([(word, text), *finding_rows(check.findings, lambda _: Text())])
 
 
 # The servers.
