@@ -1,5 +1,5 @@
 """
-Read groups from ZooKeeper: their znodes, and their views.
+Read the znodes of groups from ZooKeeper, and return them or the views that follow from them.
 
 The functions block, change nothing and set no watch.
 """
@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, 
 from kiel_groups.group.commit_note import NotedOffset, NotedText
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
-    MemberInfo,
     Snapshot,
     Znode,
     parse_broker,
@@ -42,7 +40,7 @@ from kiel_groups.group.znodes.round_contents import program_type, refusal_by_pro
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends, unknown_group
 from kiel_groups.ops.views.group_view import GroupView, StoreTracker
-from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.ops.zookeeper_client import Client, broker_ids, children_of, zookeeper
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from kiel_groups.wording import some
@@ -61,14 +59,13 @@ __all__ = [
     "list_groups",
     "list_members",
     "list_topics",
-    "read_assignments",
     "read_brokers",
     "read_group",
-    "read_history",
     "read_lags",
     "read_plan_inputs",
     "read_settings",
     "read_summaries",
+    "read_tree",
     "read_workers",
     "read_znodes",
     "refuse_programs",
@@ -90,7 +87,7 @@ class ZooKeeperGroups:
 
     Args:
         hosts: ``host:port,host:port/chroot``.
-        timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
+        timeout_s: The longest time to wait for ZooKeeper, and then for the brokers, in seconds.
     """
 
     def __init__(self, hosts: str, *, timeout_s: float = 10.0) -> None:
@@ -108,12 +105,7 @@ class ZooKeeperGroups:
             ConfigError: The group's name or an address is not legal.
             UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
         """
-        with self._loader((group,), StoreTracker()) as load:
-            loaded = load()
-            if not any(view.is_disputed for view in loaded.groups):
-                return loaded
-            time.sleep(LOOK_S)
-            return load()
+        return self.load_all(with_lag=True, groups=(group,))
 
     def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
@@ -141,30 +133,23 @@ class ZooKeeperGroups:
         Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag.
 
         Args:
-            with_lag: Whether to read the offsets. If the stores of a group disagree, it is loaded again as by ``load``.
-            groups: Load these groups only.
+            with_lag: Whether to read the offsets. If the stores of a group disagree, the groups are loaded again.
+            groups: The groups to load, with their lag. A single one is loaded as by ``load``.
 
         Raises:
             ConfigError: One of ``groups`` does not exist, or its name is not legal.
         """
-        for group in groups:
-            check_name(group, "group")
-        stores = StoreTracker()
-        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            for group in groups:
-                check_group(client, group, self._hosts)
-            names = groups or list_groups(client)
-            if not with_lag:
-                znodes = read_summaries(client, names, offsets=False)
-                views = tuple(view_group(group, znodes[group]) for group in names)
-                return LoadedGroups(views, len(broker_addresses(read_brokers(client))))
-            loaded = _load_outlines(client, names, self._timeout_s, stores)
-            disputed = [view.group for view in loaded.groups if view.is_disputed]
-            if not disputed:
+        if groups or with_lag:
+            with self._loader(groups, StoreTracker()) as load:
+                loaded = load()
+                if any(view.is_disputed for view in loaded.groups):
+                    time.sleep(LOOK_S)
+                    loaded = load()
                 return loaded
-            time.sleep(LOOK_S)
-            later = {view.group: view for view in _load_outlines(client, disputed, self._timeout_s, stores).groups}
-        return replace(loaded, groups=tuple(later.get(view.group, view) for view in loaded.groups))
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            znodes = read_summaries(client, list_groups(client), offsets=False)
+            views = tuple(view_group(group, found) for group, found in znodes.items())
+            return LoadedGroups(views, len(broker_addresses(read_brokers(client))))
 
     def look_up(self, group: str) -> FoundGroup:
         """Look up a group before a member joins it, without its lag."""
@@ -194,21 +179,12 @@ def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, s
         raise CoordinationError(f"the connection to ZooKeeper at {hosts} broke")
     for group in groups:
         check_group(client, group, hosts)
+    brokers = read_brokers(client)
     if len(groups) == 1:
-        return _load_group(client, groups[0], timeout_s, stores)
-    return _load_outlines(client, groups or list_groups(client), timeout_s, stores)
-
-
-def _load_group(client: Client, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
-    brokers = read_brokers(client)
-    view = view_group(group, read_group(client, group))
-    return _with_lag(client, (view,), brokers, timeout_s, stores)
-
-
-def _load_outlines(client: Client, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
-    brokers = read_brokers(client)
-    znodes = read_summaries(client, groups, offsets=True)
-    views = tuple(view_group(group, znodes[group]) for group in groups)
+        znodes = {groups[0]: read_group(client, groups[0])}
+    else:
+        znodes = read_summaries(client, groups or list_groups(client), offsets=True)
+    views = tuple(view_group(group, found) for group, found in znodes.items())
     return _with_lag(client, views, brokers, timeout_s, stores)
 
 
@@ -266,7 +242,7 @@ def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
 
 
 def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
-    """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
+    """Return the brokers that may have release 0.8.1, or None if one has 0.8.0, whose registration has a blank."""
     found = []
     for path, znode in sorted(brokers.items()):
         try:
@@ -299,32 +275,28 @@ def group_session(hosts: str, group: str, *, timeout_s: float = 10.0) -> Iterato
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
-    Read all znodes of a group, of kiel-groups, Kafka and kiel, and the znodes of its topics.
+    Read all znodes of a group, whether kiel-groups, Kafka or kiel writes them, and the znodes of the group's topics.
 
-    Its topics are those that its members subscribe to, or in which it has owners, offsets or first offsets. The result
-    is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
+    Those are the topics that members subscribe to, or in which the group has owners, offsets or first offsets. The
+    result is empty if the group does not exist. Znodes whose ACL denies reading are ``closed``.
     """
     layout = GroupLayout(group)
     found = _read_trees(client, list(layout.roots))
-    folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
-    topics = {path.split("/")[4] for path in found if path.startswith(folders)}
-    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
-    topics |= {topic for path, data in members for topic in _subscribed(path, data)}
+    topics = consumed_topics(found) | _subscribed(layout, found)
     return found | read_znodes(client, [topic_path(topic) for topic in sorted(topics)])
 
 
 def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
-    """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
+    """Read the znodes from which a leader computes a plan, and those of further ``topics``."""
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
     found |= read_znodes(client, [layout.config, layout.weights])
-    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
-    subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
-    return found | read_znodes(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
+    names = _subscribed(layout, found).union(topics)
+    return found | read_znodes(client, [topic_path(topic) for topic in sorted(names)])
 
 
 def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
-    """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
+    """Return the known lags of a group's partitions, and the reason why some are unknown, or "" if all are known."""
     loaded = _with_lag(client, (view,), read_brokers(client), timeout_s, StoreTracker())
     (ended,) = loaded.groups
     return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
@@ -354,7 +326,7 @@ def refuse_programs(client: Client, group: str) -> None:
     Check that the members of a group are consumers, or may become such.
 
     Raises:
-        GroupConfigError: They are programs, such as workers, which share no partitions.
+        GroupConfigError: The members are programs, such as workers, which share no partitions.
     """
     layout = WorkerLayout(group)
     settings = GroupLayout(group).config
@@ -368,7 +340,7 @@ def refuse_programs(client: Client, group: str) -> None:
 
 def list_groups(client: Client) -> list[str]:
     """
-    Return the names of all groups, of kiel-groups, Kafka's consumers and kiel, in alphabetical order.
+    Return the names of all groups of kiel-groups, of Kafka's consumers and of kiel, in alphabetical order.
 
     Raises:
         CoordinationError: The ACL of a parent znode of groups denies reading.
@@ -377,7 +349,7 @@ def list_groups(client: Client) -> list[str]:
 
 
 def _names_by_folder(client: Client) -> dict[str, set[str]]:
-    """Return the names of the groups that each parent znode of groups has. Raises the error of ``list_groups``."""
+    """Return the names of the groups below each parent znode of groups. Raise the error of ``list_groups``."""
     reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
     names = {}
     for folder, read in reads:
@@ -392,7 +364,7 @@ def _names_by_folder(client: Client) -> dict[str, set[str]]:
 
 def check_group(client: Client, group: str, place: str) -> None:
     """
-    Check that a group exists; ``place`` names ZooKeeper in the error.
+    Check that a group exists. In the error, ``place`` names ZooKeeper.
 
     Raises:
         UnknownGroupError: ZooKeeper has no znode of the group; the text suggests a group with a similar name.
@@ -418,8 +390,8 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     """
     Read the members, candidates, settings and group state of each group and, with ``offsets``, its committed offsets.
 
-    Of a group of workers, the znodes of live workers are there, too. The cost is that of the znodes that may exist:
-    most of thousands of groups are old ones of Kafka's consumers, of which only the members and offsets are read.
+    The znodes of live workers are included. Of a group of Kafka's consumers, only the members and offsets are read,
+    because a cluster may have thousands of such groups.
 
     Returns:
         The znodes of each group, by its name.
@@ -459,39 +431,30 @@ _OF_TOPICS = ("starts", "owners", "offsets")
 
 
 def consumed_topics(paths: Iterable[str]) -> set[str]:
-    """Return the topics in which a group has, or had, owners or offsets, by the paths of its znodes."""
+    """Return the topics in which a group has, or had, owners or offsets. ``paths`` are those of its znodes."""
     parts = (path.split("/") for path in paths)
     return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
 
 
 def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[GroupLayout, list[str]]]:
-    """Return the topics in which each of these groups has, or had, owners; their folders are not read themselves."""
-    reads = [(layout, client.get_children_async(layout.owners)) for layout in layouts]
-    return [(layout, _readable_children(read)) for layout, read in reads]
+    """Return the topics in which each of these groups has, or had, owners, by one request for each group."""
+    found = []
+    for layout, read in [(layout, client.get_children_async(layout.owners)) for layout in layouts]:
+        with suppress(NoAuthError):
+            found.append((layout, _children_of(read)))
+    return found
 
 
-def _readable_children(read: Any) -> list[str]:
-    try:
-        return _children_of(read)
-    except NoAuthError:
-        return []
-
-
-def read_assignments(client: Client, group: str) -> dict[str, Znode]:
-    """Read the group state of a group, and the assignments below it."""
-    return _read_trees(client, [GroupLayout(group).group_state])
-
-
-def read_history(client: Client, group: str) -> dict[str, Znode]:
-    """Read the recorded generations of a group."""
-    return _read_trees(client, [GroupLayout(group).history])
+def read_tree(client: Client, path: str) -> dict[str, Znode]:
+    """Read a znode, and all znodes below it."""
+    return _read_trees(client, [path])
 
 
 def read_workers(client: Client, group: str) -> dict[str, Znode]:
     """
-    Read what the workers of a group keep, without source offsets.
+    Read the znodes of a group's workers and connectors, without the offsets of source connectors.
 
-    The znode of the configuration offset is read last, so it tells of a change during an earlier call.
+    The znode of the configuration offset is read last, so that it shows a change during this call.
     """
     layout = WorkerLayout(group)
     trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]
@@ -517,7 +480,7 @@ def broker_addresses(brokers: Snapshot) -> list[HostPort]:
 
 
 def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
-    """Read trees breadth first, each level pipelined: two round trips a level for every ``_MOST_READS`` znodes."""
+    """Read trees of znodes level by level. Every ``_MOST_READS`` znodes of a level cost two round trips."""
     found: dict[str, Znode] = {}
     while level:
         parents: list[str] = []
@@ -571,9 +534,6 @@ def _children_of(read: Any) -> list[str]:
         return []
 
 
-def _subscribed(member_id: str, data: bytes) -> tuple[str, ...]:
-    """Return the topics of a member, or () if its znode is unreadable, which the snapshot's reader reports."""
-    try:
-        return MemberInfo.parse(member_id, data, member_id).subscription
-    except ProtocolError:
-        return ()
+def _subscribed(layout: GroupLayout, znodes: Snapshot) -> set[str]:
+    """Return the topics that the members of a group subscribe to, as far as their znodes are readable."""
+    return {topic for _, info in GroupReading(layout, znodes).registered() for topic in info.subscription}

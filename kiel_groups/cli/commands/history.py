@@ -25,14 +25,15 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
     The newest is first. A group keeps its last 100 plans. Without a terminal, long causes are cut; --json has them.
     """
     from kiel_groups.cli.terminal import rendering
+    from kiel_groups.group.znodes.layout import GroupLayout
     from kiel_groups.ops.views.documents import history_document
     from kiel_groups.ops.views.report import history_table
     from kiel_groups.ops.views.znodes import view_group
-    from kiel_groups.ops.zookeeper_reader import group_session, read_history, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, read_tree, refuse_programs
 
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
-        view = view_group(group, read_history(client, group))
+        view = view_group(group, read_tree(client, GroupLayout(group).history))
     entries = view.history[:limit]
     for each in view.unreadable:
         lines.say("warning", each.text)

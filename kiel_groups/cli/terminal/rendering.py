@@ -13,14 +13,13 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Protocol, TextIO
 import click
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.cli.terminal.messages import VISIBLE, Lines
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.wording import counted, wrapped
+from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.ops.loaded_groups import LoadedGroups
@@ -46,7 +45,7 @@ __all__ = [
 ]
 
 
-#: The width for files and pipes: no table is cut or folded there, but sentences wrap as on a terminal.
+#: The width for files and pipes: tables, headings and results are whole there, and sentences about problems wrap.
 _UNBOUNDED, _SENTENCE = 100_000, 80
 
 
@@ -106,14 +105,11 @@ def rendered(*things: RenderableType) -> list[str]:
     for thing in things:
         text = StringIO()
         output = console(text)
-        is_file = output.width == _UNBOUNDED
         # ``Sentences`` has this attribute. It does not divide a long word, such as a path, for a file.
-        options: dict[str, Any] = {"width": _SENTENCE, "overflow": "ignore"} if hasattr(thing, "wraps") else {}
-        output.print(thing, **options if is_file else {})
+        is_prose = output.width == _UNBOUNDED and hasattr(thing, "wraps")
+        output.print(thing, width=_SENTENCE if is_prose else None, overflow="ignore" if is_prose else None)
         # Rich pads lines to the width of a table, and puts empty lines above and below it: one is enough between two.
         new = [line.rstrip() for line in text.getvalue().splitlines()]
-        if is_file and isinstance(thing, str | Text | Padding):
-            new = [part for line in new for part in wrapped(line, _SENTENCE)]
         lines += new[1:] if lines[-1:] == [""] == new[:1] and len(new) > 1 else new
     return "\n".join(lines).strip("\n").split("\n")
 

@@ -1,8 +1,7 @@
 """
 The view of a group that brokers coordinate, computed from the answers of its coordinator.
 
-What a member tells the others in bytes that cannot be read raises no error, because operators need the view of a broken
-group most.
+Unreadable bytes of a member raise no error, because operators need the view of a broken group most.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _UNREADABLE = "the member's client sends what others cannot read; stop it, or up
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member, with what could be read of it."""
+    """A member, and its subscription and assignment, or None where its bytes cannot be read."""
 
     described: DescribedMember
     subscription: ConsumerSubscription | None

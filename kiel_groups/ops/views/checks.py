@@ -1,4 +1,4 @@
-"""Rules that find the problems of a group; each finding names its partitions, its members and a remedy."""
+"""Rules that find the problems of a group. Each finding names its partitions, its members and a remedy."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ __all__ = [
     "SETTLING_MS",
     "UNOPENED_MS",
     "check_group",
+    "check_unconsumed",
     "STUCK_MS",
     "WATCHED_MS",
     "ProgressTracker",
@@ -32,8 +33,9 @@ class Finding:
     """
     One problem of a group.
 
-    ``kind`` is one word for programs; ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
-    disappear without an operator. ``partitions`` and ``members`` list all that are affected; the text names only some.
+    ``kind`` is one word for programs. ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
+    disappear without an operator. ``partitions`` and ``members`` have everything that the problem affects, of which the
+    text names only some.
     """
 
     kind: str
@@ -69,7 +71,7 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
 
     Args:
         view: The group.
-        now_ms: Epoch milliseconds; used for durations, and to distinguish a rebalance from a lasting problem.
+        now_ms: The present time in epoch milliseconds. It distinguishes a rebalance from a lasting problem.
     """
     findings = [finding for rule, needs in RULES if view.sight in needs for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
@@ -87,15 +89,17 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
+    if view.state == "empty":
+        remedy = "start a member; if a Spark job commits these offsets, start that job: a member would take over"
+        yield from check_unconsumed(view, "the group has no members", remedy)
+
+
+def check_unconsumed(view: GroupView, why: str, remedy: str) -> Iterator[Finding]:
+    """Yield the finding about the lag of a group in which no member consumes, if it has a lag."""
     behind = [each for each in view.partitions if each.lag]
-    if view.state == "empty" and behind:
-        yield Finding(
-            "unconsumed",
-            f"the group has no members; its lag is {sum(each.lag or 0 for each in behind):,}, in "
-            f"{counted(behind, 'partition', 'partitions')}",
-            "start a member; if a Spark job commits these offsets, start that job instead: a member would take over",
-            partitions=_names(behind),
-        )
+    if behind:
+        text = f"{why}; its lag is {sum(each.lag or 0 for each in behind):,}, in {counted(behind, 'partition')}"
+        yield Finding("unconsumed", text, remedy, partitions=_names(behind))
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -340,7 +344,7 @@ def _gone_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _is_legal(topic: str) -> bool:
-    """Return whether Kafka permits the name; pykafka writes others."""
+    """Return whether Kafka permits the name of a topic. The client pykafka also writes names that Kafka refuses."""
     try:
         check_name(topic, "topic")
     except ConfigError:
@@ -494,7 +498,7 @@ WATCHED_MS = 15_000
 
 
 class _Since(NamedTuple):
-    """A partition as last viewed, and the time of the first view from which on it was like that."""
+    """A partition, and the time of the first view since which it has not changed, in epoch milliseconds."""
 
     partition: PartitionView
     since_ms: int
@@ -502,14 +506,14 @@ class _Since(NamedTuple):
 
 class ProgressTracker:
     """
-    Tracks over successive views of one group what should have changed meanwhile, but has not.
+    Tracks partitions and rebalances that make no progress over successive views of one group.
 
     A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
     same commit, the record has been waiting since then.
 
     Args:
-        watched_ms: For how long a lag without a commit has to be seen, in milliseconds.
-        stuck_ms: How long ago the last commit has to be, in milliseconds.
+        watched_ms: How long a lag without a commit has to last before it counts, in milliseconds.
+        stuck_ms: How old the last commit has to be before the partition counts as stuck, in milliseconds.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:
@@ -521,7 +525,7 @@ class ProgressTracker:
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view. Return the findings from all views so far; those that need an operator come first.
+        Add a view, and return the findings from all views so far. Findings that need an operator come first.
 
         Args:
             view: The group as it is now.
@@ -543,11 +547,11 @@ class ProgressTracker:
         return tuple(sorted(found, key=lambda finding: finding.passing))
 
     def is_awaited(self, since_ms: int) -> bool:
-        """Return whether a partition with lag, or without an offset, is as it was at a time, in epoch milliseconds."""
+        """Return whether a partition with lag, or without an offset, has not changed since a time, in epoch ms."""
         return any(each.since_ms <= since_ms for each in (*self._lagging.values(), *self._uncommitted.values()))
 
     def suspicion(self, now_ms: int) -> str:
-        """Why another view, ``WATCHED_MS`` after the last one, may show a problem that needs an operator, or ""."""
+        """Return why a view ``WATCHED_MS`` after the last one may show a problem, or "" if it cannot."""
         if self._rebalancing_since_ms is not None:
             return "the group rebalances"
         if self._uncommitted:
@@ -556,7 +560,7 @@ class ProgressTracker:
         return "some partitions are behind without a recent commit" if suspects else ""
 
     def _stuck(self, now_ms: int, *, has_times: bool) -> Iterator[Finding]:
-        """Yield the finding about partitions without progress; commits of a group in ZooKeeper have times."""
+        """Yield the finding about partitions without progress. ``has_times`` is whether commits have known times."""
         stuck = [each for each in self._unmoved(now_ms) if not has_times or self._is_old(each, now_ms)]
         if not stuck:
             return
@@ -634,7 +638,7 @@ def _unmoved(
     now_ms: int,
     concerns: Callable[[PartitionView], bool],
 ) -> dict[TopicPartition, _Since]:
-    """Return the partitions of members that ``concerns`` selects, each with the time since it is unchanged."""
+    """Return the owned partitions that ``concerns`` selects, each with the time since which it has not changed."""
     found = {}
     for each in view.partitions:
         if each.owner in view.member_ids and concerns(each):

@@ -1,4 +1,4 @@
-"""Rules that find the problems of a cluster's servers, and of what groups keep in znodes; ``checks`` has the others."""
+"""Rules that find the problems of a cluster's servers and of the znodes of groups. ``checks`` has the other rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Check(NamedTuple):
-    """What has been looked at, in a few words, what it is like, and its problems."""
+    """The result of one check: the ``subject`` that was checked, a ``text`` about its state, and its problems."""
 
     subject: str
     text: str
@@ -54,7 +54,7 @@ class Check(NamedTuple):
 
 
 def check_lines(check: Check) -> Sentences:
-    """Return a check as text: a line, and its problems below it with their remedies."""
+    """Return a check as a line of text, with its problems and their remedies below."""
     word = Text("wrong", "bold red") if check.findings else Text("ok   ", "green")
     text = f"{check.subject}: {check.text}" if check.text else check.subject
     return Sentences([(word, text), *finding_rows(check.findings, lambda _: Text())])
@@ -69,12 +69,12 @@ ASKED_MS = 10_000
 
 class ServerAnswer(NamedTuple):
     """
-    What one ZooKeeper server answers.
+    The answers of one ZooKeeper server.
 
-    ``problem`` is why it opens no session, or "". ``version`` and ``mode`` are "" if it keeps them to itself, as
-    servers do whose ``4lw.commands.whitelist`` lacks ``srvr``. The timeouts of sessions are those that it grants if
-    ``ASKED_MS``, as little as possible, or as much as possible is asked for. ``is_stranger``: it is of another ensemble
-    than the first server that serves.
+    ``problem`` is why the server opens no session, or "". ``version`` and ``mode`` are "" if the server does not tell
+    them, because its ``4lw.commands.whitelist`` lacks ``srvr``. ``granted_ms`` is the session timeout that the server
+    grants to a client that asks for ``ASKED_MS``. ``least_ms`` and ``most_ms`` are the shortest and the longest one
+    that it grants. ``is_stranger`` is whether the server belongs to another ensemble than the first server.
     """
 
     address: HostPort
@@ -88,7 +88,7 @@ class ServerAnswer(NamedTuple):
 
 
 def check_server(server: ServerAnswer) -> Check:
-    """Check that a server of ZooKeeper serves sessions."""
+    """Check that a ZooKeeper server opens sessions."""
     subject = f"ZooKeeper {server.address}"
     if server.problem:
         text = f"ZooKeeper's server {server.address} does not serve: {server.problem}"
@@ -101,7 +101,7 @@ def check_server(server: ServerAnswer) -> Check:
 
 
 def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
-    """Check that the servers are those of one ensemble."""
+    """Check that all servers belong to one ensemble."""
     serving = [each for each in servers if not each.problem]
     strangers = [str(each.address) for each in serving if each.is_stranger]
     findings: tuple[Finding, ...] = ()
@@ -139,11 +139,11 @@ def check_chroot(
 
 class BrokerAnswer(NamedTuple):
     """
-    What the broker at an address answers.
+    The answers of the broker at one address.
 
-    ``name`` has its id, if ZooKeeper registers it. ``problem`` is why it does not answer, or "". ``release`` is the
-    earliest release of Kafka that it may be of. ``is_too_new``: it refuses the requests of this package. ``identity``
-    is what it knows of its cluster.
+    ``name`` is the broker's name for people, with its id if ZooKeeper registers it. ``problem`` is why the broker does
+    not answer, or "". ``release`` is the earliest release of Kafka that the broker may have. ``is_too_new`` is whether
+    the broker refuses the requests of this package. ``identity`` is what the broker knows of its cluster.
     """
 
     name: str
@@ -155,12 +155,12 @@ class BrokerAnswer(NamedTuple):
 
 def check_broker(broker: BrokerAnswer, cluster: ClusterIdentity, place: str = "ZooKeeper") -> Check:
     """
-    Check that a broker answers, and is of a cluster.
+    Check that a broker answers, and that it belongs to a cluster.
 
     Args:
         broker: The broker.
-        cluster: The cluster that it should be of.
-        place: Where the cluster's identity was read.
+        cluster: The identity of the cluster.
+        place: The source of that identity, for people.
     """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
@@ -195,11 +195,11 @@ _CLOCK_MS = 5_000
 
 def check_clock(newest_ms: int, now_ms: int) -> Check:
     """
-    Compare this host's clock with that of ZooKeeper, as far as that is possible without a write.
+    Compare this host's clock with ZooKeeper's, as far as that is possible without a write.
 
     Args:
-        newest_ms: When the newest known znode was written, by ZooKeeper's clock, or 0.
-        now_ms: This host's time, after the znodes were read. Both are epoch milliseconds.
+        newest_ms: The time by ZooKeeper's clock at which the newest znode was written, or 0 if no znode was read.
+        now_ms: The time by this host's clock after the znodes were read. Both times are in epoch milliseconds.
     """
     late_ms = newest_ms - now_ms
     if late_ms > _CLOCK_MS:
@@ -234,8 +234,8 @@ def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check
     Check the znodes that all groups share.
 
     Args:
-        names: The names below paths, which have to fit into an answer of ZooKeeper.
-        granted: What anyone may do with the folders of groups, and with the root, below which they are created.
+        names: The names of the children of each path. They have to fit into one answer of ZooKeeper.
+        granted: The rights that the ACLs of the root, and of the parents of all groups, give to everyone.
     """
     needed = dict.fromkeys((ROOT, CONSUMERS), _READ | _CREATE)
     if not needed.keys() <= granted.keys():
@@ -246,7 +246,7 @@ def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check
 
 
 def _size_of_names(names: Iterable[str]) -> int:
-    """Return the size of a list of names in ZooKeeper's answer: a length before each."""
+    """Return the size of a list of names in ZooKeeper's answer, which has a length before each name."""
     return sum(len(name.encode()) + 4 for name in names)
 
 
@@ -271,7 +271,7 @@ _FOLDER = _READ | _CREATE | _DELETE
 
 
 def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
-    """Return the rights that members need for those of a group's paths that exist; ``check_shared`` has the others."""
+    """Return the rights that members need to each of a group's existing ``paths``."""
     layout = GroupLayout(group)
     needed = dict.fromkeys((*layout.parents, layout.starts, layout.history), _FOLDER)
     needed |= {layout.group_state: _FOLDER | _WRITE, layout.config: _READ, layout.weights: _READ}
@@ -281,7 +281,7 @@ def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
 
 
 def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
-    """Find the znodes whose ACL keeps members from what they need; one that is not ``granted`` is not known."""
+    """Find the znodes whose ACL gives members less than they need. Znodes that ``granted`` lacks are not checked."""
     lacking = {path: rights for path, rights in granted.items() if needed.get(path, 0) & ~rights}
     if lacking:
         listed = some(f"{path} (anyone: {_letters(rights) or 'nothing'})" for path, rights in sorted(lacking.items()))
@@ -298,7 +298,7 @@ def _letters(rights: int) -> str:
 
 
 def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupView]) -> Iterator[Finding]:
-    """Find the groups that have members in ZooKeeper, and members of the same name that brokers coordinate."""
+    """Find the names of groups that have members in ZooKeeper, and other members that brokers coordinate."""
     live = {view.group: len(view.members) for view in by_brokers if view.members}
     for view in in_zookeeper:
         # Workers that brokers coordinate have znodes for other purposes.
@@ -329,12 +329,13 @@ _OF_PROGRESS = frozenset(
 
 def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Finding]:
     """
-    Find what is wrong with the znodes of a group, whether it has members or not, and rebalances or not.
+    Find the problems of a group that do not depend on its members' progress.
 
     Args:
         view: The group, as ZooKeeper or brokers show it.
-        znodes: Its znodes, and those of its topics, as ``read_group`` returns them; none if brokers coordinate it.
-        now_ms: Epoch milliseconds.
+        znodes: The znodes of the group and of its topics, as ``read_group`` returns them. A group that brokers
+            coordinate has none.
+        now_ms: The present time in epoch milliseconds.
     """
     for finding in check_group(view, now_ms):
         if not finding.passing and finding.kind not in _OF_PROGRESS:
@@ -344,7 +345,7 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
 
 
 def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    """Find members, owners and orders that do not end with a session; znodes that ZooKeeper hides are not known."""
+    """Find the znodes of members, owners and orders that ZooKeeper does not delete at the end of a session."""
     layout = GroupLayout(view.group)
     folders = {layout.members: 4, layout.election: 4, layout.ids: 4, layout.owners: 5, layout.orders: 4}
     found = [
@@ -364,7 +365,7 @@ def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
 
 
 def _sizes(znodes: Snapshot) -> dict[str, int]:
-    """Return the sizes of the data of znodes; of a folder, that of the names in it if it is larger."""
+    """Return the size of each znode: that of its data or, if it is larger, that of its children's names."""
     below: dict[str, int] = defaultdict(int)
     for path in znodes:
         if not path.startswith(f"{TOPICS}/"):
@@ -374,9 +375,9 @@ def _sizes(znodes: Snapshot) -> dict[str, int]:
 
 def lasting(first: Iterable[Finding], second: Iterable[Finding]) -> tuple[Finding, ...]:
     """
-    Return the findings of a second look that the first one had, too.
+    Return the findings of the second read that the first read had, too.
 
-    The znodes of a group are read one after the other. A member that joins or leaves meanwhile may look wrong once.
+    The znodes of a group are read one after the other. So a member that joins or leaves meanwhile may look wrong once.
     """
 
     def key(finding: Finding) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The view of a group for operators: one value, whichever servers coordinate the group."""
+"""The view of a group for operators, which has the same form whichever servers coordinate the group."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PartitionView:
 
     @property
     def least_lag(self) -> int | None:
-        """The lag by the store with the smaller lag, while two differ; otherwise ``lag``."""
+        """The lag by the store with the smaller lag if two stores differ, and otherwise ``lag``."""
         return self._lag_from(max(self.stores.values(), default=self.committed))
 
     @property
@@ -136,7 +136,7 @@ class MemberView:
 
     @property
     def share(self) -> str:
-        """The number of owned partitions, or ``2 → 3`` with the target's number while the two sets differ."""
+        """The number of owned partitions; ``2 → 3`` adds the number of assigned partitions if the two sets differ."""
         owned, target = len(self.owned), len(self.target or ())
         return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
 
@@ -157,7 +157,7 @@ class Unreadable(NamedTuple):
 
 
 class CoordinatorView(NamedTuple):
-    """A broker that coordinates a group, its word for the state of the group, and the name of the strategy or ""."""
+    """The broker that coordinates a group, and the state and the strategy of the group in the broker's words."""
 
     broker: str
     state: str
@@ -165,7 +165,7 @@ class CoordinatorView(NamedTuple):
 
 
 class Sight(Flag):
-    """What a view shows, so that rules about something that is missing apply where it would be shown only."""
+    """What a view shows. A rule about something that is missing applies only to views that would show it."""
 
     #: A group of consumers that ZooKeeper coordinates, with all its znodes.
     ZNODES = auto()
@@ -196,9 +196,9 @@ class GroupView:
     A group at one moment.
 
     ``protocol_type`` is what the members are: ``consumer``, the type of their programs, or "" if that is not known.
-    ``unreadable`` has what cannot be read of members and znodes. ``missing_topics`` are topics that
-    members subscribe to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown.
-    ``assigned_twice`` are partitions that are assigned to several members.
+    ``unreadable`` has what cannot be read of members and znodes. ``missing_topics`` are topics that members subscribe
+    to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown. ``assigned_twice`` are
+    partitions that are assigned to several members.
 
     Only brokers that coordinate a group have its ``coordinator``. The other fields are those of ZooKeeper:
 
@@ -253,18 +253,18 @@ class GroupView:
 
     @property
     def lag(self) -> int:
-        """The lag of the whole group, in records; a partition of unknown lag counts as 0."""
+        """The lag of the whole group, in records. A partition with an unknown lag counts as 0."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None if no partition has a known lag, if an ACL hides all, or if programs have none."""
+        """``lag``, or None if no lag is known, an ACL hides all partitions, or the members are programs."""
         has_none = self.sight in Sight.SOME_ZNODES | Sight.PROGRAMS and not self.partitions
         return None if has_none else lag_of(self.partitions)
 
     @property
     def owned(self) -> int:
-        """The number of partitions with an owner; a dead member counts as owner until its session expires."""
+        """The number of partitions with an owner. A dead member is an owner until its session expires."""
         return sum(partition.owner is not None for partition in self.partitions)
 
     @property
@@ -274,12 +274,12 @@ class GroupView:
 
     @property
     def size(self) -> int:
-        """The number of live members; workers that brokers coordinate have no member znodes."""
+        """The number of live members. Workers that brokers coordinate count, although they have no member znodes."""
         return len(self.members) or self.workers
 
     @property
     def generation(self) -> int | None:
-        """The number of the newest plan, or of the newest rebalance of programs; None before the first one."""
+        """The number of the newest plan, or of the newest rebalance of programs, or None before the first one."""
         newest = self.group_state or self.round
         return None if newest is None else newest.generation
 
@@ -308,7 +308,7 @@ class GroupView:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a group that brokers coordinate: it has a coordinator's state or a committed offset."""
+        """Whether a coordinator knows the group: by a state other than ``Dead``, or by a committed offset."""
         has_state = self.coordinator is None or self.coordinator.state != "Dead"
         return has_state or any(each.committed is not None for each in self.partitions)
 
@@ -352,7 +352,7 @@ class GroupView:
         return "unplanned" if self.group_state is None else self.group_state.state
 
     def _progress(self) -> str:
-        """Return how far the newest plan is carried out."""
+        """Return the state of a group with members: how far members have carried out the newest plan."""
         if self.group_state is None:
             return "moving"
         if self.group_state.state == "publishing":
@@ -363,7 +363,7 @@ class GroupView:
 
     @property
     def unassigned(self) -> tuple[PartitionView, ...]:
-        """The partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
+        """The existing partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
         reserved = {partition for assignment in self.away.values() for partition in assignment.partitions}
         return tuple(
             each
@@ -386,7 +386,7 @@ class GroupView:
 
     @property
     def has_any_store(self) -> bool:
-        """Whether nothing says where the group's offsets are: it is one of other clients, such as Java's consumer."""
+        """Whether the store of the offsets is unknown, because members are other clients, such as Java's consumers."""
         return self.settings is None and self.sight is Sight.ZNODES
 
     @property
@@ -417,7 +417,7 @@ class GroupView:
         )
 
     def with_store(self, store: Store) -> GroupView:
-        """Return the view with the offsets of one store, wherever it has one."""
+        """Return the view with the offsets of one store in those partitions that have an offset there."""
         return self._with_partitions(
             [_stored(each, {store: each.stores[store]}) if store in each.stores else each for each in self.partitions]
         )
@@ -448,9 +448,9 @@ def _committed(partition: PartitionView, found: NotedOffset | None) -> Partition
 
 class StoreTracker:
     """
-    Tracks over successive views of groups in which stores their offsets move.
+    Tracks over successive views of groups in which store the offsets of each group move.
 
-    One view cannot tell an offset that a group has left behind in a store from the one that it commits now.
+    One view cannot tell the store to which a group commits now from a store in which it has left old offsets.
     """
 
     def __init__(self) -> None:
@@ -459,10 +459,10 @@ class StoreTracker:
 
     def take(self, view: GroupView) -> GroupView:
         """
-        Add a view with all offsets, and return it with those that count.
+        Add a view with the offsets of all stores, and return the view with the offsets that count.
 
-        If offsets have moved in one store only, these count, also in partitions without new records: a group commits
-        all its offsets to one store. Otherwise the view has both.
+        A group commits all its offsets to one store. So if offsets have moved in one store only, the offsets of that
+        store count in all partitions. Otherwise, the returned view has the offsets of both stores.
         """
         moving = self._moving.setdefault(view.group, set())
         for partition in view.partitions:

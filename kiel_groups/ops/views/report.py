@@ -346,7 +346,7 @@ def group_report(
         parts += ["", Sentences(finding_rows(findings))]
     parts += ["", _facts(_group_facts(view, lag_problem, now_ms))]
     if generations and view.is_of_consumers:
-        parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
+        parts += [Text("\nhistory, newest first", style="bold"), history_table(view.history[:generations])]
     if view.members:
         ends = "the session that their ids end in" if view.coordinator is None else "the end of their ids"
         parts += [Text(f"\nmembers, by {ends}", style="bold"), report_table(_of_members(view, now_ms), view.members)]
@@ -482,18 +482,6 @@ def _leader(view: GroupView) -> str:
     aside = "" if view.leader in view.member_ids else ", an allocator process"
     spares = counted(spare, "spare allocator process", "spare allocator processes")
     return f"{view.leader}{aside}; {spares}" if spare else view.leader + aside
-
-
-def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
-    columns = (
-        Column[HistoryEntry]("generation", lambda entry: str(entry.generation), is_right=True),
-        Column[HistoryEntry]("planned", lambda entry: ago(entry.created_at_ms, now_ms)),
-        Column[HistoryEntry]("moved", lambda entry: f"{entry.moved:,}", is_right=True),
-        Column[HistoryEntry]("members", lambda entry: f"{entry.members:,}", is_right=True),
-        Column[HistoryEntry]("took", lambda entry: f"{entry.took_ms:,} ms", is_right=True),
-        Column[HistoryEntry]("cause", lambda entry: entry.cause),
-    )
-    return report_table(columns, entries)
 
 
 def history_table(entries: Iterable[HistoryEntry], most_of_cause: int = 500) -> Table:

@@ -105,7 +105,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
     for partition in partitions:
         owned[partition.owner].append(partition)
-    dynamic_config = reading.dynamic_config()
+    dynamic_config, refused = reading.dynamic_config()
     return GroupView(
         group=group,
         members=tuple(
@@ -121,8 +121,8 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         gone_topics=reading.gone_topics(),
         assigned_twice=_assigned_twice(targets.values()),
         away={slot: each for slot, each in assignments.items() if each and each.away_since_ms is not None},
-        dynamic_config=dynamic_config.config,
-        refused=dynamic_config.refusal,
+        dynamic_config=dynamic_config,
+        refused=refused,
         history=reading.history(),
         weights=reading.weights(),
         was_joined=reading.was_joined(),
@@ -169,7 +169,8 @@ def _view_of_programs(
     """Return the view of a group of programs; other clients may have offsets and members under the same name."""
     candidates = reading.candidates()
     leader = candidates[0] if candidates else None
-    settings, newest, members = reading.round_settings(), reading.round_state(), reading.programs()
+    layout, members = GroupLayout(group), reading.programs()
+    settings = reading.parsed(RoundSettings.parse, layout.config)
     if settings is not None:
         protocol_type = settings.protocol_type
     elif members:
@@ -199,7 +200,7 @@ def _view_of_programs(
         candidates=candidates,
         foreign_members=reading.foreign_members(),
         closed=reading.closed,
-        round=newest,
+        round=reading.parsed(RoundState.parse, layout.group_state),
         workers=reading.workers(),
     )
 
@@ -243,17 +244,6 @@ def _partitions(
             )
         )
     return tuple(found)
-
-
-class _DynamicConfigFound(NamedTuple):
-    """
-    The group's dynamic settings, or None and the reason why leaders refuse them.
-
-    The reason is "" if the znode cannot be read at all, which ``unreadable`` reports.
-    """
-
-    config: DynamicConfig | None
-    refusal: str
 
 
 class _OwnerFound(NamedTuple):
@@ -319,12 +309,6 @@ class GroupReading:
         found = [self.parsed(lambda data, path: RoundMember.parse(_name(path), data, path), path) for path in paths]
         return [member for member in found if member is not None]
 
-    def round_settings(self) -> RoundSettings | None:
-        return self.parsed(RoundSettings.parse, self._layout.config)
-
-    def round_state(self) -> RoundState | None:
-        return self.parsed(RoundState.parse, self._layout.group_state)
-
     def candidates(self) -> tuple[MemberId, ...]:
         """Return the candidates of the election, the leader first; znodes without a sequence number are ignored."""
         ranked = sorted(
@@ -368,15 +352,15 @@ class GroupReading:
     def settings(self) -> GroupSettings | None:
         return self.parsed(GroupSettings.parse, self._layout.config)
 
-    def dynamic_config(self) -> _DynamicConfigFound:
-        """Return the group's dynamic settings, the defaults if there is no znode."""
-        znode = self._znodes.get(self._layout.config)
-        if znode is None:
-            return _DynamicConfigFound(DynamicConfig(), "")
+    def dynamic_config(self) -> tuple[DynamicConfig | None, str]:
+        """Return the group's dynamic settings and "", or None and the reason why leaders refuse them."""
+        if self._layout.config not in self._znodes:
+            return DynamicConfig(), ""
         try:
-            return _DynamicConfigFound(DynamicConfig.parse(znode.data, self._layout.config), "")
+            return DynamicConfig.parse(self._znodes[self._layout.config].data, self._layout.config), ""
         except ProtocolError as error:
-            return _DynamicConfigFound(None, str(error) if self.settings() is not None else "")
+            # ``unreadable`` reports a znode that has no settings at all.
+            return None, str(error) if self.settings() is not None else ""
 
     def weights(self) -> int:
         """Return the number of partitions with a weight."""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kiel_groups.group.znodes.contents import MemberInfo, Snapshot, Znode
 from kiel_groups.ops.views.answers import view_coordinated_group
+from kiel_groups.ops.views.config_view import effective_settings
 from kiel_groups.ops.views.members import members_document, members_report
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
@@ -49,6 +50,16 @@ def lines(document: dict[str, object], width: int = 200) -> list[str]:
     for part in members_report(document, "in ZooKeeper at z:2181", PLANNED_MS + 20_000):
         console.print(part)
     return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+
+
+def test_the_allocator_is_that_of_config_show() -> None:
+    """The group's config overrides the allocator of the newest plan, also while no member is alive to make another."""
+    dead = {path: znode for path, znode in HEALTHY.items() if not path.startswith("/kiel-groups/g/members/")}
+    for snapshot in (HEALTHY, dead):
+        view = view_group("g", {**snapshot, "/kiel-groups/g/config": config(allocator="sticky")})
+        (shown,) = [each for each in effective_settings(view) if each.name == "allocator"]
+        assert members_document(view)["allocator"] == shown.value == "sticky"
+    assert members_document(view_group("g", dead))["allocator"] == "round_robin"
 
 
 def test_members_of_all_clients_are_listed() -> None:
