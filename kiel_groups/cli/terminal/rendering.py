@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-#: The width for files and pipes: tables, headings and results are whole there, and sentences about problems wrap.
+#: The width for files and pipes: tables, facts and results are whole there, and sentences about problems wrap.
 _UNBOUNDED, _SENTENCE = 100_000, 80
 
 
@@ -106,7 +106,7 @@ def rendered(*things: RenderableType) -> list[str]:
         text = StringIO()
         output = console(text)
         # ``Sentences`` has this attribute. It does not divide a long word, such as a path, for a file.
-        is_prose = output.width == _UNBOUNDED and hasattr(thing, "wraps")
+        is_prose = output.width == _UNBOUNDED and getattr(thing, "wraps", False)
         output.print(thing, width=_SENTENCE if is_prose else None, overflow="ignore" if is_prose else None)
         # Rich pads lines to the width of a table, and puts empty lines above and below it: one is enough between two.
         new = [line.rstrip() for line in text.getvalue().splitlines()]

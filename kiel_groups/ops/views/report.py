@@ -85,16 +85,14 @@ class Sentences:
     """
     Sentences, each with a word in front. One that is too long for a line continues below its beginning.
 
-    ``wraps`` tells the output that a sentence is no wider in a file than on a terminal, as tables may be.
-
     Args:
         rows: The words with their styles, and the sentences.
+        wraps: Whether a sentence is divided in a file, too, as on a terminal of 80 columns.
     """
 
-    wraps = True
-
-    def __init__(self, rows: Iterable[tuple[Text, str]]) -> None:
+    def __init__(self, rows: Iterable[tuple[Text, str]], *, wraps: bool = True) -> None:
         self._rows = list(rows)
+        self.wraps = wraps
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         indent = max((word.cell_len for word, _ in self._rows), default=0) + 2
@@ -119,7 +117,7 @@ def finding_rows(findings: Iterable[Finding], word_of: Callable[[Finding], Text]
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> Sentences:
-    return Sentences((Text(name, "dim"), text) for name, text in facts)
+    return Sentences(((Text(name, "dim"), text) for name, text in facts), wraps=False)
 
 
 def _whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
