@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable
+from shlex import join
 
-__all__ = ["counted", "some", "wrapped"]
+__all__ = ["counted", "own_command", "some", "wrapped"]
 
 #: A quoted command, and what stands for its blanks while a sentence is divided into lines.
 _QUOTED, _JOINT = re.compile(r"'kiel-groups [^']+'"), "\ue000"
+
+
+def own_command(*words: str) -> str:
+    """
+    Return a command of ``kiel-groups`` in quotes, for an error or a remedy, with its words as a shell needs them.
+
+    The command line adds the options that say where the cluster is; see ``cli.app.pasteable``.
+    """
+    return f"'kiel-groups {join(words)}'"
 
 
 def some(things: Iterable[object], most: int = 4) -> str:

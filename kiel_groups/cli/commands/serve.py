@@ -16,7 +16,6 @@ from kiel_groups.cli.parameters.options import (
     in_zookeeper_only,
     quiet_option,
     verbose_option,
-    zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
@@ -25,7 +24,6 @@ from kiel_groups.errors import KielGroupsError
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-    from kiel_groups.group.znodes.group_settings import DynamicConfig
 
 __all__ = ["serve"]
 
@@ -37,7 +35,6 @@ _CLEANUP_TIMEOUT_S = 1.0
 
 @click.command(epilog=EPILOG)
 @in_zookeeper_only("in a group of brokers, a member allocates")
-@zookeeper_option
 @click.option(
     "--group",
     required=True,
@@ -87,8 +84,9 @@ def serve(
     """
     Allocate the partitions of a group without consuming any.
 
-    Takes part in the election of the group, and leads when elected. The first candidate leads, so start this before
-    the consumers, or twice to have a spare. Ctrl-C resigns, and the next candidate leads at once.
+    The process takes part in the election of the group, and makes the plans while it leads. The first candidate leads:
+    start this process before the consumers, or two of it to have a spare. At Ctrl-C, it resigns, and the next candidate
+    leads at once.
     """
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
@@ -121,8 +119,9 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
         # New names are often misspelt.
         meant = f"; did you mean {similar!r}?" if similar else ""
         lines.say("info", f"there is no group {group!r} yet; its first member creates it{meant}")
-    elif view.dynamic_config is not None and (named := _overridden(view.dynamic_config)):
+    elif view.dynamic_config is not None and (given := view.dynamic_config.overrides):
         # The leader logs what is wrong with a config that it refuses, and which settings apply until it is corrected.
+        named = ", ".join(f"{name} {value}" for name, value in given.items())
         lines.say("info", f"{GroupLayout(group).config} sets {named}, which overrides the options given here")
 
 
@@ -134,14 +133,6 @@ def _clean_up(zookeeper: str, group: str) -> None:
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         remove_empty_group(client, group)
-
-
-def _overridden(dynamic_config: DynamicConfig) -> str:
-    """Return the settings in the group's config that override options, or "" if there are none."""
-    named = [f"allocator {dynamic_config.allocator}"] if dynamic_config.allocator is not None else []
-    named += [f"debounce.{name} {value}" for name, value in dynamic_config.debounce]
-    named += [f"static_grace_ms {dynamic_config.static_grace_ms}"] if dynamic_config.static_grace_ms is not None else []
-    return ", ".join(named)
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import NumbersCommand, Seconds, cluster_options, json_option
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress
+from kiel_groups.cli.parameters.options import (
+    NumbersCommand,
+    cluster_options,
+    group_argument,
+    json_option,
+    seconds_option,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
@@ -24,38 +30,27 @@ _PAUSE_S = 1.0
 
 
 @click.command(cls=NumbersCommand, epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @cluster_options
 @json_option
-@click.option(
+@seconds_option(
     "--window",
-    "window_s",
-    type=Seconds(least=0),
-    default=_WINDOW_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long an offset may stay while there is lag; more than the interval of commits. 0 does not check it.",
+    "How long an offset may stay while there is lag; more than the interval of commits. 0 does not check it.",
+    _WINDOW_S,
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(least=0),
-    default=_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the end of a rebalance.",
-)
+@seconds_option("--timeout", "How long to wait for the end of a rebalance.", _TIMEOUT_S)
 @click.pass_obj
 def verify(
     lines: Lines, /, *, group: str, cluster: ClusterAddress, as_json: bool, window_s: float, timeout_s: float
 ) -> int:
     """
-    Check that a group works: each partition owned once, by a live member, as planned, and offsets that move.
+    Check that a group works.
 
-    Prints the kind of each problem, its cause and a remedy, and exits with 1; or that all is well. Changes nothing.
-    During a rebalance, it waits until the group has settled.
+    A group works if a live member owns each partition once, as planned, and if offsets move where there is lag. If all
+    is well, the command prints one line. Otherwise, it prints each problem with its kind, its cause and a remedy, and
+    exits with 1. It changes nothing. While the group rebalances, it waits.
 
-    If no partition has lag, or all that have it commit, the command ends before the window does.
+    The command ends before the window does if no partition has lag, or if all partitions with lag commit.
     """
     from rich.text import Text
 

@@ -55,7 +55,7 @@ class ClusterAddress(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The cluster as texts for users name it."""
+        """The name of the cluster in texts for users."""
         return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
 
     def ask(self, in_zookeeper: Callable[[Client], T], at_brokers: Callable[[BrokerSession], Awaitable[T]]) -> T:
@@ -70,7 +70,7 @@ class ClusterAddress(NamedTuple):
             return in_zookeeper(client)
 
     def groups(self) -> ZooKeeperGroups | BrokerGroups:
-        """Return what reads the groups."""
+        """Return the reader of groups for this coordination."""
         if self.is_of_brokers:
             from kiel_groups.ops.broker_reader import BrokerGroups
 
@@ -80,14 +80,14 @@ class ClusterAddress(NamedTuple):
         return ZooKeeperGroups(self.hosts, timeout_s=self.timeout_s)
 
     def offsets(self) -> OffsetSource:
-        """Return what reads and changes the offsets of groups."""
+        """Return the reader and writer of groups' offsets for this coordination."""
         from kiel_groups.ops.actions.offset_sources import BrokerOffsets, ZooKeeperOffsets
 
         kind = BrokerOffsets if self.is_of_brokers else ZooKeeperOffsets
         return kind(self.hosts, timeout_s=self.timeout_s)
 
     def topics(self) -> ZooKeeperTopics | BrokerTopics:
-        """Return what reads and changes the topics."""
+        """Return the reader and writer of topics for this coordination."""
         if self.is_of_brokers:
             from kiel_groups.ops.actions.broker_topics import BrokerTopics
 
@@ -103,7 +103,7 @@ _TIMEOUT_S = 1.0
 
 def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """
-    Return the topics with this prefix: those that brokers know, if these coordinate groups, or those in ZooKeeper.
+    Return the topics with this prefix, as brokers know them if brokers coordinate groups, or else as in ZooKeeper.
 
     The command line, the environment or the file names the servers.
     """
@@ -132,7 +132,7 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the allocators that have this prefix; with those of Java, if brokers coordinate groups."""
+    """Return the allocators with this prefix. If brokers coordinate groups, the assignors of Java are among them."""
     from kiel_groups.allocators import ALLOCATORS, installed_allocators
 
     if _setting(context, "coordination") == BROKERS:

@@ -37,7 +37,7 @@ from kiel_groups.group.znodes.transactions import (
 )
 from kiel_groups.members.zookeeper.monitors import find_foreign_members
 from kiel_groups.model import CONNECT_TYPE
-from kiel_groups.wording import some
+from kiel_groups.wording import own_command, some
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import SessionContext
 
@@ -81,8 +81,8 @@ async def check_admission(session: Session, layout: GroupLayout, config: GroupCo
         # The first program of a group may have written its settings meanwhile.
         await refuse_programs(session, layout, node)
         raise GroupConfigError(
-            f"the settings of group {layout.group} cannot be read: {error}; correct that znode, or delete it while no"
-            " member is alive"
+            f"the settings of group {layout.group} cannot be read: {error};"
+            f" {own_command('config', 'set', layout.group, '--replace')} replaces them"
         ) from error
     if differences := mine.differences(group):
         details = "; ".join(f"{each.setting} is {each.other!r} there and {each.own!r} here" for each in differences)

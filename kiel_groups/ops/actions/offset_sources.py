@@ -53,7 +53,7 @@ from kiel_groups.ops.zookeeper_reader import (
 )
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV1, OffsetDeleteRequest
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
 
@@ -149,9 +149,10 @@ class ZooKeeperOffsets:
         is_known: bool,
     ) -> Mapping[TopicPartition, int]:
         """
-        Return the offsets in Kafka. Unless they are known to be there, ask only brokers that bear the question.
+        Return the offsets in Kafka. Unless they are known to be there, ask only brokers that no question changes.
 
-        Those of 0.8.0 and 0.8.1 have no coordinators, and the first question for one creates the topic of the offsets.
+        Brokers of 0.8.0 and 0.8.1 have no coordinators, and the first question for one creates the topic of the
+        offsets.
         """
         doubtful = [] if is_known else doubtful_brokers(registered)
         if not is_known and (doubtful is None or OFFSETS_TOPIC not in existing):
@@ -216,9 +217,10 @@ class ZooKeeperOffsets:
         self, client: Client, layout: GroupLayout, found: GroupOffsets, deleted: Collection[TopicPartition]
     ) -> str:
         """
-        Delete offsets in Kafka if the brokers can, and the first offsets of topics of which no offset is left.
+        Delete offsets in Kafka if the brokers can, and the note of where the group began in topics that have no offset
+        left.
 
-        Without the first offsets of a topic, the tools do not count it among those of the group.
+        With that note, tools would count the topic among the group's own.
         """
         topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
         remark = ""
@@ -296,7 +298,7 @@ class BrokerOffsets:
             raise ConfigError(
                 "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a"
                 " group without members expire after the brokers' offsets.retention.minutes, and from 1.1 on"
-                f" 'kiel-groups groups delete {found.group}' deletes all of them"
+                f" {own_command('groups', 'delete', found.group)} deletes all of them"
             )
 
 
@@ -433,9 +435,9 @@ async def _store(session: BrokerSession, group: str, new: Mapping[TopicPartition
 
 def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartition, int]) -> None:
     """
-    Note the topics in which the group has offsets in Kafka, which do not tell, unless the group has read them before.
+    Note in ZooKeeper in which topics the group has offsets in Kafka, because Kafka does not tell.
 
-    The new offsets are the first ones of the group there.
+    If the group has read a topic before, its note stays. Otherwise, the new offsets are its first ones there.
     """
     client.ensure_path(layout.starts)
     for topic in sorted({each.topic for each in new}):
@@ -464,7 +466,7 @@ async def _delete(session: BrokerSession, group: str, partitions: Collection[Top
 def _check_codes(
     group: str, answer: Mapping[TopicPartition, ErrorCode], partitions: Iterable[TopicPartition], done: str
 ) -> None:
-    """Check that the coordinator has done what was asked for each partition."""
+    """Check that the coordinator has done for each partition what it was asked to do."""
     failed = {each: answer.get(each) for each in partitions if answer.get(each) != NO_ERROR}
     if not failed:
         return

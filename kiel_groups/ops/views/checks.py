@@ -12,7 +12,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "RULES",
@@ -103,11 +103,12 @@ def check_unconsumed(view: GroupView, why: str, remedy: str) -> Iterator[Finding
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    remedy = "correct this znode; until then the leader keeps the previous config and the options it was started with"
+    remedy = f"{own_command('config', 'unset', view.group, 'FIELD')} removes a field"
     if view.refused:
-        yield Finding("refused", f"config is refused: {view.refused}", remedy)
+        until = "until then, the leader keeps the previous config, and the options it was started with"
+        yield Finding("refused", f"config is refused: {view.refused}", f"{remedy}; {until}")
     for text in view.dynamic_config.unknown_field_hints() if view.dynamic_config is not None else ():
-        yield Finding("misspelt", f"config: {text}", "correct this znode; the leader ignores the field")
+        yield Finding("misspelt", f"config: {text}", f"{remedy}; the leader ignores this one")
 
 
 def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -232,8 +233,8 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
             f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
             f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
             " offset",
-            f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
-            " leader: start their brokers",
+            f"look at the log of the owner; {own_command('topics', 'describe', topics[0])} shows the partitions without"
+            " a leader: start their brokers",
             partitions=_names(unopened),
             members=_owners(unopened),
         )
@@ -275,7 +276,7 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "orphans",
             f"{what} owned by {owner}, which is no longer a member: {some(_names(partitions))}",
-            f"its session may still be open: end that process, or run 'kiel-groups release {view.group} {owner}'",
+            f"its session may still be open: end that process, or run {own_command('release', view.group, owner)}",
             partitions=_names(partitions),
             members=(owner,),
         )
@@ -313,7 +314,7 @@ def _orphan_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
             "orphan-offsets",
             f"{counted(orphans, 'offset is of a topic', 'offsets are of topics')} that no member reads:"
             f" {some(topics)}; the lag of the group includes theirs",
-            f"'kiel-groups offsets delete {view.group} --topic {topics[0]}' deletes them; if members should read"
+            f"{own_command('offsets', 'delete', view.group, '--topic', topics[0])} deletes them; if members should read"
             " the topic, subscribe to it",
             passing=view.coordinator is None and _is_young(view, now_ms),
             partitions=_names(orphans),
@@ -332,13 +333,14 @@ def _gone_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
         each.exists and (each.committed_ms is not None or view.offsets_in_kafka) for each in view.partitions
     )
     if has_others or view.size or view.foreign_members:
-        remedy = f"kiel-groups offsets delete {view.group}{''.join(f' --topic {name}' for name in names[:10])}"
-        yield Finding("gone-offsets", f"the group has offsets in {what}", f"'{remedy}' deletes them", partitions=gone)
+        named = [word for name in names[:10] for word in ("--topic", name)]
+        remedy = f"{own_command('offsets', 'delete', view.group, *named)} deletes them"
+        yield Finding("gone-offsets", f"the group has offsets in {what}", remedy, partitions=gone)
     else:
         yield Finding(
             "dead-group",
             f"the group has no members, and offsets only in {what}",
-            f"'kiel-groups groups delete {view.group}' deletes it, if nothing commits these offsets any more",
+            f"{own_command('groups', 'delete', view.group)} deletes it, if nothing commits these offsets any more",
             partitions=gone,
         )
 
@@ -391,7 +393,7 @@ def _assigned_twice(view: GroupView, now_ms: int) -> Iterator[Finding]:
             (
                 "by hand",
                 "the next plan of the leader replaces the assignments;"
-                f" 'kiel-groups rebalance {view.group}' has it made now",
+                f" {own_command('rebalance', view.group)} has it made now",
             )
             if view.coordinator is None
             else (

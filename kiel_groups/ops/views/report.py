@@ -22,7 +22,7 @@ from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
 from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, trend_lines, worst_verdict
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
-from kiel_groups.wording import counted, some, wrapped
+from kiel_groups.wording import counted, own_command, some, wrapped
 
 __all__ = [
     "Column",
@@ -93,6 +93,10 @@ class Sentences:
     def __init__(self, rows: Iterable[tuple[Text, str]], *, wraps: bool = True) -> None:
         self._rows = list(rows)
         self.wraps = wraps
+
+    def changed(self, change: Callable[[str], str]) -> Sentences:
+        """Return the sentences after a change of each text."""
+        return Sentences([(word, change(text)) for word, text in self._rows], wraps=self.wraps)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         indent = max((word.cell_len for word, _ in self._rows), default=0) + 2
@@ -392,18 +396,18 @@ def _consumer_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "config", follows
     if view.weights:
         weighed = counted(view.weights, "partition", "partitions")
-        yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
+        yield "weights", f"of {weighed}; {own_command('weights', 'show', view.group)} shows them"
 
 
 def _program_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
     newest = view.round
     yield "state", f"{view.state}: {counted(view.size, 'member', 'members')}"
     if view.are_workers:
-        yield "type", f"workers, which share connectors; 'kiel-groups workers describe {view.group}' shows them"
+        yield "type", f"workers, which share connectors; {own_command('workers', 'describe', view.group)} shows them"
     else:
         yield "type", f"{view.protocol_type or '?'}: programs, which share other work than partitions"
     if view.workers and not view.members:
-        yield "", f"'kiel-groups describe {view.group} --coordination brokers' shows their membership"
+        yield "", f"{own_command('describe', view.group, '--coordination', 'brokers')} shows their membership"
     else:
         yield "leader", _leader(view)
     if newest is not None:
@@ -420,14 +424,14 @@ def _coordinator_facts(view: GroupView, coordinator: CoordinatorView) -> Iterato
     if not view.is_of_consumers:
         yield "type", f"{view.protocol_type}: not a group of consumers; its members own no partitions"
     if view.are_workers:
-        yield "", f"'kiel-groups workers describe {view.group}' shows workers of kiel-groups, but not Java's"
+        yield "", f"{own_command('workers', 'describe', view.group)} shows workers of kiel-groups, but not Java's"
     if coordinator.strategy:
         yield "strategy", coordinator.strategy
 
 
 def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
     if view.state == "memberless":
-        return ": no member has ever joined; another program commits its offsets"
+        return ": no member has ever joined; another program, or 'offsets copy', has set its offsets"
     if view.state == "rebalancing":
         return f" ({coordinator.state}): brokers do not say which member owns what meanwhile"
     if view.is_of_consumers:
@@ -437,12 +441,13 @@ def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
 
 def _committer(group: str) -> str:
     """
-    Describe the program that commits the offsets.
+    Describe the program that sets the offsets of a group without members.
 
     A Spark query or an archive that is given no group uses a group with a known prefix.
     """
-    other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
-    return f"committed by {other}a Spark query or an archive"
+    if group.startswith(SPARK_GROUPS):
+        return "committed by a Spark query or an archive"
+    return "set by 'offsets copy', or committed by another program, such as a Spark query or an archive"
 
 
 def _follows(view: GroupView) -> Iterator[str]:
@@ -451,12 +456,8 @@ def _follows(view: GroupView) -> Iterator[str]:
     if dynamic_config is None:
         yield "refused, see above"
         return
-    if dynamic_config.allocator is not None:
-        yield f"allocator {dynamic_config.allocator}"
-    for name, milliseconds in dynamic_config.debounce:
-        yield f"debounce {name} {milliseconds:,}"
-    if dynamic_config.static_grace_ms is not None:
-        yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
+    for name, value in dynamic_config.overrides.items():
+        yield f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
     for broker, rack in dynamic_config.broker_racks:
         yield f"broker {broker} in rack {rack}"
     unknown = dynamic_config.unknown_drained(view.slots)

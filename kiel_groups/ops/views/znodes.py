@@ -449,14 +449,18 @@ class GroupReading:
         """
         Return the znodes whose data cannot be parsed, in the order in which their remedies work.
 
-        A parent cannot be deleted before its children, and members and settings have to be right for a plan, and then
-        for a reset of offsets.
+        The settings are first, because a member without them cannot join again. A parent cannot be deleted before its
+        children. Offsets are last, because live members have to set them.
         """
         is_ours = self._layout.config in self._znodes or self._layout.group_state in self._znodes
         kinds = _ANY | (_OURS if is_ours else {}) | (_CONSUMERS if self.program_type() is None else _PROGRAMS)
         found = []
         offsets = f"{self._layout.offsets}/"
-        for path in sorted(self._znodes, key=lambda path: (not path.startswith(offsets), path), reverse=True):
+
+        def rank(path: str) -> tuple[bool, bool, str]:
+            return path == self._layout.config, not path.startswith(offsets), path
+
+        for path in sorted(self._znodes, key=rank, reverse=True):
             kind = next((kinds[pattern] for pattern in _patterns(path) if pattern in kinds), None)
             if kind is None:
                 continue
@@ -478,21 +482,21 @@ class GroupReading:
         topic, _, partition = path.rpartition("/")
         text = text.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", self._layout.group)
         text = text.replace(" NAME", f" {connector_of(_name(path))}").replace("PATH", path)
-        return text.replace("DATA", self._data(path).decode()) if "DATA" in text else text
+        return text.replace("DATA", self._data(path)) if "DATA" in text else text
 
-    def _data(self, path: str) -> bytes:
-        """Return readable data for a znode whose own cannot be read, as far as other znodes tell."""
+    def _data(self, path: str) -> str:
+        """Return the data, or the settings, that a znode should have which cannot be read, as other znodes tell."""
         if path == self._layout.config:
             if protocol_type := self.program_type():
-                return RoundSettings(protocol_type).encode()
+                return RoundSettings(protocol_type).encode().decode()
             usual = GroupConfig(group=self._layout.group)
             store = BROKER_V1 if self.begun_topics() and not self.offsets() else usual.store
-            return GroupSettings(store=store, mode=usual.mode, auto_offset_reset=usual.auto_offset_reset).encode()
+            return f"store={store} mode={usual.mode} auto_offset_reset={usual.auto_offset_reset}"
         if path == self._workers.config:
             changes = (history_offset_of(_name(each)) for each, _ in self.children(self._workers.history))
-            return encode_config_offset(max((each for each in changes if each is not None), default=0))
+            return encode_config_offset(max((each for each in changes if each is not None), default=0)).decode()
         topic = self._znodes.get(topic_path(_name(path)), Znode())
-        return FirstOffsets(topic.czxid, 0).encode()
+        return FirstOffsets(topic.czxid, 0).encode().decode()
 
     def _partitions(self, folder: str) -> Iterator[tuple[TopicPartition, str, Znode]]:
         for topic, _ in self.children(folder):
@@ -605,7 +609,10 @@ _CONSUMERS = {
     "kiel-groups/members/*": _Kind(lambda data, path: MemberInfo.parse(_name(path), data, path), _MEMBER),
     "kiel-groups/allocation": _Kind(GroupState.parse, _PLAN, _FIRST_PLAN),
     "kiel-groups/allocation/*": _Kind(MemberAssignment.parse, _PLAN, _FIRST_PLAN),
-    "kiel-groups/config": _Kind(GroupSettings.parse, f"{_SET}, with the settings of the members; none can join now"),
+    "kiel-groups/config": _Kind(
+        GroupSettings.parse,
+        "'kiel-groups config set GROUP --replace DATA' replaces it; no member can join now, nor later one with others",
+    ),
     "kiel-groups/weights": _Kind(parse_weights, "'kiel-groups weights remove GROUP --yes', then set them again"),
     "kiel-groups/history/*": _Kind(HistoryEntry.parse, _PEOPLE),
     "kiel-groups/starts/*": _Kind(FirstOffsets.parse, f"{_SET}; partitions without an offset begin at their earliest"),

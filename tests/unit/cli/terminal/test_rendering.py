@@ -17,8 +17,7 @@ HOSTILE = "\x1b[2Jgone\x1b]0;title\x07 \x9b1mbold\rerror: forged"
 
 def test_texts_from_outside_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Tables, texts and messages show a question mark in place of each control character."""
-    table = plain_table("problem")
-    table.add_row(HOSTILE)
+    table = plain_table(("problem",), [(HOSTILE,)])
     Lines().say("error", HOSTILE)
     for text in ("\n".join(rendered(HOSTILE, table)), capsys.readouterr().err):
         assert "gone" in text

@@ -203,7 +203,7 @@ def test_the_group_of_a_spark_query_says_so() -> None:
     assert of_spark.notes[0].startswith("a Spark query or an archive commits here how far it is")
     assert (of_spark.committed_ms, of_spark.znodes) == (PLANNED_MS, {})
     other = lost({"/consumers/g/offsets/t/0": Znode(b"5"), "/consumers/g/offsets/t/1": Znode(b"many")})
-    assert other.notes[0].startswith("no member has ever joined: another program")
+    assert other.notes[0].startswith("no member has ever joined: 'offsets copy'")
     assert other.losses == ("the offsets of 1 partition of t", "1 offset that is no number")
 
 

@@ -53,7 +53,7 @@ def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
     ("group", "expected"),
     [
         ("kiel-spark-0a1b", "committed by a Spark query or an archive, which is not a member"),
-        ("lake", "committed by another program, such as a Spark query or an archive, which is not a member"),
+        ("lake", "set by 'offsets copy', or committed by another program, such as a Spark query or an archive, which"),
     ],
 )
 def test_a_memberless_group_of_a_spark_query_is_described(group: str, expected: str) -> None:
@@ -78,7 +78,7 @@ def test_the_dynamic_settings_are_shown() -> None:
     view = view_group("g", {**HEALTHY, "/kiel-groups/g/config": tuned}, LOG_ENDS)
     text = " ".join(report_text(view, width=200).split())
     assert (
-        "config allocator sticky, debounce quiet_ms 0, static_grace_ms 5,000, "
+        "config allocator sticky, static_grace_ms 5,000, debounce.quiet_ms 0, "
         f"broker 1 in rack east, broker 2 in rack west, drained {A}, drained typo (not a member)" in text
     )
     assert "g_host-1400000000000-dead" not in text
