@@ -10,7 +10,7 @@ from shlex import join
 __all__ = ["counted", "own_command", "some", "wrapped"]
 
 #: A quoted command, and what stands for its blanks while a sentence is divided into lines.
-_QUOTED, _JOINT = re.compile(r"'kiel-groups [^']+'"), "\ue000"
+_QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
 
 
 def own_command(*words: str) -> str:

@@ -86,18 +86,18 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
         )
 
 
-def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
+def check_unconsumed(
+    view: GroupView,
+    now_ms: int,
+    state: str = "empty",
+    why: str = "the group has no members",
+    remedy: str = "start a member; if a Spark job commits these offsets, start that job: a member would take over",
+) -> Iterator[Finding]:
+    """Yield the finding about the lag of a group in which no member consumes, if it is in this state."""
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
-    if view.state == "empty":
-        remedy = "start a member; if a Spark job commits these offsets, start that job: a member would take over"
-        yield from check_unconsumed(view, "the group has no members", remedy)
-
-
-def check_unconsumed(view: GroupView, why: str, remedy: str) -> Iterator[Finding]:
-    """Yield the finding about the lag of a group in which no member consumes, if it has a lag."""
     behind = [each for each in view.partitions if each.lag]
-    if behind:
+    if view.state == state and behind:
         text = f"{why}; its lag is {sum(each.lag or 0 for each in behind):,}, in {counted(behind, 'partition')}"
         yield Finding("unconsumed", text, remedy, partitions=_names(behind))
 
@@ -455,7 +455,7 @@ _Rule: TypeAlias = Callable[[GroupView, int], Iterator[Finding]]
 #: The rules, each with what a view has to show for it.
 RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_brokerless, Sight.ZNODES | Sight.SOME_ZNODES),
-    (_unconsumed, Sight.ZNODES | Sight.ANSWERS),
+    (check_unconsumed, Sight.ZNODES | Sight.ANSWERS),
     (_foreign, Sight.ZNODES),
     (_closed, Sight.SOME_ZNODES | Sight.PROGRAMS),
     (_unreadable, Sight.ALL),

@@ -297,14 +297,16 @@ class GroupView:
         """
         The allocator or the strategy that the next plan uses, or "" if that is not known.
 
-        The group's ``config`` overrides the leader's own allocator, which only the newest plan tells.
+        The group's ``config`` overrides the leader's own allocator, which only the newest plan tells. A group without a
+        leader may get one with another allocator.
         """
         if self.coordinator is not None:
             return self.coordinator.strategy
         if self.round is not None:
             return self.round.protocol
         configured = self.dynamic_config.allocator if self.dynamic_config is not None else None
-        return configured or (self.group_state.allocator if self.group_state is not None else "")
+        planned = self.group_state.allocator if self.group_state is not None and self.leader is not None else ""
+        return configured or planned
 
     @property
     def exists(self) -> bool:

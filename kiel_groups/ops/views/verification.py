@@ -69,7 +69,7 @@ class Verification:
         if view.state == "empty" and all(finding.kind != "unconsumed" for finding in found):
             text = "the group has no members, so no partition has an owner"
             found.append(Finding("no-members", text, "start a member; if it is no longer needed, delete the group"))
-        unattended = self._unattended(view) if self._window_ms and view.state == "memberless" else []
+        unattended = self._unattended(view, now_ms) if self._window_ms else []
         found += unattended
         lasting = frozenset(finding.kind for finding in found if not finding.passing)
         # Servers are read one after the other: what a change meanwhile makes look wrong is well in the next view.
@@ -86,7 +86,7 @@ class Verification:
         is_over = now_ms - self._settled_ms >= self._window_ms
         return is_over or not (unattended or self._progress.is_awaited(self._settled_ms))
 
-    def _unattended(self, view: GroupView) -> list[Finding]:
+    def _unattended(self, view: GroupView, now_ms: int) -> list[Finding]:
         """Return the finding about a lag that no consumer reduces, unless an offset has moved since the first view."""
         committed = {each.topic_partition: each.committed for each in view.partitions}
         if self._first is None:
@@ -94,4 +94,5 @@ class Verification:
         if committed != self._first:
             return []
         remedy = "start a member, or the program that commits these offsets, such as a Spark job; or delete the group"
-        return list(check_unconsumed(view, "no member has joined the group, and no program commits", remedy))
+        why = "no member has joined the group, and no program commits"
+        return list(check_unconsumed(view, now_ms, "memberless", why, remedy))

@@ -611,7 +611,7 @@ _CONSUMERS = {
     "kiel-groups/allocation/*": _Kind(MemberAssignment.parse, _PLAN, _FIRST_PLAN),
     "kiel-groups/config": _Kind(
         GroupSettings.parse,
-        "'kiel-groups config set GROUP --replace DATA' replaces it; no member can join now, nor later one with others",
+        "'kiel-groups config set GROUP --replace DATA' replaces it; members with other settings are refused",
     ),
     "kiel-groups/weights": _Kind(parse_weights, "'kiel-groups weights remove GROUP --yes', then set them again"),
     "kiel-groups/history/*": _Kind(HistoryEntry.parse, _PEOPLE),
