@@ -191,7 +191,7 @@ async def test_brokers_of_another_cluster_are_recognised(
         assert client.exists(GroupLayout(name).root) is None
     async with FakeBroker() as silent:
         silent.peers = []  # As a broker of 0.8 whose cluster has no topic.
-        assert set(await asyncio.to_thread(found, cluster_39.zk_hosts, str(silent.address))) == {"unknown-cluster"}
+        assert "unknown-cluster" in await asyncio.to_thread(found, cluster_39.zk_hosts, str(silent.address))
         consumer = GroupedConsumer([str(silent.address)], unique("silent"), cluster_39.zk_hosts)
         await consumer.connect()
         await consumer.close()

@@ -83,7 +83,7 @@ async def test_verify_finds_planted_faults_and_is_silent_without(
             assert {"forged", "orphans", "gone-offsets", "foreign", "stuck"} <= found.keys(), outcome.stdout
             assert [each for each in found.values() if "→" not in each] == [], outcome.stdout
             assert f"{topic}:{mine[0].partition}" in found["forged"]
-            assert f"'kiel-groups release {name} {name}_gone-1-99'" in found["orphans"]
+            assert f"'kiel-groups release {name} {name}_gone-1-99 --zookeeper" in found["orphans"]
             document = json.loads((await run("verify", name, "--window=0", "--json")).stdout)
             assert (document["well"], document["owned"]) == (False, PARTITIONS)
             assert "forged" in {finding["kind"] for finding in document["wrong"]}
