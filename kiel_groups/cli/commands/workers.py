@@ -18,6 +18,7 @@ from kiel_groups.cli.parameters.options import (
     debounce_options,
     group_argument,
     json_option,
+    log_format_option,
     quiet_option,
     token_file_option,
     verbose_option,
@@ -104,6 +105,7 @@ def workers() -> None:
 )
 @debounce_options
 @quiet_option
+@log_format_option
 @verbose_option
 @click.pass_obj
 def run(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -71,10 +73,12 @@ class Lines:
 
     def __init__(self, complete: Callable[[str], str] = lambda text: text) -> None:
         self.complete = complete
+        #: Whether to print JSON documents with time, level, logger and message in place of lines.
+        self.as_json = False
         self._last = ("", "")
         self._reported: set[tuple[str, str]] = set()
 
-    def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
+    def say(self, level: str, text: str, *, stamp: str = "", logger: str = "", reports: object = None) -> None:
         """
         Print a line.
 
@@ -85,6 +89,7 @@ class Lines:
             level: The level, such as ``error``, with which the line begins.
             text: The message.
             stamp: The time, for commands that run long.
+            logger: The name of the logger, which only JSON has; "" for the command itself.
             reports: The error that the line reports in other words; this error may end the command later.
         """
         line = self.complete(_line(text))
@@ -95,7 +100,11 @@ class Lines:
             self._reported.add((level, self.complete(_line(str(reports)))))
         if not is_repeated:
             # Pass the present sys.stderr: rich replaces it while a bar is shown, and click would use the original one.
-            click.echo(f"{stamp}{' ' if stamp else ''}{level}: {line}", file=sys.stderr, err=True)
+            shown = f"{stamp}{' ' if stamp else ''}{level}: {line}"
+            if self.as_json:
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                shown = json.dumps({"time": now, "level": level, "logger": logger or None, "message": line})
+            click.echo(shown, file=sys.stderr, err=True)
         self._last = (level, line)
 
 
@@ -137,7 +146,7 @@ class _LineHandler(logging.Handler):
         try:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) if self._timed else ""
             reports = getattr(record, "reports", None)
-            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, reports=reports)
+            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, logger=record.name, reports=reports)
         except Exception:
             self.handleError(record)
 
