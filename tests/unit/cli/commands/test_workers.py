@@ -188,7 +188,7 @@ def test_a_group_without_anything_says_how_to_start(
     assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "group loaders: 0 workers, 0 connectors, 0 tasks, configuration offset 6",
-        "no worker is alive; 'kiel-groups workers run --group loaders' starts one",
+        "no worker is alive; 'kiel-groups workers run --group loaders --zookeeper z:2181' starts one",
     ]
 
 
