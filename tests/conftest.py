@@ -11,6 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy computer would exceed any deadline.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 # A failed ``assert`` shows its values only in modules of tests, and in modules that are registered before their import.
 pytest.register_assert_rewrite("tests.helpers", "tests.proxies", "tests.integration")
