@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -25,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark import side_tables
-from kiel_groups.spark.archive_table import DAY, ROLLS, TimeField, check_schema, parse_schema, removed_or_changed
+from kiel_groups.spark.archive_table import COLUMNS, DAY, ROLLS, TimeField
 from kiel_groups.spark.checkpoint import Positions, Span, without_reading
 from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import (
@@ -39,6 +40,7 @@ from kiel_groups.spark.folders import (
     obstacle,
     open_folder,
 )
+from kiel_groups.spark.json_fields import check_schema, merged_schema, removed_or_changed
 from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
 from kiel_groups.wording import counted, some
 
@@ -77,10 +79,10 @@ class ArchiveSettings:
         roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
         time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
             see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
-        schema: The fields of JSON values that become columns; they may be added in later runs, but not removed.
+        schemas: The fields of JSON values that become columns, by topic. Values of other topics may be anything. Later
+            runs may add fields, but not remove them. A value that does not fit is a bad record.
         bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
-            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too. If ``fail``, so does a
-            value that does not fit the schema.
+            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
 
@@ -101,7 +103,7 @@ class ArchiveSettings:
     file_mb: int = FILE_MB
     roll: str = DAY
     time_field: str | None = None
-    schema: StructType | None = None
+    schemas: Mapping[str, StructType] = field(default_factory=dict)
     bad_records: str = FAIL
     fail_on_data_loss: bool = True
 
@@ -114,8 +116,12 @@ class ArchiveSettings:
             raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
         if self.roll not in ROLLS:
             raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
-        if self.schema is not None:
-            check_schema(self.schema)
+        self.read_options()
+        for topic, schema in self.schemas.items():
+            if not self.reads(topic):
+                raise ConfigError(f"schema: given for {topic!r:.80}, which is not among the topics; name it, too")
+            check_schema(schema, COLUMNS)
+        merged_schema(self.schemas)
         _ = self.event_time
         for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
             if names_a_host(text):
@@ -128,7 +134,6 @@ class ArchiveSettings:
                 f"checkpoint: {self.checkpoint} is among the records; name a folder outside of the output, or one in it"
                 " that begins with '_'"
             )
-        self.read_options()
 
     @property
     def output_uri(self) -> str:
@@ -150,6 +155,10 @@ class ArchiveSettings:
         """The field that has the times of events, parsed."""
         return None if self.time_field is None else TimeField.parse(self.time_field)
 
+    def reads(self, topic: str) -> bool:
+        """Return whether the archive is of a topic of this name."""
+        return topic in self.topics if self.pattern is None else re.search(self.pattern, topic) is not None
+
     def source_options(self) -> dict[str, str]:
         """Return the settings as options of the data source."""
         named = {
@@ -164,6 +173,7 @@ class ArchiveSettings:
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
             "kiel.onBadRecord": self.bad_records,
             "kiel.archive.output": self.output_uri,
+            "kiel.archive.schemas": json.dumps({topic: each.jsonValue() for topic, each in self.schemas.items()}),
         }
         return {name: text for name, text in named.items() if text is not None}
 
@@ -256,7 +266,7 @@ class ArchiveFolders:
             brokers=",".join(known["brokers"]),
             roll=known.get("roll", DAY),
             time_field=known.get("time_field"),
-            schema=_known_schema(known),
+            schemas=_known_schemas(known),
         )
         return cls(settings, None, writes=False)
 
@@ -407,13 +417,15 @@ class ArchiveFolders:
                 " so, or name another output; or, if they may differ from now on, change 'time_field' in"
                 f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
-        before = _known_schema(known)
-        if before and (taken := removed_or_changed(before, settings.schema or StructType())):
-            raise ConfigError(
-                f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
-                " or name another output; or, if no file has it, change 'schema' in"
-                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
-            )
+        before = _known_schemas(known)
+        for topic in filter(settings.reads, before):
+            if taken := removed_or_changed(before[topic], settings.schemas.get(topic, StructType())):
+                raise ConfigError(
+                    f"schema: of {topic}, {taken}, and this archive has such a column; fields may be added only. Go on"
+                    " with this field, or name another output; or, if no file has it, change 'schemas' in"
+                    f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+                )
+        merged_schema({**before, **settings.schemas})
 
     def check_brokers(self, brokers: Collection[str]) -> None:
         """
@@ -435,6 +447,8 @@ class ArchiveFolders:
     def claim(self, brokers: Collection[str]) -> None:
         """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
         settings = self._settings
+        # Topics that this run does not name keep their columns.
+        schemas = {**(_known_schemas(self._known) if self._known else {}), **settings.schemas}
         document = {
             "output": settings.output_uri,
             "checkpoint": settings.checkpoint_uri,
@@ -443,7 +457,7 @@ class ArchiveFolders:
             "brokers": sorted(brokers),
             "roll": settings.roll,
             "time_field": _text(settings.event_time),
-            "schema": None if settings.schema is None else settings.schema.jsonValue(),
+            "schemas": {topic: each.jsonValue() for topic, each in schemas.items()},
         }
         text = f"{json.dumps(document, indent=2)}\n"
         # The checkpoint first: if only the output had a description, the checkpoint would seem to have been emptied.
@@ -624,9 +638,8 @@ def _text(field: TimeField | None) -> str | None:
     return None if field is None else str(field)
 
 
-def _known_schema(known: dict[str, Any]) -> StructType | None:
-    schema = known.get("schema")
-    return None if schema is None else parse_schema(json.dumps(schema))
+def _known_schemas(known: dict[str, Any]) -> dict[str, StructType]:
+    return {topic: StructType.fromJson(schema) for topic, schema in known.get("schemas", {}).items()}
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import TopicPartition
@@ -29,8 +30,9 @@ from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
 from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
-from kiel_groups.spark.columns import INCARNATION
+from kiel_groups.spark.columns import FIELDS, INCARNATION, READ_SCHEMA
 from kiel_groups.spark.drivers import group_name
+from kiel_groups.spark.json_fields import merged_schema
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
@@ -208,13 +210,12 @@ class ArchiveSummary:
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
         untimed: The number of read records without a time in ``time_field``; they went by arrival.
-        misfits: The number of read records whose values did not fit the schema.
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
             unknown, or that the offsets could not be committed.
         output: The URI of the archive.
         lost: The losses that the run has recorded in ``_losses``, in ascending order.
-        bad_records: The damaged messages that the run has recorded in ``_quarantine``, in ascending order, without
-            their bytes.
+        bad_records: The damaged messages, and the values that do not fit, that the run has recorded in ``_quarantine``,
+            in ascending order, without their bytes.
         not_archived: The topics that could not be read to the end, with the reasons. They keep their positions, and the
             next run tries again.
         dropped: Topics of earlier runs that the settings do not name, in ascending order.
@@ -228,7 +229,6 @@ class ArchiveSummary:
     group: str | None
     output: str
     untimed: int = 0
-    misfits: int = 0
     lost: tuple[Loss, ...] = ()
     bad_records: tuple[SideRow, ...] = ()
     not_archived: Mapping[str, str] = field(default_factory=dict)
@@ -303,7 +303,6 @@ def archive(
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
         took_s=took_s,
         untimed=sum(batch.counts.get("untimed", 0) for batch in batches),
-        misfits=sum(batch.counts.get("misfits", 0) for batch in batches),
         group=None if after is None else _commit(settings, after, {*plan.dropped, *not_archived}),
         output=settings.output_uri,
         lost=lost,
@@ -388,21 +387,26 @@ def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
 
 
 #: The columns that an archive reads.
-_SCHEMA = f"topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, {INCARNATION} BIGINT"
+_COLUMNS = (
+    *(READ_SCHEMA[name] for name in ("topic", "partition", "offset", "key", "value")),
+    StructField(INCARNATION, LongType()),
+)
 
 
 def _start_query(spark: SparkSession, settings: ArchiveSettings, held: Mapping[str, Any]) -> StreamingQuery:
     options = {**settings.source_options(), "kiel.archive.held": json.dumps(held)}
-    rows = spark.readStream.format("kiel").schema(_SCHEMA).options(**options).load()
+    fields, counts_bad = merged_schema(settings.schemas), settings.bad_records != FAIL
+    columns = StructType(list(_COLUMNS))
+    if counts_bad:
+        columns.add("error", StringType())
+    if fields.fields:
+        columns.add(FIELDS, fields)
+    rows = spark.readStream.format("kiel").schema(columns).options(**options).load()
+    table = table_rows(
+        rows, roll=settings.roll, time_field=settings.event_time, fields=fields.fieldNames(), counts_bad=counts_bad
+    )
     writer = (
-        table_rows(
-            rows,
-            roll=settings.roll,
-            time_field=settings.event_time,
-            schema=settings.schema,
-            fails=settings.bad_records == FAIL,
-        )
-        .writeStream.format("parquet")
+        table.writeStream.format("parquet")
         .partitionBy("topic", *ROLLS[settings.roll])
         .option("checkpointLocation", settings.checkpoint_uri)
     )

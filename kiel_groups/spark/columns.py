@@ -20,14 +20,17 @@ from pyspark.sql.types import (
 )
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.spark.json_fields import arrow_type
 
-__all__ = ["INCARNATION", "READ_SCHEMA", "WriteColumns", "arrow_schema", "check_read_schema"]
+__all__ = ["FIELDS", "INCARNATION", "READ_SCHEMA", "WriteColumns", "arrow_schema", "check_read_schema"]
 
 log = logging.getLogger(__name__)
 
 
 #: The column that identifies the topic's incarnation.
 INCARNATION = "incarnation"
+#: The column of an archive's query that has the fields of JSON values.
+FIELDS = "fields"
 
 _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "key": (BinaryType(), pa.binary()),
@@ -54,14 +57,20 @@ READ_SCHEMA = StructType(
 )
 
 
-def check_read_schema(schema: StructType) -> StructType:
+def check_read_schema(schema: StructType, fields: StructType | None = None) -> StructType:
     """
     Check that a user's schema consists of known columns, in any order, and return it.
+
+    Args:
+        schema: The schema.
+        fields: The type of the column ``fields``, which only the query of an archive may have.
 
     Raises:
         ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
     """
     for field in schema.fields:
+        if fields is not None and (field.name, field.dataType) == (FIELDS, fields):
+            continue
         known = _COLUMNS.get(field.name)
         if known is None:
             raise ConfigError(f"schema: there is no column {field.name!r}; there are {', '.join(_COLUMNS)}")
@@ -86,7 +95,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     Spark expects every batch to have the same names, order, types and nullability as its schema.
     """
-    return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])
+    kinds = [_COLUMNS[each.name][1] if each.name in _COLUMNS else arrow_type(each.dataType) for each in schema.fields]
+    return pa.schema(
+        [pa.field(each.name, kind, each.nullable) for each, kind in zip(schema.fields, kinds, strict=True)]
+    )
 
 
 _TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())

@@ -11,7 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
+
+from pyspark.sql.types import StructType
 
 from kiel_groups.config import (
     CLIENT_ID,
@@ -393,6 +396,11 @@ class Held(NamedTuple):
         return cls(frozenset(document), Positions.from_json(document).spans)
 
 
+def _schemas(_: str, text: str) -> Mapping[str, StructType]:
+    """Parse schemas by topics, as the archive job writes them."""
+    return {topic: StructType.fromJson(schema) for topic, schema in json.loads(text).items()}
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -447,7 +455,8 @@ class ReadOptions:
     The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
     Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
-    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None.
+    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None. ``schemas``
+    has the schemas of JSON values by topic.
     """
 
     brokers: tuple[HostPort, ...]
@@ -481,6 +490,7 @@ class ReadOptions:
     archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
     file_mb: int | None = _option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
     held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
+    schemas: Mapping[str, StructType] = _option("kiel.archive.schemas", _schemas, MappingProxyType({}), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -40,6 +40,7 @@ from kiel_groups.errors import (
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.spark.checkpoint import Loss, OffsetRange
 from kiel_groups.spark.columns import INCARNATION, arrow_schema
+from kiel_groups.spark.json_fields import JsonFields, MisfitError
 from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
 from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
@@ -257,19 +258,24 @@ _NO_TIMESTAMP_TYPE = -1
 _BATCH_ROWS = 8_192
 
 
-def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema, **given: list[Any]) -> pa.RecordBatch:
     """
     Return messages as a record batch.
 
     Args:
         columns: The messages; the batch shares their buffers.
         source: The range of the messages.
-        schema: Some of the columns of Spark's Kafka source, in any order, ``incarnation``, ``error`` and ``raw``.
-
-    Raises:
-        KeyError: The schema has an unknown column.
+        schema: Columns of the source, in any order.
+        given: The values of columns that are not in messages; such a column is null without them.
     """
-    arrays = [_COLUMNS[field.name](columns, source) for field in schema]
+    arrays = [
+        pa.array(given[field.name], field.type)
+        if field.name in given
+        else _COLUMNS[field.name](columns, source)
+        if field.name in _COLUMNS
+        else pa.nulls(len(columns), field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -304,11 +310,8 @@ _COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
     "topic": lambda columns, source: _repeated(source.topic_partition.topic, pa.string(), len(columns)),
     "partition": lambda columns, source: _repeated(source.topic_partition.partition, pa.int32(), len(columns)),
     "offset": lambda columns, _: offset_array(columns, range(len(columns))),
-    "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
     "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
     INCARNATION: lambda columns, source: _repeated(source.incarnation, pa.int64(), len(columns)),
-    "error": lambda columns, _: pa.nulls(len(columns), pa.string()),
-    "raw": lambda columns, _: pa.nulls(len(columns), pa.binary()),
 }
 
 
@@ -320,7 +323,11 @@ _MOST_LOGGED = 10
 
 
 class _BadRecords:
-    """Does with the bad records of one task what ``kiel.onBadRecord`` says, and counts them."""
+    """
+    Treats the bad records of one task as ``kiel.onBadRecord`` says, and counts them.
+
+    Bad records are damaged messages and, in an archive, values that do not fit the schema of their topic.
+    """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._choice = options.on_bad_record
@@ -329,9 +336,9 @@ class _BadRecords:
         self._records: dict[RangeReader, Quarantine] = {}
         self._count = 0
 
-    def handle(self, bad: DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
+    def note(self, bad: DamagedRecordError, reading: RangeReader) -> None:
         """
-        Return the rows to read instead of a bad record of this range: one, or none.
+        Log a bad record of this range, and record it in the archive's ``_quarantine``.
 
         Raises:
             DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
@@ -345,8 +352,6 @@ class _BadRecords:
             last = bad.next_offset - 1
             place = f"offset {last}" if last == bad.offset else f"offsets {bad.offset} to {last}"
             log.error("%s: skipping %s: %s", bad.topic_partition, place, bad)
-        if self._choice == ROW:
-            return [_bad_record_batch(bad, reading.range, self._schema)]
         if self._archive is not None:
             # A damaged message within a compressed one is at another offset than the row.
             at = f"{bad.topic_partition} at offset {bad.offset}: "
@@ -362,7 +367,18 @@ class _BadRecords:
                     raw=bad.value if self._choice == QUARANTINE else None,
                 )
             )
-        return []
+
+    def rows(self, bad: DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
+        """
+        Note a damaged message, and return the rows to read instead: one at its first offset, or none.
+
+        The query of an archive has the column ``error``, by which it counts these rows and leaves them out.
+        """
+        self.note(bad, reading)
+        if self._choice != ROW and (self._archive is None or "error" not in self._schema.names):
+            return []
+        columns = columns_of([Record(*bad.topic_partition, bad.offset, None, None)], bad.next_offset)
+        return [record_batch(columns, reading.range, self._schema, error=[str(bad)], raw=[bad.value])]
 
     def finish(self) -> None:
         """Write what the archive records of bad records. The task must not end before this is done."""
@@ -373,17 +389,6 @@ class _BadRecords:
             log.error("this task has %s; the log names only the first %s", found, _MOST_LOGGED)
 
 
-def _bad_record_batch(bad: DamagedRecordError, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
-    """Return one row at the first offset of a bad record, without key and value."""
-    columns = columns_of([Record(*bad.topic_partition, bad.offset, None, None)], bad.next_offset)
-    batch = record_batch(columns, source, schema)
-    for index, column in enumerate(schema):
-        if column.name in ("error", "raw"):
-            found = str(bad) if column.name == "error" else bad.value
-            batch = batch.set_column(index, column, pa.array([found], column.type))
-    return batch
-
-
 _LANES = 2
 #: How long a broker delays an answer that would be empty, in milliseconds.
 _MAX_WAIT_MS = 500
@@ -392,6 +397,17 @@ _ANSWER_BYTES = 1 << 20
 _BACKOFF = Backoff(0.05, 2.0, shortening(random.random))
 #: The failures in a row after which a log end is accepted: a leader that was just elected may not know all of its log.
 _TRIES_OUT_OF_RANGE = 6
+
+
+def _misfit(partition: TopicPartition, offset: int, value: bytes, why: MisfitError) -> DamagedRecordError:
+    """Return the error of a message whose value does not fit the schema of its topic."""
+    return DamagedRecordError(
+        f"{partition} at offset {offset}: the value does not fit the schema: {why}",
+        topic_partition=partition,
+        offset=offset,
+        next_offset=offset + 1,
+        value=value,
+    )
 
 
 def task_rows(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -427,6 +443,7 @@ class _TaskReader:
             RangeReader(each, options.fail_on_data_loss, options.max_message_bytes, options.archive)
             for each in task.ranges
         ]
+        self._fields = {topic: JsonFields(each) for topic, each in options.schemas.items()}
         self._leaders = task.leaders
         self._topics = {each.topic_partition.topic for each in task.ranges}
         #: Ranges that a broker has reported as out of range, or of which nothing has arrived for too long.
@@ -510,15 +527,32 @@ class _TaskReader:
                 errors.append(error)
                 continue
             if isinstance(found, DamagedRecordError):
-                batches += self._bad.handle(found, reading)
+                batches += self._bad.rows(found, reading)
             elif found is not None:
-                batches.append(record_batch(found, reading.range, self._schema))
+                batches.append(self._rows(found, reading))
             if found is not None or reading.finished:
                 self._failures, self._progressed_at_s = 0, time.monotonic()
         if not errors and self._waited_s > self._most_wait_s:
             self._out_of_range += asked
             errors.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
         return batches, errors[0] if errors else None
+
+    def _rows(self, columns: Columns, reading: RangeReader) -> pa.RecordBatch:
+        """Return messages as rows: with the fields of JSON values, or an error for each value that does not fit."""
+        fields = self._fields.get(reading.topic_partition.topic)
+        if fields is None:
+            return record_batch(columns, reading.range, self._schema)
+        values = binary_array(columns.values, range(len(columns))).to_pylist()
+        found: list[dict[str, Any] | None] = [None] * len(values)
+        errors: list[str | None] = [None] * len(values)
+        for row, value in enumerate(values):
+            if value is not None:
+                try:
+                    found[row] = fields.read(value)
+                except MisfitError as misfit:
+                    errors[row] = str(misfit)
+                    self._bad.note(_misfit(reading.topic_partition, columns.numbers[row], value, misfit), reading)
+        return record_batch(columns, reading.range, self._schema, fields=found, error=errors)
 
     @property
     def _waited_s(self) -> float:

@@ -59,20 +59,22 @@ class KielDataSource(PortablePickle, DataSource):
     @cause_first
     def streamReader(self, schema: StructType) -> StreamReader:
         from kiel_groups.spark.columns import check_read_schema
+        from kiel_groups.spark.json_fields import merged_schema
         from kiel_groups.spark.options import ReadOptions
         from kiel_groups.spark.readers import StreamReader
 
         read = ReadOptions.parse(self.options, streaming=True)
+        columns = check_read_schema(schema, merged_schema(read.schemas))
         if can_bound_batches():
             from kiel_groups.spark.bounded_reader import BoundedStreamReader
 
-            return BoundedStreamReader(read, check_read_schema(schema))
+            return BoundedStreamReader(read, columns)
         if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
             raise ConfigError(
                 "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
                 f" batches; this is {pyspark.__version__}"
             )
-        return StreamReader(read, check_read_schema(schema))
+        return StreamReader(read, columns)
 
     @cause_first
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

@@ -86,8 +86,8 @@ class Batch:
     """
     A completed batch of a query.
 
-    ``records`` is its number of records. ``left`` is the number of offsets still to be read, or None if unknown.
-    ``counts`` has the numbers that the query observes, by their names.
+    ``records`` is its number of records, without bad ones. ``left`` is the number of offsets still to be read, or None
+    if unknown. ``counts`` has the numbers that the query observes, by their names.
     """
 
     number: int
@@ -128,7 +128,8 @@ def _report_batches(query: StreamingQuery, last: int, on_batch: Callable[[Batch]
             last = progress.batchId
             document = json.loads(progress.json)
             counts = document.get("observedMetrics", {}).get(OBSERVED, {})
-            on_batch(Batch(last, progress.numInputRows, _left(document), counts))
+            records = progress.numInputRows - counts.get("bad_records", 0)
+            on_batch(Batch(last, records, _left(document), counts))
     return last
 
 

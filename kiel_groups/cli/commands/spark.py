@@ -7,13 +7,13 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -62,6 +62,17 @@ _NAMES = {
     "schema": "--schema",
     "bad_records": "--bad-records",
 }
+
+
+def _read_schemas(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Return the texts of the files of ``--schema``, by topic."""
+    texts = {}
+    for text in given:
+        topic, equals, file = text.partition("=")
+        if not equals or not topic or topic in texts:
+            raise click.BadParameter(f"{text!r} given; expected TOPIC=FILE, once for each topic.", context, parameter)
+        texts[topic] = click.File(encoding="utf-8").convert(file, parameter, context).read()
+    return texts
 
 
 @click.group(epilog=EPILOG)
@@ -129,10 +140,12 @@ def spark() -> None:
 )
 @click.option(
     "--schema",
-    "schema_file",
-    type=click.File(encoding="utf-8"),
-    metavar="FILE",
-    help="Make columns of the fields of JSON values that FILE names, as 'user STRING, amount DOUBLE'.",
+    "schemas",
+    multiple=True,
+    callback=_read_schemas,
+    metavar="TOPIC=FILE",
+    help="Make columns of the fields of a topic's JSON values that FILE names, as 'user STRING, amount DOUBLE'; can be"
+    " repeated.",
 )
 @click.option(
     "--allow-loss",
@@ -165,7 +178,7 @@ def archive(
     as_json: bool,
     quiet: bool,
     verbose: bool,
-    schema_file: IO[str] | None,
+    schemas: Mapping[str, str],
     **options: Any,
 ) -> int:
     """
@@ -194,20 +207,18 @@ def archive(
     for name in ("batch_records", "file_mb"):
         if options[name] is None:
             del options[name]
-    schema = None if schema_file is None else schema_file.read()
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.archive_table import is_json, parse_schema
+        from kiel_groups.spark.json_fields import is_json, parse_schema
         from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None
         try:
             # Only Spark can read other folders, and schemas that are no JSON.
-            if not wanted.is_local or (schema is not None and not is_json(schema)):
+            if not wanted.is_local or not all(map(is_json, schemas.values())):
                 session = start_session("archive", master=master, settings=settings, log=log)
-            if schema is not None:
-                wanted = replace(wanted, schema=parse_schema(schema))
+            wanted = replace(wanted, schemas={topic: parse_schema(text) for topic, text in schemas.items()})
             plan = plan_archive(wanted, session)
             if dry_run:
                 for loss in plan.lost:
@@ -421,8 +432,6 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
         yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
-    if summary.misfits:
-        yield f"{counted(summary.misfits, 'value')} not fitting the schema: see the column misfit"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
     yield from _lost_lines(summary.lost)
@@ -459,7 +468,6 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
         "bytes": summary.size_bytes,
         "took_s": round(summary.took_s, 3),
         "untimed": summary.untimed,
-        "misfits": summary.misfits,
         "group": summary.group,
     }
 

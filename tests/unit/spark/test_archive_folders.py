@@ -272,29 +272,36 @@ def test_the_table_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     release has days of arrival, and no fields.
     """
     schema = StructType().add("user", StringType())
-    existing_archive(tmp_path, "views", time_field="at", roll="hour", schema=schema)
+    existing_archive(tmp_path, "views", time_field="at", roll="hour", schemas={"views": schema})
     # Until there are files, everything may be changed.
     folders(settings(tmp_path, "views"))
     write_lists(tmp_path, _0=["a"])
     write_batches(tmp_path, [10], done=1)
-    begun = {"time_field": "at:iso", "roll": "hour", "schema": StructType().add("amount", LongType()).add(schema[0])}
+    begun = {
+        "time_field": "at:iso",
+        "roll": "hour",
+        "schemas": {"views": StructType().add("amount", LongType()).add(schema[0])},
+    }
     folders(settings(tmp_path, "views", **begun))
     for changed, message in (
         ({"roll": "day"}, "roll: this archive has a folder for each hour, .* go on with 'hour'"),
         ({"time_field": None}, "time_field: none given; .* by the event's time, 'at:iso'.*change 'time_field' in"),
         ({"time_field": "at:s"}, "time_field: at:s given"),
-        ({"schema": StructType().add("user", LongType())}, "schema: user was string and is bigint, and this archive"),
-        ({"schema": None}, "schema: user is removed"),
+        (
+            {"schemas": {"views": StructType().add("user", LongType())}},
+            "schema: of views, user was string and is bigint, and ",
+        ),
+        ({"schemas": {}}, "schema: of views, user is removed"),
     ):
         with pytest.raises(ConfigError, match=f"^{message}"):
             folders(settings(tmp_path, "views", **(begun | changed)))
     opened = ArchiveFolders.existing(str(tmp_path / "archive")).settings
-    assert (opened.roll, opened.time_field, opened.schema) == ("hour", "at:iso", schema)
+    assert (opened.roll, opened.time_field, opened.schemas) == ("hour", "at:iso", {"views": schema})
     path = tmp_path / "archive" / "_checkpoint" / "archive.json"
     known = json.loads(path.read_text())
     earlier = ("output", "checkpoint", "topics", "pattern", "brokers")
     path.write_text(json.dumps({name: known[name] for name in earlier}))
-    folders(settings(tmp_path, "views", schema=schema))
+    folders(settings(tmp_path, "views", schemas={"views": schema}))
     with pytest.raises(ConfigError, match="time_field: at given; the folders of this archive are by the time of arr"):
         folders(settings(tmp_path, "views", time_field="at"))
 
@@ -479,7 +486,8 @@ def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
         ({"interval_s": 0}, "interval_s: 0 given"),
         ({"roll": "week"}, "roll: 'week' given; expected day or hour"),
         ({"time_field": "at:"}, "time_field: 'at:' given"),
-        ({"schema": StructType()}, "schema: it has no fields"),
+        ({"schemas": {"views": StructType()}}, "schema: it has no fields"),
+        ({"schemas": {"other": StructType()}}, "schema: given for 'other', which is not among the topics"),
         ({"start": "noon"}, "startingOffsets: 'noon'"),
         ({"pattern": "v.*"}, "one of subscribe, subscribePattern and assign"),
         ({"checkpoint": "archive/done", "output": "archive"}, "checkpoint: archive/done is among the records"),
