@@ -24,8 +24,10 @@ from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange, Positions
 from kiel_groups.spark.columns import READ_SCHEMA
 from kiel_groups.spark.coverage import (
+    GONE,
     KINDS,
     LOST,
+    OTHER_LOG,
     QUARANTINED,
     Account,
     Interval,
@@ -37,8 +39,8 @@ from kiel_groups.spark.coverage import (
     layers,
     missing_in_log,
     not_begun,
-    recreated,
     size,
+    without_log,
 )
 from kiel_groups.spark.folders import FolderError
 from kiel_groups.spark.log_identity import LogIdentity
@@ -163,6 +165,8 @@ def _intervals(history: Mapping[int, Positions]) -> dict[TopicPartition, list[In
     found: dict[TopicPartition, list[Interval]] = {}
     tokens: dict[TopicPartition, int | None] = {}
     for number in sorted(history):
+        for partition in found.keys() - history[number].spans.keys():
+            found[partition][-1] = found[partition][-1]._replace(is_ended=True)
         for partition, span in history[number].spans.items():
             known = found.setdefault(partition, [])
             continues = bool(known) and span.token == tokens[partition] and span.to >= known[-1].reached
@@ -171,6 +175,8 @@ def _intervals(history: Mapping[int, Positions]) -> dict[TopicPartition, list[In
                 incarnation = span.incarnation if span.incarnation is not None else known[-1].incarnation
                 known[-1] = Interval(known[-1].begin, span.to, incarnation)
             else:
+                if known:
+                    known[-1] = known[-1]._replace(is_ended=True)
                 # Before Spark 4.2, only the first batch has its beginning. A new log is read from offset 0.
                 begin = 0 if span.token is None and known else span.begin
                 known.append(Interval(begin, span.to, span.incarnation))
@@ -280,21 +286,29 @@ def _compared(
     options = ReadOptions.parse(given, streaming=False)
     compared = []
     with LogView(options, patient=False) as view:
+        read_on = {partition for partition, each in intervals.items() if not each[-1].is_ended}
         there = view.partitions(all_must_exist=False)
+        if not read_on <= set(there):
+            # A broker that has just started knows no topics yet. This asks another one.
+            there = tuple(sorted({*there, *view.partitions(all_must_exist=False)}))
         home.check_brokers({str(each) for each in (*view.cluster.brokers.values(), *options.brokers)})
-        created = LogIdentity(view, options).incarnations(topics)
+        identity = LogIdentity(view, options)
+        created = identity.incarnations(topics)
         earliest, latest = view.earliest(there), view.latest(there)
         for each in found:
             partition = each.topic_partition
             read = intervals.get(partition, [])
-            if partition in earliest and each.incarnation == (read[-1].incarnation if read else None):
-                continues = not home.settings.topics or partition.topic in home.settings.topics
+            continues = home.settings.reads(partition.topic)
+            is_last = each.incarnation == (read[-1].incarnation if read else None)
+            if is_last and continues and partition in read_on - earliest.keys():
+                each = without_log(each, GONE, identity.missing(partition))
+            elif is_last and partition in earliest:
                 if each.incarnation is None or created.get(partition.topic, each.incarnation) == each.incarnation:
                     log = (earliest[partition], latest[partition])
                     present = _present(view, options, partition, missing_in_log(each, log))
                     each = compared_with_log(each, log, present, continues=continues)
                 elif continues:
-                    each = recreated(each)
+                    each = without_log(each, OTHER_LOG, "the topic was created again since")
             compared.append(each)
     for partition in sorted(set(there) - {each.topic_partition for each in found}):
         compared.append(not_begun(partition, (earliest[partition], latest[partition])))

@@ -15,10 +15,10 @@ from itertools import count
 
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span, ranges_between
+from kiel_groups.spark.checkpoint import SHORTER_LOG, Loss, OffsetRange, Positions, Span, ranges_between
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import UNKNOWN_CAUSE, account_loss, check_bounds, data_loss, resolve
+from kiel_groups.spark.offsets import account_loss, check_bounds, data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
@@ -135,9 +135,9 @@ class BatchBounds:
         ends = self.ends({partition: span for partition, span in known.items() if partition not in lost})
         for partition, span in known.items():
             if partition not in ends:
-                lost[partition] = f"there is no such partition: {UNKNOWN_CAUSE}"
+                lost[partition] = self.identity.missing(partition)
             elif partition not in lost and ends[partition] < span.to:
-                lost[partition] = f"the log ends at {ends[partition]}: {UNKNOWN_CAUSE}"
+                lost[partition] = f"the log ends at {ends[partition]}: {SHORTER_LOG}"
         rest = {partition: span for partition, span in known.items() if partition not in lost}
         advancing = [partition for partition, span in rest.items() if ends[partition] > span.to]
         lost |= self.identity.replaced(rest, advancing)
@@ -292,9 +292,9 @@ class BatchBounds:
             end = ends.get(partition)
             if end is None:
                 if blind:
-                    lost[partition] = f"there is no such partition: {UNKNOWN_CAUSE}"
+                    lost[partition] = self.identity.missing(partition)
             elif end.token in (None, start.token) and end.to < start.to:
-                lost.setdefault(partition, f"the log ended at {end.to}: {UNKNOWN_CAUSE}")
+                lost.setdefault(partition, f"the log ended at {end.to}: {SHORTER_LOG}")
         for partition, what in sorted(lost.items()):
             start = known[partition]
             what = f"offset {start.to} is to be read next, and {what}"

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kiel_groups.errors import ConfigError, ProtocolError
@@ -20,9 +20,11 @@ __all__ = [
     "Mark",
     "OffsetRange",
     "Positions",
+    "SHORTER_LOG",
     "Span",
     "is_done",
     "local_folder",
+    "loss_cause",
     "new_token",
     "query_id",
     "ranges_between",
@@ -125,6 +127,15 @@ class Loss(NamedTuple):
     def size(self) -> int:
         """The number of lost offsets; 0 if it is unknown."""
         return 0 if self.end is None else self.end - self.start
+
+
+def loss_cause(wanted: int, first: int) -> str:
+    """Return why a log that begins at ``first`` lacks an offset: the log begins later, or it ends before."""
+    return "retention was faster" if wanted < first else SHORTER_LOG
+
+
+#: Why a log ends before an offset that was read.
+SHORTER_LOG: Final = "the topic was deleted and created again, or an election of a leader has lost messages"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ more than once are a list of *layers*: the ranges of those that occur at least o
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final, NamedTuple
 
 from kiel_groups.model import TopicPartition
@@ -19,6 +19,7 @@ from kiel_groups.model import TopicPartition
 __all__ = [
     "COMPACTED",
     "DOUBLED",
+    "ENDED",
     "GONE",
     "KINDS",
     "LOST",
@@ -41,8 +42,8 @@ __all__ = [
     "minus",
     "missing_in_log",
     "not_begun",
-    "recreated",
     "size",
+    "without_log",
 ]
 
 Range = tuple[int, int]
@@ -60,8 +61,12 @@ UNPLANNED: Final = "unplanned"
 #: Removed from the log before they were archived; and archived, but not from the log that there is now.
 GONE: Final = "gone"
 OTHER_LOG: Final = "other log"
-KINDS: Final = (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER, MISSING, DOUBLED, UNPLANNED, GONE, OTHER_LOG)
+#: The batches read no more of a log from some offset on, and no line of a side table says why.
+ENDED: Final = "ended"
+KINDS: Final = (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER, MISSING, DOUBLED, UNPLANNED, GONE, OTHER_LOG, ENDED)
 
+_SORTED: Final = "Spark sorts a batch by folders, and the sort keeps no order once it needs the disk"
+_UNACCOUNTED: Final = "no later batch continues there, and _losses does not say why: was a file of it deleted?"
 #: A bound above all offsets.
 _NO_OFFSET: Final = 1 << 63
 
@@ -111,11 +116,16 @@ def size(ranges: Iterable[Range]) -> int:
 
 
 class Interval(NamedTuple):
-    """Offsets that batches planned to read without a break: from ``begin`` to ``reached``, which is not included."""
+    """
+    Offsets that batches planned to read without a break: from ``begin`` to ``reached``, which is not included.
+
+    ``is_ended`` is set if a later batch does not continue at ``reached``.
+    """
 
     begin: int
     reached: int
     incarnation: int | None = None
+    is_ended: bool = False
 
 
 class Account(NamedTuple):
@@ -297,7 +307,8 @@ def _coverage(
         differences += _explained(minus(wanted, there), accounts)
         kind = DOUBLED if level else UNPLANNED
         differences += [Difference(kind, *each) for each in minus(there, wanted)]
-    differences += [Difference(OUT_OF_ORDER, *each) for each in _union(rows.out_of_order)]
+    differences += [Difference(OUT_OF_ORDER, *each, _SORTED) for each in _union(rows.out_of_order)]
+    differences += _unaccounted_ends(intervals, accounts)
     # A loss without an end: how much of a deleted log came after that offset, nothing tells any more.
     differences += [Difference(each.kind, each.start, each.start, each.reason) for each in accounts if not each.size]
     return LogCoverage(
@@ -310,6 +321,15 @@ def _coverage(
         planned=tuple(each for layer in expected for each in layer),
         differences=tuple(sorted(differences, key=lambda each: (each.start, each.end, each.kind))),
     )
+
+
+def _unaccounted_ends(intervals: Sequence[Interval], accounts: Collection[Account]) -> Iterator[Difference]:
+    """Yield where reading has ended without an account. The offsets up to a later interval of the log are planned."""
+    accounted = {each.start for each in accounts if each.kind == LOST}
+    for one, other in zip_longest(intervals, intervals[1:]):
+        is_skip = other is not None and one.reached < other.begin
+        if one.is_ended and not is_skip and one.reached not in accounted:
+            yield Difference(ENDED, one.reached, one.reached, _UNACCOUNTED)
 
 
 def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Difference]:
@@ -374,11 +394,10 @@ def compared_with_log(
     return replace(coverage, differences=tuple(ordered), log=log if continues else None)
 
 
-def recreated(coverage: LogCoverage) -> LogCoverage:
-    """Add to a comparison that the topic was created again since, for which no run has accounted."""
+def without_log(coverage: LogCoverage, kind: str, reason: str) -> LogCoverage:
+    """Add to a comparison that the log that was read is not there any more, for which no run has accounted."""
     reached = coverage.reached or 0
-    other = Difference(OTHER_LOG, reached, reached, "the topic was created again; what came after this is lost")
-    return replace(coverage, differences=(*coverage.differences, other))
+    return replace(coverage, differences=(*coverage.differences, Difference(kind, reached, reached, reason)))
 
 
 def not_begun(partition: TopicPartition, log: Range) -> LogCoverage:

@@ -55,6 +55,8 @@ class LogIdentity:
         self._view = view
         self._options = options
         self._incarnations: dict[str, int] = {}
+        #: The topics that ZooKeeper had at the last look.
+        self._existing: Collection[str] = ()
         self._topics: set[str] = set()
         #: When ZooKeeper is read next; None before the first time.
         self._next_look_s: float | None = None
@@ -86,7 +88,9 @@ class LogIdentity:
             self._topics |= wanted
             pause_s = _INCARNATIONS_S
             try:
-                self._incarnations |= self._read(self._options.zookeeper.hosts)
+                found = self._read(self._options.zookeeper.hosts)
+                self._incarnations |= found
+                self._existing = found.keys()
             except CoordinationError as error:
                 if self._next_look_s is None:
                     raise
@@ -114,6 +118,14 @@ class LogIdentity:
             for partition, span in spans.items()
             if span.incarnation is not None and created.get(partition.topic, span.incarnation) != span.incarnation
         }
+
+    def missing(self, partition: TopicPartition) -> str:
+        """Return that there is no such partition, and why, as far as ZooKeeper shows it."""
+        if self._options.zookeeper is not None:
+            self.incarnations([partition.topic], again=True)
+            if partition.topic in self._existing:
+                return "no broker knows the partition, although ZooKeeper has the topic"
+        return "there is no such partition: the topic was deleted"
 
     def outdated_offsets(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """

@@ -24,14 +24,14 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
-from kiel_groups.spark.checkpoint import Loss, OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, loss_cause
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions
 from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = ["UNKNOWN_CAUSE", "GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
+__all__ = ["GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,8 @@ def check_bounds(
         end, first, last = ends[partition], earliest[partition], latest[partition]
         if start > end and end < last:
             raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
-        what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {UNKNOWN_CAUSE}"
+        cause = loss_cause(start, first)
+        what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {cause}"
         losses = [Loss(partition, start, min(first, max(start, end)), None, what)] if start < first else []
         if max(start, end) > last:
             losses.append(Loss(partition, max(start, last), end if end > start else None, None, what))
@@ -127,10 +128,6 @@ def check_bounds(
             account_loss(None, loss)
         found[partition] = OffsetRange(partition, min(max(start, first), last), min(end, last))
     return found
-
-
-#: The cause of most losses, which cannot be told apart without the topic's incarnation.
-UNKNOWN_CAUSE = "retention was faster, or the topic was deleted and created again"
 
 
 def data_loss(loss: Loss, offset_znode: str | None = None) -> OffsetOutOfRangeError:

@@ -38,7 +38,7 @@ from kiel_groups.errors import (
     RetriableBrokerError,
 )
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.spark.checkpoint import Loss, OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, loss_cause
 from kiel_groups.spark.columns import INCARNATION, arrow_schema
 from kiel_groups.spark.json_fields import JsonFields, MisfitError
 from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
@@ -222,7 +222,7 @@ class RangeReader:
         """
         what = (
             f"offsets {self.position} to {self.range.end} are to be read, and the log has {earliest} to {latest}:"
-            " retention was faster, or the topic was deleted and created again"
+            f" {loss_cause(self.position, earliest)}"
         )
         following = earliest if self.position < earliest < self.range.end else self.range.end
         self._on_loss(

@@ -65,6 +65,7 @@ LAYERS = (
     "spark/cause_first",
     "spark/portable_pickle",
     "spark/checkpoint",
+    "spark/json_fields",
     "spark/side_tables",
     "spark/columns",
     "spark/options",

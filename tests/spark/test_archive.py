@@ -424,6 +424,12 @@ def test_a_deleted_topic_is_not_archived(cluster_39: Cluster, unique: Unique, tm
     assert list(plan.not_archived) == [gone]
     assert plan.not_archived[gone].startswith(f"{gone}:0: offset 60 is to be read next, and there is no such partition")
     assert plan_archive(replace(wanted, topics=(kept,))).dropped == (gone,)
+    informed = plan_archive(replace(wanted, zookeeper=cluster_39.zk_hosts))
+    assert ", and there is no such partition: the topic was deleted. " in informed.not_archived[gone]
+    for zookeeper_hosts in (None, cluster_39.zk_hosts):
+        verified = verify_archive(wanted.output, brokers=brokers_of(cluster_39), zookeeper=zookeeper_hosts)
+        deleted = {log.topic_partition.topic: log.unexplained[-1] for log in verified.logs}[gone]
+        assert deleted == ("gone", 60, 60, "there is no such partition: the topic was deleted")
     lenient = replace(wanted, fail_on_data_loss=False)
     assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
     with pytest.raises(UnknownTopicError, match="no broker knows"):

@@ -488,7 +488,7 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
     if not lost:
         return
     known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
-    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    unknown = ["the rest of deleted logs, if they had more"] if any(loss.end is None for loss in lost) else []
     yield f"{what}{' and '.join(known + unknown)}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [

@@ -81,7 +81,7 @@ def _range_text(difference: Difference) -> str:
     elif difference.offsets:
         offsets = f"{difference.offsets:,} offsets, {difference.start} to {difference.end - 1}"
     else:
-        offsets = f"from offset {difference.start} on"
+        offsets = f"from offset {difference.start} on, if there was more"
     reason = f": {_bounded(difference.reason)}" if difference.reason else ""
     return f"{difference.kind} {offsets}{reason}"
 
