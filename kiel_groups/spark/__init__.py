@@ -11,7 +11,7 @@ from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.archive_folders import ArchiveSettings
+    from kiel_groups.spark.archive_folders import ArchiveSettings, archive_files
     from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
     from kiel_groups.spark.archive_verification import Verification, verify_archive
     from kiel_groups.spark.source import KielDataSource
@@ -23,6 +23,7 @@ __all__ = [
     "KielDataSource",
     "Verification",
     "archive",
+    "archive_files",
     "plan_archive",
     "verify_archive",
 ]
@@ -34,6 +35,7 @@ _HOMES = {
     "KielDataSource": "kiel_groups.spark.source",
     "Verification": "kiel_groups.spark.archive_verification",
     "archive": "kiel_groups.spark.archive_job",
+    "archive_files": "kiel_groups.spark.archive_folders",
     "plan_archive": "kiel_groups.spark.archive_job",
     "verify_archive": "kiel_groups.spark.archive_verification",
 }

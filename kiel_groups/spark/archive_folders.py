@@ -10,21 +10,22 @@ writing. No file is ever deleted: lists can be lost, and files can belong to a u
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyarrow import NativeFile
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.spark import side_tables
 from kiel_groups.spark.archive_table import COLUMNS, DAY, ROLLS, TimeField
 from kiel_groups.spark.checkpoint import Positions, Span, without_reading
@@ -42,9 +43,10 @@ from kiel_groups.spark.folders import (
 )
 from kiel_groups.spark.json_fields import check_schema, merged_schema, removed_or_changed
 from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
+from kiel_groups.spark.spark_session import JAVA_ENDED
 from kiel_groups.wording import counted, some
 
-__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings"]
+__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings", "archive_files"]
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,8 @@ class ArchiveSettings:
             records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
+        is_only_run: Whether the caller ensures that no other run of the archive is active. It matters only if the
+            checkpoint is not on this machine, where no lock does: then a batch of a topic that fails can be changed.
 
     Raises:
         ConfigError: A value is not valid, or two values contradict each other.
@@ -106,6 +110,7 @@ class ArchiveSettings:
     schemas: Mapping[str, StructType] = field(default_factory=dict)
     bad_records: str = FAIL
     fail_on_data_loss: bool = True
+    is_only_run: bool = False
 
     def __post_init__(self) -> None:
         if not self.output.strip():
@@ -213,6 +218,27 @@ _VERSION: Final = "v1"
 #: Readers of Parquet ignore folders whose names begin with an underscore.
 _LEFTOVERS: Final = "_leftovers"
 _MAX_NAMES: Final = 3
+
+
+def archive_files(output: str, *, checkpoint: str | None = None) -> list[str]:
+    """
+    Return the files that have an archive's records, in ascending order, for readers other than Spark.
+
+    The archive's folder may have further files, some of them empty, from a run that is active or was killed.
+
+    Args:
+        output: The folder of the archive: a path of this machine, or a URI of a file system that pyarrow supports.
+        checkpoint: The folder of its progress, if it is not the one that the archive names.
+
+    Returns:
+        Paths if the archive is on this machine, otherwise URIs.
+
+    Raises:
+        ConfigError: There is no archive, or its checkpoint is damaged.
+        FolderError: A folder cannot be read.
+    """
+    uris = map(unquote, ArchiveFolders.existing(output, checkpoint).files())
+    return sorted(re.sub("^file:(//)?(?=/)", "", uri) for uri in uris)
 
 
 class ArchiveFolders:
@@ -494,6 +520,25 @@ class ArchiveFolders:
         finally:
             file.close()
 
+    def sweep_after(self, spark: SparkSession) -> None:
+        """
+        Sweep after a batch that failed within ``locked``.
+
+        If Java was killed, its lock is gone, too: then this process holds the lock meanwhile.
+        """
+        with suppress(Py4JError, OSError, KielGroupsError):
+            java: Any = spark._jvm
+            try:
+                java.java.lang.System.nanoTime()
+            except JAVA_ENDED:
+                path = local_path(f"{self._settings.checkpoint_uri}/{_LOCK}")
+                if path is not None:
+                    with path.open("r+") as file:
+                        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        self.sweep()
+            else:
+                self.sweep()
+
     # ------------------------------------------------------------------ contents
 
     def positions(self) -> Positions | None:
@@ -537,7 +582,8 @@ class ArchiveFolders:
         ``locked`` only: nothing of this batch is listed, and no other run writes it.
 
         Raises:
-            ConfigError: A batch has to be changed, and no lock excludes other runs on this file system.
+            ConfigError: A batch has to be changed, no lock excludes other runs on this file system, and the settings do
+                not say that there are none.
         """
         number = max(_numbers(self._checkpoint.names("offsets")), default=None)
         if number is None:
@@ -556,14 +602,16 @@ class ArchiveFolders:
 
     def _change_batch(self, number: int, end: Positions) -> None:
         checkpoint = local_path(self._settings.checkpoint_uri)
-        if checkpoint is None:
+        if checkpoint is not None:
+            # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
+            (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
+        elif not self._settings.is_only_run:
             raise ConfigError(
                 f"checkpoint: batch {number} is planned and not done, and only a run with all of its topics can finish"
-                " it: without a lock, which needs a checkpoint on this machine, another run may be writing it"
+                " it, as another run may be writing it: there is no lock, which needs a checkpoint on this machine. If"
+                " there is no other run, set is_only_run, and the other topics are archived"
             )
         lines = (self._checkpoint.read(f"offsets/{number}") or "").splitlines()
-        # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
-        (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
         self._checkpoint.write(f"offsets/{number}", "\n".join([*lines[:-1], json.dumps(end.to_json())]))
 
     def listed_batch(self) -> int | None:

@@ -19,7 +19,6 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -37,7 +36,7 @@ from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, FAIL, Held
-from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, check_side_tables, read_rows
+from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, file_system, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -96,7 +95,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
     home = ArchiveFolders(settings, spark)
     refuse_live_group(settings.read_options())
     if settings.side_tables:
-        check_side_tables(settings.output_uri)
+        file_system(settings.output_uri)
     reached = home.positions()
     known = set() if reached is None else set(reached.spans)
     dropped = sorted({each.topic for each in known} - set(settings.topics)) if settings.topics else []
@@ -289,7 +288,7 @@ def archive(
         try:
             not_archived = _run_without_failing_topics(spark, settings, home, plan, record_batch, stopping or Event())
         except KielGroupsError:
-            _sweep_after_failure(spark, home)
+            home.sweep_after(spark)
             raise
         took_s = monotonic() - began_s
         home.sweep()
@@ -373,17 +372,9 @@ def _run_without_failing_topics(
                 raise error from refused
             log.warning("%s is not archived any more in this run: %s", topic, error)
             failed[topic] = str(error)
-            _sweep_after_failure(spark, home)
+            home.sweep_after(spark)
             if stopping.is_set():
                 return failed
-
-
-def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
-    """Move the files of the batch that failed aside, if the archive's lock is still held: Java has it."""
-    with suppress(Py4JError, ConnectionError, OSError, KielGroupsError):
-        java: Any = spark._jvm
-        java.java.lang.System.nanoTime()
-        home.sweep()
 
 
 #: The columns that an archive reads.

@@ -273,8 +273,7 @@ class BatchBounds:
         """Drop the spans whose logs are other ones by now: this process may repeat a batch that it has not planned."""
         ranges = ranges_between(start, end, dict.fromkeys(end.spans, 0))
         spans = {each.topic_partition: end.spans[each.topic_partition] for each in ranges}
-        lost = self.identity.recreated(spans)
-        lost |= self.identity.replaced({p: span for p, span in spans.items() if p not in lost}, spans)
+        lost = self.identity.others(spans, spans)
         for each in ranges:
             if (what := lost.get(each.topic_partition)) is not None:
                 what = f"offsets {each.start} to {each.end} are to be read, and {what}"
@@ -286,8 +285,7 @@ class BatchBounds:
     ) -> dict[TopicPartition, Span]:
         lost: dict[TopicPartition, str] = {}
         if blind:
-            lost = self.identity.recreated(known)
-            lost |= self.identity.replaced({p: span for p, span in known.items() if p not in lost and p in ends}, ends)
+            lost = self.identity.others(known, ends)
         for partition, start in known.items():
             end = ends.get(partition)
             if end is None:

@@ -128,31 +128,6 @@ def draft_of(name: str) -> str:
     return f".{name}.draft"
 
 
-class LocalFolder:
-    """A Folder on this machine."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def names(self, folder: str = "") -> list[str]:
-        path = self._path / folder
-        return [each.name for each in path.iterdir()] if path.is_dir() else []
-
-    def read(self, name: str) -> str | None:
-        path = self._path / name
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
-
-    def write(self, name: str, text: str) -> None:
-        path = self._path / name
-        try:
-            make_folder_durably(path.parent)
-            draft = path.with_name(draft_of(path.name))
-            draft.write_text(text, encoding="utf-8")
-            moved(draft, path)
-        except OSError as error:
-            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
 class HadoopFolder:
     """A Folder on any file system that Spark knows, through Spark's Java process."""
 
@@ -235,6 +210,20 @@ class ArrowFolder:
             raise FolderError(f"{self._uri} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
+class LocalFolder(ArrowFolder):
+    """A Folder on this machine, which can be written, too."""
+
+    def write(self, name: str, text: str) -> None:
+        path = Path(f"{self._path}/{name}")
+        try:
+            make_folder_durably(path.parent)
+            draft = path.with_name(draft_of(path.name))
+            draft.write_text(text, encoding="utf-8")
+            moved(draft, path)
+        except OSError as error:
+            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
 def open_folder(uri: str, spark: SparkSession | None) -> Folder:
     """
     Return the folder of a URI.
@@ -243,7 +232,6 @@ def open_folder(uri: str, spark: SparkSession | None) -> Folder:
         uri: An absolute URI, as ``located`` returns it.
         spark: A session; without one, a folder that is not on this machine can only be read.
     """
-    path = local_path(uri)
-    if path is not None:
-        return LocalFolder(path)
+    if local_path(uri) is not None:
+        return LocalFolder(uri)
     return ArrowFolder(uri) if spark is None else HadoopFolder(spark, uri)

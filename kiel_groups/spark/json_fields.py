@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -82,28 +82,7 @@ def check_schema(schema: StructType, taken: Collection[str]) -> None:
             raise ConfigError(
                 f"schema: the table has a column {field.name} already; leave this field out, it stays in 'value'"
             )
-    if problem := next(_problems(schema, ""), None):
-        raise ConfigError(f"schema: {problem}")
-
-
-def _problems(kind: DataType, path: str) -> Iterator[str]:
-    if isinstance(kind, StructType):
-        if not kind.fields:
-            yield f"{path or 'it'} has no fields; name one at least"
-        names = [name.lower() for name in kind.fieldNames()]
-        for name, field in zip(names, kind.fields, strict=True):
-            inner = f"{path}.{field.name}".lstrip(".")
-            if names.count(name) > 1:
-                yield f"{inner} is named twice; upper and lower case are the same"
-            yield from _problems(field.dataType, inner)
-    elif isinstance(kind, ArrayType):
-        yield from _problems(kind.elementType, f"{path}.element")
-    elif isinstance(kind, MapType):
-        if not isinstance(kind.keyType, StringType):
-            yield f"{path} is a map of {kind.keyType.simpleString()}; keys of JSON are strings"
-        yield from _problems(kind.valueType, f"{path}.value")
-    elif not isinstance(kind, DecimalType) and type(kind) not in _SCALARS:
-        yield f"{path} is {kind.simpleString()}, which no JSON value is; give another type"
+    _reader(schema, "")
 
 
 def merged_schema(schemas: Mapping[str, StructType]) -> StructType:
@@ -275,7 +254,12 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 
 def _reader(kind: DataType, path: str) -> tuple[pa.DataType, Read]:
-    """Return Arrow's type of a field, and the function that checks and converts its values, which are not null."""
+    """
+    Return Arrow's type of a field, and the function that checks and converts its values, which are not null.
+
+    Raises:
+        ConfigError: As ``check_schema``.
+    """
     if isinstance(kind, StructType):
         return _struct_reader(kind, path)
     if isinstance(kind, ArrayType):
@@ -288,6 +272,8 @@ def _reader(kind: DataType, path: str) -> tuple[pa.DataType, Read]:
 
         return pa.list_(pa.field("element", inner)), read_array
     if isinstance(kind, MapType):
+        if not isinstance(kind.keyType, StringType):
+            raise ConfigError(f"schema: {path} is a map of {kind.keyType.simpleString()}; keys of JSON are strings")
         inner, read = _reader(kind.valueType, f"{path}.value")
         _, read_key = _reader(kind.keyType, f"a key of {path}")
 
@@ -301,8 +287,10 @@ def _reader(kind: DataType, path: str) -> tuple[pa.DataType, Read]:
         digits = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
         convert: Read = partial(_decimal, Decimal(1).scaleb(-kind.scale), digits)
         expected, found_type = f"a number that fits {kind.simpleString()}", pa.decimal128(kind.precision, kind.scale)
-    else:
+    elif type(kind) in _SCALARS:
         expected, found_type, convert = _SCALARS[type(kind)]
+    else:
+        raise ConfigError(f"schema: {path} is {kind.simpleString()}, which no JSON value is; give another type")
 
     def read_scalar(found: Any) -> Any:
         try:
@@ -314,6 +302,13 @@ def _reader(kind: DataType, path: str) -> tuple[pa.DataType, Read]:
 
 
 def _struct_reader(kind: StructType, path: str) -> tuple[pa.DataType, Read]:
+    names = [each.name.lower() for each in kind.fields]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"schema: {f'{path}.{twice[0]}'.lstrip('.')} is named twice; upper and lower case are the same"
+        )
+    if not names:
+        raise ConfigError(f"schema: {path or 'it'} has no fields; name one at least")
     inner = [(each.name, *_reader(each.dataType, f"{path}.{each.name}".lstrip("."))) for each in kind.fields]
     readers = [(name, read) for name, _, read in inner]
 

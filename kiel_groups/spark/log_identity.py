@@ -177,6 +177,15 @@ class LogIdentity:
         renewed |= {partition for partition, is_same in same.items() if not is_same}
         return {partition: _reason(marks.get(partition)) for partition in renewed}
 
+    def others(
+        self, spans: Mapping[TopicPartition, Span], advancing: Collection[TopicPartition]
+    ) -> dict[TopicPartition, str]:
+        """Return the partitions that are ``recreated`` or ``replaced``, with the reasons."""
+        lost = self.recreated(spans)
+        return lost | self.replaced(
+            {p: span for p, span in spans.items() if p not in lost and p in advancing}, advancing
+        )
+
     def _compare(self, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, bool]:
         found = self._marks({partition: mark.offset for partition, mark in marks.items()})
         return {partition: mark == marks[partition] for partition, mark in found.items()}

@@ -69,29 +69,17 @@ _BYTES = "keys and values are binary columns; cast or decode them in Spark"
 #: Options of Spark's own Kafka source, and names that this package and others use elsewhere, that are refused, by the
 #: beginning of the name, with the reason.
 _REFUSED = {
-    "startingtimestamp": _NO_TIME,
-    "endingtimestamp": _NO_TIME,
-    "startingoffsetsbytimestamp": _NO_TIME,
-    "endingoffsetsbytimestamp": _NO_TIME,
+    **dict.fromkeys(("startingtimestamp", "endingtimestamp", "startingoffsetsby", "endingoffsetsby"), _NO_TIME),
+    **dict.fromkeys(("kafka.enable.auto.commit", "kafka.auto.commit"), _SPARK_DOES),
+    **dict.fromkeys(("kafka.key.", "kafka.value."), _BYTES),
+    **dict.fromkeys(("kafka.security.", "kafka.ssl.", "kafka.sasl."), _NO_SECURITY),
+    **dict.fromkeys(("kafka.isolation.level", "kafka.transactional"), "Kafka 0.8 has no transactions"),
+    **dict.fromkeys(("kafka.zookeeper.connect", "zookeeper", "zk"), _ZOOKEEPER),
+    **dict.fromkeys(
+        ("brokers", "broker.list", "kafka.brokers", "metadata.broker.list", "kafka.metadata.broker.list"), _BROKERS
+    ),
     "kafka.auto.offset.reset": "startingOffsets says where a new query starts",
-    "kafka.enable.auto.commit": _SPARK_DOES,
-    "kafka.auto.commit": _SPARK_DOES,
-    "kafka.key.": _BYTES,
-    "kafka.value.": _BYTES,
-    "kafka.security.": _NO_SECURITY,
-    "kafka.ssl.": _NO_SECURITY,
-    "kafka.sasl.": _NO_SECURITY,
-    "kafka.isolation.level": "Kafka 0.8 has no transactions",
-    "kafka.transactional": "Kafka 0.8 has no transactions",
     "kafka.enable.idempotence": "Kafka 0.8 has no idempotent producers; a write may repeat records, as the docs say",
-    "kafka.zookeeper.connect": _ZOOKEEPER,
-    "zookeeper": _ZOOKEEPER,
-    "zk": _ZOOKEEPER,
-    "brokers": _BROKERS,
-    "broker.list": _BROKERS,
-    "kafka.brokers": _BROKERS,
-    "metadata.broker.list": _BROKERS,
-    "kafka.metadata.broker.list": _BROKERS,
     "group": "the option is called kafka.group.id",
 }
 #: Settings of Kafka's own clients that change no result, and have no meaning for this source. They are ignored with a

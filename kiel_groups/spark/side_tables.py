@@ -32,7 +32,6 @@ __all__ = [
     "QUARANTINE",
     "Quarantine",
     "SideRow",
-    "check_side_tables",
     "file_system",
     "read_rows",
     "record_loss",
@@ -115,19 +114,6 @@ def record_loss(archive: str | None, loss: Loss) -> None:
         write_rows(archive, LOSSES, [row])
 
 
-def check_side_tables(archive: str) -> None:
-    """
-    Check that this process can write side tables of an archive; write nothing.
-
-    Args:
-        archive: The absolute URI of the archive's output.
-
-    Raises:
-        ConfigError: Arrow does not know the file system, or lacks a library for it.
-    """
-    file_system(archive)
-
-
 def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
     """
     Write rows of one partition as one file, which replaces the file of a repeated task.
@@ -138,7 +124,7 @@ def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
         rows: At least one row, in the order of the offsets. A repeated task must write rows from the same first one.
 
     Raises:
-        ConfigError: As ``check_side_tables``.
+        ConfigError: As ``file_system``.
         KielGroupsError: The file cannot be written.
     """
     # Imported here: most tasks write no row, and these imports would take a part of their time.
@@ -179,7 +165,7 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
         with_raw: Whether to read the bytes of damaged messages, too.
 
     Raises:
-        ConfigError: As ``check_side_tables``.
+        ConfigError: As ``file_system``.
         KielGroupsError: The table cannot be read.
     """
     from pyarrow.dataset import dataset
@@ -200,7 +186,7 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
 
 def file_system(archive: str) -> tuple[FileSystem, str]:
     """
-    Return Arrow's file system of a URI, and the path there.
+    Return Arrow's file system of a URI, and the path there. This writes nothing, so it is also a check of the URI.
 
     Raises:
         ConfigError: Arrow does not know the file system, or lacks a library for it.

@@ -30,6 +30,7 @@ from kiel_groups.spark.checkpoint import Positions
 from kiel_groups.spark.environment import check_java, check_python
 
 __all__ = [
+    "JAVA_ENDED",
     "Batch",
     "LateWorkerError",
     "cause_in",
@@ -44,7 +45,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 #: The errors of the first call and of later calls into Spark's Java process after it has died.
-_JAVA_ENDED = (Py4JNetworkError, ConnectionError)
+JAVA_ENDED = (Py4JNetworkError, ConnectionError)
 #: How often to poll the query, in seconds: each poll is a call to Spark's Java process.
 _POLL_S = 0.2
 #: An error of this package, raised in any process: Spark passes on its text, with a traceback or two.
@@ -154,7 +155,7 @@ def shortened_spark_errors() -> Iterator[None]:
     """
     try:
         yield
-    except _JAVA_ENDED as error:
+    except JAVA_ENDED as error:
         raise KielGroupsError(
             "Spark's Java process has ended in the middle of its work (was it killed, or was there no memory for it?);"
             " what was done stays: run it again, with more memory or smaller batches if need be"
@@ -287,7 +288,7 @@ def stop_session(spark: SparkSession) -> None:
     """Stop a session. If its Java process has died, only log this, because the job has already reported it."""
     try:
         spark.stop()
-    except _JAVA_ENDED as error:
+    except JAVA_ENDED as error:
         log.info("Spark could not be stopped, as its Java process has ended: %s", error)
 
 

@@ -326,6 +326,27 @@ def test_a_failing_topic_does_not_stop_the_others(
     assert verify_archive(wanted.output).is_complete
 
 
+def test_a_failing_topic_does_not_stop_the_others_on_another_file_system(
+    spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    Hadoop's ``viewfs`` is another file system for this package. Without a lock there, the run has to be the only one,
+    as its caller says.
+    """
+    hadoop: Any = spark._jsc
+    hadoop.hadoopConfiguration().set("fs.viewfs.mounttable.lake.link./archives", f"file://{tmp_path}")
+    bad = filled(cluster_39, unique("bad"), 1, [b"spoilt?", b"1"])
+    whole = filled(cluster_39, unique("whole"), 1, VALUES)
+    with KafkaProxy(cluster_39.brokers[0], damaging(b"spoilt?")) as proxy:
+        wanted = ArchiveSettings(topics=(bad, whole), output="viewfs://lake/archives/one", brokers=proxy.address)
+        with pytest.raises(KielGroupsError, match=f"^{bad}:0 at offset 0: a message that does not match its CRC"):
+            archive(spark, wanted)
+        summary = archive(spark, replace(wanted, is_only_run=True))
+        assert (list(summary.not_archived), summary.records, summary.files) == ([bad], len(VALUES), 1)
+    rows = spark.read.parquet(wanted.output).select("topic", "offset").collect()
+    assert sorted(map(tuple, rows)) == [(whole, offset) for offset in range(len(VALUES))]
+
+
 # ---------------------------------------------------------------------- losses
 
 

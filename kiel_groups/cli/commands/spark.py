@@ -47,6 +47,7 @@ _OPTIONS = {
     "maxOffsetsPerTrigger": "--batch-records",
     "interval_s": "--every",
     "set failOnDataLoss to false": "give --allow-loss",
+    "set is_only_run": "give --only-run",
     "set bad_records to 'quarantine' or 'skip'": "give --bad-records quarantine or skip",
 }
 
@@ -159,6 +160,12 @@ def spark() -> None:
     show_default=True,
     help="What to do with damaged messages: end the archiving of their topic; record their offsets in _quarantine; or"
     " their bytes, too.",
+)
+@click.option(
+    "--only-run",
+    "is_only_run",
+    is_flag=True,
+    help="No other run of this archive is active: if a topic fails, go on without it also where no lock shows that.",
 )
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")

@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark import verify_archive
+from kiel_groups.spark import archive_files, verify_archive
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE
 from tests.helpers.spark.archive_folder import Archive, Row
 
@@ -53,6 +53,9 @@ def test_a_complete_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found(archive) == [(0, 7, 17, []), (1, 7, 12, [])]
     result = verify_archive(str(archive.output))
     assert (result.is_complete, result.batch, result.files, result.compared_with_log) == (True, 1, 3, False)
+    # The file of the batch that is not done is there, too.
+    assert len(archive_files(str(archive.output))) == 3
+    assert set(archive_files(str(archive.output))) < {str(path) for path in archive.output.glob("topic=*/**/*.parquet")}
     assert result.logs[0].topic_partition == TopicPartition("views", 0)
     assert run(["spark", "verify", "--output", str(archive.output)]) == 0
     assert capsys.readouterr().out.splitlines() == [
