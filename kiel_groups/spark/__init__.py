@@ -28,16 +28,12 @@ __all__ = [
     "verify_archive",
 ]
 
+_JOB = ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive")
 _HOMES = {
-    "ArchivePlan": "kiel_groups.spark.archive_job",
-    "ArchiveSettings": "kiel_groups.spark.archive_folders",
-    "ArchiveSummary": "kiel_groups.spark.archive_job",
+    **dict.fromkeys(_JOB, "kiel_groups.spark.archive_job"),
+    **dict.fromkeys(("ArchiveSettings", "archive_files"), "kiel_groups.spark.archive_folders"),
+    **dict.fromkeys(("Verification", "verify_archive"), "kiel_groups.spark.archive_verification"),
     "KielDataSource": "kiel_groups.spark.source",
-    "Verification": "kiel_groups.spark.archive_verification",
-    "archive": "kiel_groups.spark.archive_job",
-    "archive_files": "kiel_groups.spark.archive_folders",
-    "plan_archive": "kiel_groups.spark.archive_job",
-    "verify_archive": "kiel_groups.spark.archive_verification",
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.json_fields import arrow_type
@@ -32,32 +23,32 @@ INCARNATION = "incarnation"
 #: The column of an archive's query that has the fields of JSON values.
 FIELDS = "fields"
 
-_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
+_COLUMNS: Final[dict[str, tuple[types.DataType, pa.DataType]]] = {
+    "key": (types.BinaryType(), pa.binary()),
+    "value": (types.BinaryType(), pa.binary()),
+    "topic": (types.StringType(), pa.string()),
+    "partition": (types.IntegerType(), pa.int32()),
+    "offset": (types.LongType(), pa.int64()),
     # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
+    "timestamp": (types.TimestampType(), pa.timestamp("us", tz="UTC")),
+    "timestampType": (types.IntegerType(), pa.int32()),
     # The creation zxid of the topic; null without ZooKeeper.
-    INCARNATION: (LongType(), pa.int64()),
+    INCARNATION: (types.LongType(), pa.int64()),
     # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
-    "error": (StringType(), pa.string()),
-    "raw": (BinaryType(), pa.binary()),
+    "error": (types.StringType(), pa.string()),
+    "raw": (types.BinaryType(), pa.binary()),
 }
 
 #: Columns that only a schema that names them has.
 _OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
 
 #: The schema of a read if the user gives none.
-READ_SCHEMA = StructType(
-    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
+READ_SCHEMA = types.StructType(
+    [types.StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
 )
 
 
-def check_read_schema(schema: StructType, fields: StructType | None = None) -> StructType:
+def check_read_schema(schema: types.StructType, fields: types.StructType | None = None) -> types.StructType:
     """
     Check that a user's schema consists of known columns, in any order, and return it.
 
@@ -89,7 +80,7 @@ def check_read_schema(schema: StructType, fields: StructType | None = None) -> S
     return schema
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: types.StructType) -> pa.Schema:
     """
     Return the Arrow schema for a schema of Spark.
 
@@ -101,12 +92,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     )
 
 
-_TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())
-_ALLOWED: Mapping[str, tuple[DataType, ...]] = {
+_TEXT_OR_BYTES: tuple[types.DataType, ...] = (types.StringType(), types.BinaryType())
+_ALLOWED: Mapping[str, tuple[types.DataType, ...]] = {
     "key": _TEXT_OR_BYTES,
     "value": _TEXT_OR_BYTES,
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
+    "topic": (types.StringType(),),
+    "partition": (types.IntegerType(),),
 }
 #: Columns of a read that are ignored, because a written message has no such field.
 _IGNORED = ("offset", "timestamp", "timestamptype")
@@ -124,7 +115,7 @@ class WriteColumns:
     partition: int | None
 
     @classmethod
-    def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
+    def of(cls, schema: types.StructType, topic: str | None) -> WriteColumns:
         """
         Find the columns by their names, in any case. Warn of columns that are not written.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyarrow import ArrowException, NativeFile
@@ -108,19 +108,6 @@ def _synced(path: Path) -> None:
 
 class FolderError(KielGroupsError):
     """A folder cannot be read or written; the message names it and the reason."""
-
-
-class Folder(Protocol):
-    """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
-
-    def names(self, folder: str = "") -> list[str]:
-        """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a file, or None if the file does not exist. Damaged characters are replaced."""
-
-    def write(self, name: str, text: str) -> None:
-        """Create or replace a file, and create its missing folders."""
 
 
 def draft_of(name: str) -> str:
@@ -222,6 +209,13 @@ class LocalFolder(ArrowFolder):
             moved(draft, path)
         except OSError as error:
             raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+#: A folder, which may not exist yet. ``names`` returns the entries of a folder in any order: none if there is no
+#: folder. ``read`` returns the text of a file with damaged characters replaced, or None if there is no file. ``write``
+#: creates or replaces a file, and creates its missing folders. Names are relative paths. All methods may raise
+#: FolderError.
+Folder: TypeAlias = "ArrowFolder | HadoopFolder"
 
 
 def open_folder(uri: str, spark: SparkSession | None) -> Folder:

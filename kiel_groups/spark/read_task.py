@@ -22,21 +22,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from kiel_groups import errors
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.fetch.partition_fetch import MessageSizes, damage_at, fill_answer
 from kiel_groups.config import HostPort
-from kiel_groups.errors import (
-    BrokerConnectionError,
-    BrokerError,
-    DamagedRecordError,
-    KielGroupsError,
-    MessageTooLargeError,
-    NoBrokersError,
-    OffsetOutOfRangeError,
-    ProtocolError,
-    RequestTimeoutError,
-    RetriableBrokerError,
-)
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, loss_cause
 from kiel_groups.spark.columns import INCARNATION, arrow_schema
@@ -113,7 +102,9 @@ class RangeReader:
         rest_bytes = self.sizes.expected_bytes(self.range.end - self.position, _ASSUMED_BYTES)
         return FetchPosition(self.position, min(share_bytes, rest_bytes))
 
-    def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | DamagedRecordError | None:
+    def take(
+        self, fetched: FetchedPartition | None, asked: FetchPosition
+    ) -> Columns | errors.DamagedRecordError | None:
         """
         Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
 
@@ -153,7 +144,7 @@ class RangeReader:
             return None
         except DamagedMessage as damage:
             bad = damage_at(damage, self.topic_partition, self.position, fetched.high_watermark)
-            if not isinstance(bad, DamagedRecordError):
+            if not isinstance(bad, errors.DamagedRecordError):
                 raise bad from damage
             if damage.message != self.suspect:
                 # The network may have damaged the bytes. If the log has, the next answer is the same.
@@ -163,7 +154,7 @@ class RangeReader:
             bad.next_offset = self.position = min(bad.next_offset, self.range.end)
             return bad
         if columns.next_offset == self.position:
-            raise ProtocolError(
+            raise errors.ProtocolError(
                 f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
             )
         self.needed_bytes = self.empty_answers = 0
@@ -185,7 +176,7 @@ class RangeReader:
             f" log of up to {high_watermark} and sends no message"
         )
         if self.empty_answers < _MAX_EMPTY_ANSWERS:
-            raise RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
+            raise errors.RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
@@ -198,7 +189,7 @@ class RangeReader:
         """Raise an error because messages up to ``end`` are lost, or log and record that if the options allow it."""
         loss = Loss(self.topic_partition, self.position, end, self.range.incarnation, what)
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{loss}. {remedy}")
+            raise errors.OffsetOutOfRangeError(f"{loss}. {remedy}")
         log.warning("%s; continuing without them, as failOnDataLoss is false", loss)
         record_loss(self.archive, loss)
 
@@ -206,7 +197,7 @@ class RangeReader:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
         if needed > most or asked_bytes >= most:
             size = f"takes {needed} bytes" if needed else "takes more"
-            raise MessageTooLargeError(
+            raise errors.MessageTooLargeError(
                 f"{self.topic_partition} at offset {self.position}: the message {size}, kiel.max.message.bytes is"
                 f" {most}; raise it, and the memory of the executors with it"
             ) from partial
@@ -336,7 +327,7 @@ class _BadRecords:
         self._records: dict[RangeReader, Quarantine] = {}
         self._count = 0
 
-    def note(self, bad: DamagedRecordError, reading: RangeReader) -> None:
+    def note(self, bad: errors.DamagedRecordError, reading: RangeReader) -> None:
         """
         Log a bad record of this range, and record it in the archive's ``_quarantine``.
 
@@ -368,7 +359,7 @@ class _BadRecords:
                 )
             )
 
-    def rows(self, bad: DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
+    def rows(self, bad: errors.DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
         """
         Note a damaged message, and return the rows to read instead: one at its first offset, or none.
 
@@ -399,9 +390,9 @@ _BACKOFF = Backoff(0.05, 2.0, shortening(random.random))
 _TRIES_OUT_OF_RANGE = 6
 
 
-def _misfit(partition: TopicPartition, offset: int, value: bytes, why: MisfitError) -> DamagedRecordError:
+def _misfit(partition: TopicPartition, offset: int, value: bytes, why: MisfitError) -> errors.DamagedRecordError:
     """Return the error of a message whose value does not fit the schema of its topic."""
-    return DamagedRecordError(
+    return errors.DamagedRecordError(
         f"{partition} at offset {offset}: the value does not fit the schema: {why}",
         topic_partition=partition,
         offset=offset,
@@ -461,7 +452,7 @@ class _TaskReader:
             for leader, readings in by_leader.items():
                 try:
                     yield from self._read_from(leader, readings)
-                except KielGroupsError as error:
+                except errors.KielGroupsError as error:
                     self._recover(error)
                     break
         self._bad.finish()
@@ -493,7 +484,7 @@ class _TaskReader:
 
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
-    ) -> KielGroupsError | None:
+    ) -> errors.KielGroupsError | None:
         """Send the next request for a lane's ranges, unless they are finished. Return the error if sending failed."""
         positions = ask_for(lane, self._options.fetch_max_bytes)
         if not positions:
@@ -504,7 +495,7 @@ class _TaskReader:
         )
         try:
             broker.send(request, most_bytes=most_bytes, timeout_s=self._timeout_s)
-        except KielGroupsError as error:
+        except errors.KielGroupsError as error:
             return error
         in_flight.append(_Sent(lane, positions))
         return None
@@ -513,29 +504,29 @@ class _TaskReader:
 
     def _take(
         self, asked: Mapping[RangeReader, FetchPosition], answer: FetchResponse
-    ) -> tuple[list[pa.RecordBatch], KielGroupsError | None]:
+    ) -> tuple[list[pa.RecordBatch], errors.KielGroupsError | None]:
         """Return the messages of an answer, and its first error, if any."""
         batches: list[pa.RecordBatch] = []
-        errors: list[KielGroupsError] = []
+        failures: list[errors.KielGroupsError] = []
         for reading, position in asked.items():
             partition = reading.topic_partition
             try:
                 found = reading.take(answer.partitions.get(partition), position)
-            except BrokerError as error:
+            except errors.BrokerError as error:
                 if error.code == OFFSET_OUT_OF_RANGE.number:
                     self._out_of_range.append(reading)
-                errors.append(error)
+                failures.append(error)
                 continue
-            if isinstance(found, DamagedRecordError):
+            if isinstance(found, errors.DamagedRecordError):
                 batches += self._bad.rows(found, reading)
             elif found is not None:
                 batches.append(self._rows(found, reading))
             if found is not None or reading.finished:
                 self._failures, self._progressed_at_s = 0, time.monotonic()
-        if not errors and self._waited_s > self._most_wait_s:
+        if not failures and self._waited_s > self._most_wait_s:
             self._out_of_range += asked
-            errors.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
-        return batches, errors[0] if errors else None
+            failures.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
+        return batches, failures[0] if failures else None
 
     def _rows(self, columns: Columns, reading: RangeReader) -> pa.RecordBatch:
         """Return messages as rows: with the fields of JSON values, or an error for each value that does not fit."""
@@ -544,15 +535,15 @@ class _TaskReader:
             return record_batch(columns, reading.range, self._schema)
         values = binary_array(columns.values, range(len(columns))).to_pylist()
         found: list[dict[str, Any] | None] = [None] * len(values)
-        errors: list[str | None] = [None] * len(values)
+        reasons: list[str | None] = [None] * len(values)
         for row, value in enumerate(values):
             if value is not None:
                 try:
                     found[row] = fields.read(value)
                 except MisfitError as misfit:
-                    errors[row] = str(misfit)
+                    reasons[row] = str(misfit)
                     self._bad.note(_misfit(reading.topic_partition, columns.numbers[row], value, misfit), reading)
-        return record_batch(columns, reading.range, self._schema, fields=found, error=errors)
+        return record_batch(columns, reading.range, self._schema, fields=found, error=reasons)
 
     @property
     def _waited_s(self) -> float:
@@ -564,7 +555,7 @@ class _TaskReader:
 
     # ------------------------------------------------------------------ recovery
 
-    def _recover(self, error: KielGroupsError) -> None:
+    def _recover(self, error: errors.KielGroupsError) -> None:
         """Wait, and look up the present leaders. Raise an error that is permanent, or has lasted too long."""
         out_of_range, self._out_of_range = self._out_of_range, []
         if not (error.retriable or out_of_range):
@@ -576,23 +567,23 @@ class _TaskReader:
         for reading in out_of_range:
             try:
                 self._check_bounds(reading)
-            except KielGroupsError as failure:
+            except errors.KielGroupsError as failure:
                 if not failure.retriable:
                     raise
                 log.info("retrying to look up the bounds of %s: %s", reading.topic_partition, failure)
         if self._waited_s > self._most_wait_s:
-            raise RequestTimeoutError(
+            raise errors.RequestTimeoutError(
                 f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
                 f" {self._options.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
-    def _refresh_leaders(self, failure: KielGroupsError) -> None:
+    def _refresh_leaders(self, failure: errors.KielGroupsError) -> None:
         known = filter(None, self._leaders.values())
         # A broker that does not accept connections is asked last: its computer may be down, and each try take seconds.
-        down = (failure.host, failure.port) if isinstance(failure, BrokerConnectionError) else None
+        down = (failure.host, failure.port) if isinstance(failure, errors.BrokerConnectionError) else None
         addresses = sorted(dict.fromkeys([*self._options.brokers, *known]), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
-        with suppress(NoBrokersError):
+        with suppress(errors.NoBrokersError):
             self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
 
     def _check_bounds(self, reading: RangeReader) -> None:

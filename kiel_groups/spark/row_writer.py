@@ -19,10 +19,9 @@ from pyspark.sql.types import StructType
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.columns import WriteColumns
 from kiel_groups.spark.options import WriteOptions
-from kiel_groups.spark.portable_pickle import PortablePickle
+from kiel_groups.spark.spark_calls import PortablePickle, cause_first
 from kiel_groups.sync import LoopThread
 
 __all__ = ["BatchWriter", "StreamWriter"]

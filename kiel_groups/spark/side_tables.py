@@ -10,6 +10,7 @@ the archive has not reached yet.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -56,8 +57,6 @@ _SCHEMA: Final = pa.schema(
 )
 _SCHEMAS: Final = {QUARANTINE: _SCHEMA, LOSSES: _SCHEMA.remove(_SCHEMA.get_field_index("raw"))}
 _MOST_REASON_CHARACTERS: Final = 1_000
-#: Names that Spark uses for S3; Arrow knows only ``s3``.
-_S3: Final = ("s3a://", "s3n://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +194,8 @@ def file_system(archive: str) -> tuple[FileSystem, str]:
 
     if archive.startswith("file://"):
         return LocalFileSystem(), archive.removeprefix("file://")
-    for spelled in _S3:
-        archive = archive.replace(spelled, "s3://", 1) if archive.startswith(spelled) else archive
+    # Spark's names for S3; Arrow knows only ``s3``.
+    archive = re.sub("^s3[an]:", "s3:", archive)
     try:
         # Like Hadoop's URIs, that of an archive has no escapes.
         found: tuple[FileSystem, str] = FileSystem.from_uri(quote(archive, safe=":/@?&=%+~"))

@@ -398,7 +398,6 @@ class _Count:
 
 
 _MOST_PARTITIONS = 4
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
@@ -427,6 +426,8 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     """Yield lines that describe the archived records, the new files and the commit."""
+    from rich.filesize import decimal
+
     bad = [row.loss for row in summary.bad_records]
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
@@ -436,7 +437,7 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
         rate = summary.records / max(summary.took_s, 1e-3)
         yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
         yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
-        yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
+        yield f"into {summary.output}: {counted(summary.files, 'new file')}, {decimal(summary.size_bytes)}"
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
     if summary.group is not None:
@@ -541,11 +542,3 @@ def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]
         topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
         for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
     }
-
-
-def _size(size: float) -> str:
-    """Format a size with one decimal and a unit: ``52.1 MB``."""
-    power = 0
-    while size >= 1000 and power < len(_UNITS) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"
