@@ -11,8 +11,9 @@ from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.archive_folders import ArchiveSettings, archive_files
+    from kiel_groups.spark.archive_folders import archive_files
     from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
+    from kiel_groups.spark.archive_table import ArchiveSettings
     from kiel_groups.spark.archive_verification import Verification, verify_archive
     from kiel_groups.spark.source import KielDataSource
 
@@ -31,7 +32,8 @@ __all__ = [
 _JOB = ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive")
 _HOMES = {
     **dict.fromkeys(_JOB, "kiel_groups.spark.archive_job"),
-    **dict.fromkeys(("ArchiveSettings", "archive_files"), "kiel_groups.spark.archive_folders"),
+    "ArchiveSettings": "kiel_groups.spark.archive_table",
+    "archive_files": "kiel_groups.spark.archive_folders",
     **dict.fromkeys(("Verification", "verify_archive"), "kiel_groups.spark.archive_verification"),
     "KielDataSource": "kiel_groups.spark.source",
 }

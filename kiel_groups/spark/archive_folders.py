@@ -1,5 +1,5 @@
 """
-The settings of an archive, and its folders: its description, its completed batches and its files.
+The folders of an archive: its description, its completed batches and its files.
 
 Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
 listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
@@ -14,9 +14,8 @@ import fcntl
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -26,10 +25,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.spark import side_tables
-from kiel_groups.spark.archive_table import COLUMNS, DAY, ROLLS, TimeField
+from kiel_groups.spark.archive_table import DAY, ArchiveSettings, TimeField
 from kiel_groups.spark.checkpoint import Positions, Span, without_reading
-from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import (
     ArrowFolder,
     draft_of,
@@ -37,175 +34,16 @@ from kiel_groups.spark.folders import (
     located,
     make_folder_durably,
     moved,
-    names_a_host,
     obstacle,
     open_folder,
 )
-from kiel_groups.spark.json_fields import check_schema, merged_schema, removed_or_changed
-from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
+from kiel_groups.spark.json_fields import merged_schema, removed_or_changed
 from kiel_groups.spark.spark_session import JAVA_ENDED
 from kiel_groups.wording import counted, some
 
-__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings", "archive_files"]
+__all__ = ["ArchiveFolders", "archive_files"]
 
 log = logging.getLogger(__name__)
-
-#: Enough for files of a useful size; such a batch takes some seconds to half a minute.
-BATCH_RECORDS = 5_000_000
-#: Large enough for readers of Parquet, small enough for several tasks in a batch of the default size.
-FILE_MB = 128
-#: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
-_CHECKPOINT = "_checkpoint"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveSettings:
-    """
-    An archive: the topics to read, and the folder of their records.
-
-    Args:
-        topics: The names of the topics; empty if ``pattern`` is given.
-        pattern: A regular expression that is found in the names of the topics, instead of ``topics``.
-        output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
-        brokers: Some brokers of the cluster, separated by commas.
-        zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
-        group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
-        start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
-            runs continue, and partitions that appear later are read from their beginning.
-        checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
-        batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
-        interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
-            it has read the existing records.
-        file_mb: The size of files to aim for, in MB of a topic's log (before Parquet compresses it). In each batch, a
-            topic has a file for every so many MB, and one at least.
-        roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
-        time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
-            see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
-        schemas: The fields of JSON values that become columns, by topic. Values of other topics may be anything. Later
-            runs may add fields, but not remove them. A value that does not fit is a bad record.
-        bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
-            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too.
-        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
-            logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
-        is_only_run: Whether the caller ensures that no other run of the archive is active. It matters only if the
-            checkpoint is not on this machine, where no lock does: then a batch of a topic that fails can be changed.
-
-    Raises:
-        ConfigError: A value is not valid, or two values contradict each other.
-    """
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    output: str
-    brokers: str
-    zookeeper: str | None = None
-    group: str | None = None
-    start: str = "earliest"
-    checkpoint: str | None = None
-    batch_records: int | None = BATCH_RECORDS
-    interval_s: float | None = None
-    file_mb: int = FILE_MB
-    roll: str = DAY
-    time_field: str | None = None
-    schemas: Mapping[str, StructType] = field(default_factory=dict)
-    bad_records: str = FAIL
-    fail_on_data_loss: bool = True
-    is_only_run: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.output.strip():
-            raise ConfigError("output: nothing given; name the folder of the archive")
-        if self.interval_s is not None and self.interval_s <= 0:
-            raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
-        if self.bad_records not in (FAIL, SKIP, QUARANTINE):
-            raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
-        if self.roll not in ROLLS:
-            raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
-        self.read_options()
-        for topic, schema in self.schemas.items():
-            if not self.reads(topic):
-                raise ConfigError(f"schema: given for {topic!r:.80}, which is not among the topics; name it, too")
-            check_schema(schema, COLUMNS)
-        merged_schema(self.schemas)
-        _ = self.event_time
-        for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
-            if names_a_host(text):
-                raise ConfigError(
-                    f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"
-                )
-        inside = f"{self.output_uri}/"
-        if self.checkpoint_uri.startswith(inside) and not self.checkpoint_uri.startswith(f"{inside}_"):
-            raise ConfigError(
-                f"checkpoint: {self.checkpoint} is among the records; name a folder outside of the output, or one in it"
-                " that begins with '_'"
-            )
-
-    @property
-    def output_uri(self) -> str:
-        """The absolute URI of the output."""
-        return located(self.output)
-
-    @property
-    def checkpoint_uri(self) -> str:
-        """The absolute URI of the checkpoint."""
-        return located(self.checkpoint) if self.checkpoint else f"{self.output_uri}/{_CHECKPOINT}"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether both folders are on this machine, and so can be read without Spark."""
-        return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
-
-    @property
-    def event_time(self) -> TimeField | None:
-        """The field that has the times of events, parsed."""
-        return None if self.time_field is None else TimeField.parse(self.time_field)
-
-    def reads(self, topic: str) -> bool:
-        """Return whether the archive is of a topic of this name."""
-        return topic in self.topics if self.pattern is None else re.search(self.pattern, topic) is not None
-
-    def source_options(self) -> dict[str, str]:
-        """Return the settings as options of the data source."""
-        named = {
-            "kafka.bootstrap.servers": self.brokers,
-            "subscribe": ",".join(self.topics) or None,
-            "subscribePattern": self.pattern,
-            "startingOffsets": self.start,
-            "kafka.group.id": self.group,
-            "kiel.zookeeper.connect": self.zookeeper,
-            "failOnDataLoss": None if self.fail_on_data_loss else "false",
-            "kiel.archive.file.mb": str(self.file_mb),
-            "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
-            "kiel.onBadRecord": self.bad_records,
-            "kiel.archive.output": self.output_uri,
-            "kiel.archive.schemas": json.dumps({topic: each.jsonValue() for topic, each in self.schemas.items()}),
-        }
-        return {name: text for name, text in named.items() if text is not None}
-
-    @property
-    def _is_bounded(self) -> bool:
-        """
-        Whether to bound batches.
-
-        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
-        """
-        return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
-
-    @property
-    def side_tables(self) -> tuple[str, ...]:
-        """The side tables that a run may write."""
-        quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
-        return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
-
-    def read_options(self) -> ReadOptions:
-        """
-        Parse the settings as the data source does.
-
-        Raises:
-            ConfigError: The source refuses an option.
-        """
-        return ReadOptions.parse(self.source_options(), streaming=True)
-
 
 #: The file that describes the archive, in each of its folders. The description names both folders.
 _IN_OUTPUT: Final = "_archive.json"

@@ -25,8 +25,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
-from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
+from kiel_groups.spark.archive_folders import ArchiveFolders
+from kiel_groups.spark.archive_table import ROLLS, ArchiveSettings, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
 from kiel_groups.spark.columns import FIELDS, INCARNATION, READ_SCHEMA

@@ -10,6 +10,7 @@ import json
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -185,66 +186,54 @@ Read = Callable[[Any], Any]
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 
-def _string(found: Any) -> str:
-    if type(found) is not str:
-        raise TypeError
+def _encodable(found: str) -> str:
     found.encode()  # A surrogate without its other half has no encoding.
     return found
 
 
-def _boolean(found: Any) -> bool:
-    if type(found) is not bool:
-        raise TypeError
+def _whole(bits: int, found: int) -> int:
+    if not -(1 << bits) <= found < 1 << bits:
+        raise OverflowError
     return found
 
 
-def _whole(bits: int, found: Any) -> int:
-    if type(found) is not int or not -(1 << bits) <= found < 1 << bits:
-        raise ValueError
-    return found
-
-
-def _float(most: float, found: Any) -> float:
-    if type(found) is not int and type(found) is not Decimal:
-        raise TypeError
+def _float(most: float, found: int | Decimal) -> float:
     number = float(found)
     if abs(number) > most:
         raise OverflowError
     return number
 
 
-def _decimal(step: Decimal, context: Context, found: Any) -> Decimal:
-    if type(found) is not int and type(found) is not Decimal:
-        raise TypeError
-    return Decimal(found).quantize(step, context=context)
-
-
-def _instant(found: Any) -> datetime:
+def _instant(found: str) -> datetime:
     time = datetime.fromisoformat(found)
     return time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _local_time(found: Any) -> datetime:
+def _local_time(found: str) -> datetime:
     time = datetime.fromisoformat(found)
     if time.tzinfo is not None:
         raise ValueError
     return time
 
 
-#: What is expected of the value, Arrow's type, and the function that converts the value or raises an error.
-_SCALARS: Final[dict[type[DataType], tuple[str, pa.DataType, Read]]] = {
-    types.StringType: ("a string", pa.string(), _string),
-    types.BooleanType: ("true or false", pa.bool_(), _boolean),
-    types.ByteType: ("a whole number of 8 bits", pa.int8(), partial(_whole, 7)),
-    types.ShortType: ("a whole number of 16 bits", pa.int16(), partial(_whole, 15)),
-    types.IntegerType: ("a whole number of 32 bits", pa.int32(), partial(_whole, 31)),
-    types.LongType: ("a whole number of 64 bits", pa.int64(), partial(_whole, 63)),
-    types.FloatType: ("a number of a float's range", pa.float32(), partial(_float, _LARGEST_FLOAT)),
-    types.DoubleType: ("a number of a double's range", pa.float64(), partial(_float, sys.float_info.max)),
-    types.DateType: ("a date, as '2026-11-28'", pa.date32(), date.fromisoformat),
-    types.TimestampType: ("a time, as '2026-11-28T13:05:00Z'", pa.timestamp("us", tz="UTC"), _instant),
-    types.TimestampNTZType: ("a time without a zone, as '2026-11-28T13:05:00'", pa.timestamp("us"), _local_time),
-    types.BinaryType: ("a string in Base64", pa.binary(), partial(b64decode, validate=True)),
+_STRING: Final[tuple[type, ...]] = (str,)
+_WHOLE: Final[tuple[type, ...]] = (int,)
+_NUMBER: Final[tuple[type, ...]] = (int, Decimal)
+#: What is expected of the value, Arrow's type, the types that the decoder makes of such JSON, and the function that
+#: converts the value, or raises an error.
+_SCALARS: Final[dict[type[DataType], tuple[str, pa.DataType, tuple[type, ...], Read]]] = {
+    types.StringType: ("a string", pa.string(), _STRING, _encodable),
+    types.BooleanType: ("true or false", pa.bool_(), (bool,), bool),
+    types.ByteType: ("a whole number of 8 bits", pa.int8(), _WHOLE, partial(_whole, 7)),
+    types.ShortType: ("a whole number of 16 bits", pa.int16(), _WHOLE, partial(_whole, 15)),
+    types.IntegerType: ("a whole number of 32 bits", pa.int32(), _WHOLE, partial(_whole, 31)),
+    types.LongType: ("a whole number of 64 bits", pa.int64(), _WHOLE, partial(_whole, 63)),
+    types.FloatType: ("a number of a float's range", pa.float32(), _NUMBER, partial(_float, _LARGEST_FLOAT)),
+    types.DoubleType: ("a number of a double's range", pa.float64(), _NUMBER, partial(_float, sys.float_info.max)),
+    types.DateType: ("a date, as '2026-11-28'", pa.date32(), _STRING, date.fromisoformat),
+    types.TimestampType: ("a time, as '2026-11-28T13:05:00Z'", pa.timestamp("us", tz="UTC"), _STRING, _instant),
+    types.TimestampNTZType: ("a time without a zone, as '2026-11-28T13:05'", pa.timestamp("us"), _STRING, _local_time),
+    types.BinaryType: ("a string in Base64", pa.binary(), _STRING, partial(b64decode, validate=True)),
 }
 
 
@@ -284,19 +273,20 @@ def _reader(kind: DataType, path: str) -> tuple[pa.DataType, Read]:
 
         return pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", inner)), read_map
     if isinstance(kind, DecimalType):
-        digits = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
-        convert: Read = partial(_decimal, Decimal(1).scaleb(-kind.scale), digits)
-        expected, found_type = f"a number that fits {kind.simpleString()}", pa.decimal128(kind.precision, kind.scale)
+        step, digits = Decimal(1).scaleb(-kind.scale), Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+        expected, allowed = f"a number that fits {kind.simpleString()}", _NUMBER
+        found_type = pa.decimal128(kind.precision, kind.scale)
+        convert: Read = lambda found: Decimal(found).quantize(step, context=digits)  # noqa: E731
     elif type(kind) in _SCALARS:
-        expected, found_type, convert = _SCALARS[type(kind)]
+        expected, found_type, allowed, convert = _SCALARS[type(kind)]
     else:
         raise ConfigError(f"schema: {path} is {kind.simpleString()}, which no JSON value is; give another type")
 
     def read_scalar(found: Any) -> Any:
-        try:
-            return convert(found)
-        except (TypeError, ValueError, ArithmeticError):
-            raise _misfit(path, found, expected) from None
+        with suppress(ValueError, ArithmeticError):
+            if type(found) in allowed:
+                return convert(found)
+        raise _misfit(path, found, expected)
 
     return found_type, read_scalar
 

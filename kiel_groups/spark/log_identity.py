@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from struct import Struct
 from zlib import crc32
 
-from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError
+from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_client import zookeeper
@@ -225,48 +225,29 @@ class LogIdentity:
             return {}
 
     async def _fetch_marks(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:
-        found, larger = await self._sample({each: FetchPosition(at, _SAMPLE_BYTES) for each, at in offsets.items()})
-        if larger:
-            found |= (await self._sample({each: FetchPosition(offsets[each], size) for each, size in larger.items()}))[
-                0
-            ]
-        return found
+        found = await asyncio.gather(*(self._fetch_mark(*each) for each in offsets.items()))
+        return {partition: mark for partition, mark in zip(offsets, found, strict=True) if mark is not None}
 
-    async def _sample(
-        self, positions: Mapping[TopicPartition, FetchPosition]
-    ) -> tuple[dict[TopicPartition, Mark], dict[TopicPartition, int]]:
-        """Ask each leader once. Return marks, and the sizes of messages that were larger than the fetch."""
-        cluster, most_bytes = self._view.cluster, self._options.fetch_max_bytes
-        by_leader: dict[int, dict[TopicPartition, FetchPosition]] = {}
-        for partition, position in positions.items():
-            if (leader := cluster.leader_of(partition)) is not None:
-                by_leader.setdefault(leader, {})[partition] = position
-        found: dict[TopicPartition, Mark] = {}
-        larger: dict[TopicPartition, int] = {}
-
-        async def ask(leader: int) -> None:
-            asked = by_leader[leader]
-            try:
-                answer = await cluster.send(leader, FetchRequest(0, 0, asked))
-            except KielGroupsError as error:
-                log.info("messages of broker %d cannot be compared: %s", leader, error)
-                return
-            for partition in asked.keys() & answer.partitions.keys():
-                fetched, position = answer.partitions[partition], asked[partition]
+    async def _fetch_mark(self, partition: TopicPartition, offset: int) -> Mark | None:
+        """Fetch a message from the leader, again if it is larger than the first fetch, and return its mark."""
+        most_bytes = self._options.fetch_max_bytes
+        size = min(_SAMPLE_BYTES, most_bytes)
+        try:
+            while True:
+                request = FetchRequest(0, 0, {partition: FetchPosition(offset, size)})
+                fetched = (await self._view.cluster.send(partition, request)).partitions.get(partition)
                 try:
-                    if fetched.error == NO_ERROR and (
-                        mark := self._mark(fetched.message_set, partition, position.offset)
-                    ):
-                        found[partition] = mark
+                    if fetched is None or fetched.error != NO_ERROR:
+                        return None
+                    return self._mark(fetched.message_set, partition, offset)
                 except PartialMessage as error:
-                    size = error.needed_bytes or most_bytes
-                    if position.max_bytes < size <= most_bytes:
-                        larger[partition] = size
-                except ProtocolError as error:
-                    log.info("a message cannot be compared: %s", error)
-
-        await asyncio.gather(*map(ask, by_leader))
-        return found, larger
+                    needed = error.needed_bytes or most_bytes
+                    if not size < needed <= most_bytes:
+                        return None
+                    size = needed
+        except KielGroupsError as error:
+            log.info("a message of %s cannot be compared: %s", partition, error)
+            return None
 
     def _mark(self, message_set: memoryview, partition: TopicPartition, offset: int) -> Mark | None:
         """

@@ -53,16 +53,8 @@ _OPTIONS = {
 
 
 #: The settings with which errors begin, and the options of this command.
-_NAMES = {
-    "output": "--output",
-    "checkpoint": "--checkpoint",
-    "brokers": "--brokers",
-    "topics": "TOPIC",
-    "roll": "--roll",
-    "time_field": "--time-field",
-    "schema": "--schema",
-    "bad_records": "--bad-records",
-}
+_SETTINGS = ("output", "checkpoint", "brokers", "roll", "time_field", "schema", "bad_records")
+_NAMES = {"topics": "TOPIC", **{name: f"--{name.replace('_', '-')}" for name in _SETTINGS}}
 
 
 def _read_schemas(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -508,18 +500,15 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
 
 def _lost_offsets(lost: Iterable[Loss], within: OffsetRange | None = None) -> int:
     """Count lost offsets as far as they are known, each once; with ``within``, those in that range of the same log."""
-    count, logs = 0, attrgetter("topic_partition", "incarnation")
+    from kiel_groups.spark.archive_verification import common, layers, size
+
+    log = attrgetter("topic_partition", "incarnation")
     by_log: dict[Any, list[tuple[int, int]]] = {}
     for loss in lost:
-        if loss.end is not None and (within is None or logs(loss) == logs(within)):
-            by_log.setdefault(logs(loss), []).append((loss.start, loss.end))
-    for ranges in by_log.values():
-        reached, last = (0, None) if within is None else (within.start, within.end)
-        for start, end in sorted(ranges):
-            end = end if last is None else min(end, last)
-            count += max(0, end - max(start, reached))
-            reached = max(reached, end)
-    return count
+        if loss.end is not None and (within is None or log(loss) == log(within)):
+            by_log.setdefault(log(loss), []).append((loss.start, loss.end))
+    once = [layers(ranges)[:1] for ranges in by_log.values()]
+    return sum(size(each if within is None else common(each, [within[1:3]])) for layer in once for each in layer)
 
 
 def lost_document(lost: Sequence[Loss]) -> dict[str, Any]:

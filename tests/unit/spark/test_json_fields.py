@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.archive_table import COLUMNS
+from kiel_groups.spark.archive_table import _COLUMNS as COLUMNS
 from kiel_groups.spark.json_fields import (
     JsonFields,
     MisfitError,
