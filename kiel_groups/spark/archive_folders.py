@@ -25,8 +25,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.spark.archive_table import DAY, ArchiveSettings, TimeField
-from kiel_groups.spark.checkpoint import Positions, Span, without_reading
+from kiel_groups.spark.archive_table import DAY, ArchiveSettings
+from kiel_groups.spark.checkpoint import Positions, Span, json_object, without_reading
+from kiel_groups.spark.columns import merged_schema, removed_or_changed
 from kiel_groups.spark.folders import (
     ArrowFolder,
     draft_of,
@@ -37,7 +38,6 @@ from kiel_groups.spark.folders import (
     obstacle,
     open_folder,
 )
-from kiel_groups.spark.json_fields import merged_schema, removed_or_changed
 from kiel_groups.spark.spark_session import JAVA_ENDED
 from kiel_groups.wording import counted, some
 
@@ -55,7 +55,6 @@ _COMPACT: Final = ".compact"
 _VERSION: Final = "v1"
 #: Readers of Parquet ignore folders whose names begin with an underscore.
 _LEFTOVERS: Final = "_leftovers"
-_MAX_NAMES: Final = 3
 
 
 def archive_files(output: str, *, checkpoint: str | None = None) -> list[str]:
@@ -96,7 +95,7 @@ class ArchiveFolders:
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None, *, writes: bool = True) -> None:
-        self._settings = settings
+        self.settings = settings
         if writes:
             _check_place("output", settings.output_uri)
             _check_place("checkpoint", settings.checkpoint_uri)
@@ -135,11 +134,6 @@ class ArchiveFolders:
         return cls(settings, None, writes=False)
 
     @property
-    def settings(self) -> ArchiveSettings:
-        """The settings of the archive."""
-        return self._settings
-
-    @property
     def is_new(self) -> bool:
         """Whether no run has started this archive yet."""
         return self._known is None
@@ -153,7 +147,7 @@ class ArchiveFolders:
 
     def _recorded(self) -> dict[str, Any] | None:
         """Return the description that an earlier run wrote, checked against the settings, or None for a new archive."""
-        settings = self._settings
+        settings = self.settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
             self._check_empty()
@@ -184,7 +178,7 @@ class ArchiveFolders:
         Raises:
             ConfigError: The output or the checkpoint has lost files.
         """
-        settings = self._settings
+        settings = self.settings
         compacted, listed = self._lists()
         unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
         for number in sorted({*unlisted, *range(compacted + 1, max(listed, default=compacted))}):
@@ -217,15 +211,15 @@ class ArchiveFolders:
 
     def _check_file(self, name: str, remedy: str) -> None:
         text = self._checkpoint.read(name)
-        if text is not None and _json_object(text.strip().rpartition("\n")[2]) is None:
+        if text is not None and json_object(text.strip().rpartition("\n")[2]) is None:
             raise ConfigError(self._damaged(name, f"delete it and its .crc file; {remedy}"))
 
     def _damaged(self, name: str, remedy: str) -> str:
-        return f"checkpoint: {self._settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
+        return f"checkpoint: {self.settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
 
     def _check_empty(self) -> None:
         """Check that the folders have no other files, not even hidden files: these may belong to a user."""
-        settings = self._settings
+        settings = self.settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
         for name, folder, uri in (
             ("output", self._output, settings.output_uri),
@@ -233,27 +227,22 @@ class ArchiveFolders:
         ):
             ours = {inside, _LOCK, draft_of(_IN_CHECKPOINT)}
             if strange := sorted(set(folder.names()) - ours):
-                more = ", …" if len(strange) > _MAX_NAMES else ""
                 raise ConfigError(
-                    f"{name}: {uri} is no archive, and is not empty ({', '.join(strange[:_MAX_NAMES])}{more}); name"
-                    " a new folder, an empty one, or that of an archive"
+                    f"{name}: {uri} is no archive, and is not empty (it has {some(strange, most=3)}); name a new"
+                    " folder, an empty one, or that of an archive"
                 )
 
     def _check_places(self, known: dict[str, Any]) -> None:
-        settings = self._settings
-        if known["output"] != settings.output_uri:
-            raise ConfigError(
-                f"output: {settings.output_uri} given; this checkpoint is that of the archive at {known['output']}."
-                " Name that, or another checkpoint (a moved archive is read, and not continued)"
-            )
-        if known["checkpoint"] != settings.checkpoint_uri:
-            raise ConfigError(
-                f"checkpoint: {settings.checkpoint_uri} given; the progress of this archive is in"
-                f" {known['checkpoint']}. Name that, or another output"
-            )
+        given = {"output": self.settings.output_uri, "checkpoint": self.settings.checkpoint_uri}
+        for name, other in (("output", "checkpoint"), ("checkpoint", "output")):
+            if known[name] != given[name]:
+                raise ConfigError(
+                    f"{name}: {given[name]} given; the archive with the {other} {given[other]} has {known[name]}. Name"
+                    f" that, or another {other} (a moved archive is read, and not continued)"
+                )
 
     def _check_topics(self, known: dict[str, Any]) -> None:
-        topics, pattern = self._settings.topics, self._settings.pattern
+        topics, pattern = self.settings.topics, self.settings.pattern
         if known["pattern"] != pattern:
             selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
             raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
@@ -265,7 +254,7 @@ class ArchiveFolders:
 
     def _check_table(self, known: dict[str, Any]) -> None:
         """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
-        settings = self._settings
+        settings = self.settings
         compacted, listed = self._lists()
         if compacted < 0 and not listed:
             return
@@ -274,7 +263,7 @@ class ArchiveFolders:
                 f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
                 f" {roll!r}, or name another output"
             )
-        if (event_time := known.get("time_field")) != _text(settings.event_time):
+        if (event_time := known.get("time_field")) != (settings.event_time and str(settings.event_time)):
             begun = "the time of arrival" if event_time is None else f"the event's time, {event_time!r}"
             raise ConfigError(
                 f"time_field: {settings.time_field or 'none'} given; the folders of this archive are by {begun}. Go on"
@@ -305,12 +294,12 @@ class ArchiveFolders:
             raise ConfigError(
                 f"brokers: this archive was read from {', '.join(self._known['brokers'])}, and {', '.join(brokers)} are"
                 " others, whose offsets mean other records. Name another output; or, if the cluster has moved, change"
-                f" 'brokers' in {self._settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+                f" 'brokers' in {self.settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
 
     def claim(self, brokers: Collection[str]) -> None:
         """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
-        settings = self._settings
+        settings = self.settings
         # Topics that this run does not name keep their columns.
         schemas = {**(_known_schemas(self._known) if self._known else {}), **settings.schemas}
         document = {
@@ -320,7 +309,7 @@ class ArchiveFolders:
             "pattern": settings.pattern,
             "brokers": sorted(brokers),
             "roll": settings.roll,
-            "time_field": _text(settings.event_time),
+            "time_field": settings.event_time and str(settings.event_time),
             "schemas": {topic: each.jsonValue() for topic, each in schemas.items()},
         }
         text = f"{json.dumps(document, indent=2)}\n"
@@ -341,7 +330,7 @@ class ArchiveFolders:
         Raises:
             ConfigError: Another run of this archive is active.
         """
-        path = local_path(self._settings.checkpoint_uri)
+        path = local_path(self.settings.checkpoint_uri)
         if path is None:
             yield
             return
@@ -351,7 +340,7 @@ class ArchiveFolders:
         try:
             if not _lock(file):
                 raise ConfigError(
-                    f"checkpoint: another archive runs on {self._settings.checkpoint_uri}; wait for its end, or name"
+                    f"checkpoint: another archive runs on {self.settings.checkpoint_uri}; wait for its end, or name"
                     " another output"
                 )
             yield
@@ -369,7 +358,7 @@ class ArchiveFolders:
             try:
                 java.java.lang.System.nanoTime()
             except JAVA_ENDED:
-                path = local_path(f"{self._settings.checkpoint_uri}/{_LOCK}")
+                path = local_path(f"{self.settings.checkpoint_uri}/{_LOCK}")
                 if path is not None:
                     with path.open("r+") as file:
                         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -400,7 +389,7 @@ class ArchiveFolders:
     def _planned(self, batch: int) -> Positions:
         """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
         lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
-        document = _json_object(lines[-1]) if len(lines) > 2 else None
+        document = json_object(lines[-1]) if len(lines) > 2 else None
         if document is None:
             compacted, listed = self._lists()
             is_listed = batch <= max(listed, default=compacted)
@@ -439,11 +428,11 @@ class ArchiveFolders:
         return {topic: held.get(topic, {}) for topic in topics}
 
     def _change_batch(self, number: int, end: Positions) -> None:
-        checkpoint = local_path(self._settings.checkpoint_uri)
+        checkpoint = local_path(self.settings.checkpoint_uri)
         if checkpoint is not None:
             # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
             (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
-        elif not self._settings.is_only_run:
+        elif not self.settings.is_only_run:
             raise ConfigError(
                 f"checkpoint: batch {number} is planned and not done, and only a run with all of its topics can finish"
                 " it, as another run may be writing it: there is no lock, which needs a checkpoint on this machine. If"
@@ -465,7 +454,7 @@ class ArchiveFolders:
     def opened(self, path: str) -> NativeFile:
         """Open a listed file. Its path is a URI with escapes. Reads may raise OSError."""
         inside = f"topic={path.rpartition('/topic=')[2]}"
-        return ArrowFolder(self._settings.output_uri).opened(unquote(inside))
+        return ArrowFolder(self.settings.output_uri).opened(unquote(inside))
 
     def files(self) -> dict[str, int]:
         """Return the size in bytes of every listed file, by its path."""
@@ -496,8 +485,8 @@ class ArchiveFolders:
         Returns:
             The number of moved files.
         """
-        output = local_path(self._settings.output_uri)
-        if output is None or local_path(self._settings.checkpoint_uri) is None:
+        output = local_path(self.settings.output_uri)
+        if output is None or local_path(self.settings.checkpoint_uri) is None:
             return 0
         self._check_batches()
         listed = {path.rpartition("/")[2] for path in self.files()}
@@ -520,27 +509,15 @@ def _check_place(name: str, uri: str) -> None:
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
 
 
-def _text(field: TimeField | None) -> str | None:
-    return None if field is None else str(field)
-
-
 def _known_schemas(known: dict[str, Any]) -> dict[str, StructType]:
     return {topic: StructType.fromJson(schema) for topic, schema in known.get("schemas", {}).items()}
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:
-    document = _json_object(text)
+    document = json_object(text)
     if document is not None and {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
         return document
     raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _numbers(names: Collection[str]) -> list[int]:

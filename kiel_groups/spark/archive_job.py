@@ -29,11 +29,9 @@ from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.archive_table import ROLLS, ArchiveSettings, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
-from kiel_groups.spark.columns import FIELDS, INCARNATION, READ_SCHEMA
+from kiel_groups.spark.columns import FIELDS, INCARNATION, READ_SCHEMA, merged_schema
 from kiel_groups.spark.drivers import group_name
-from kiel_groups.spark.json_fields import merged_schema
-from kiel_groups.spark.log_identity import LogIdentity
-from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.log_view import LogIdentity, LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, FAIL, Held
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, file_system, read_rows

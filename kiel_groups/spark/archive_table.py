@@ -20,10 +20,9 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark import side_tables
-from kiel_groups.spark.columns import FIELDS, INCARNATION
+from kiel_groups.spark.columns import FIELDS, INCARNATION, check_schema, merged_schema
 from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import local_path, located, names_a_host
-from kiel_groups.spark.json_fields import check_schema, merged_schema
 from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
 
 __all__ = ["BATCH_RECORDS", "DAY", "OBSERVED", "ROLLS", "ArchiveSettings", "TimeField", "check_pattern", "table_rows"]

@@ -30,8 +30,7 @@ from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange, Positions
 from kiel_groups.spark.columns import READ_SCHEMA
 from kiel_groups.spark.folders import FolderError
-from kiel_groups.spark.log_identity import LogIdentity
-from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.log_view import LogIdentity, LogView
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.read_task import task_rows
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, read_rows
@@ -393,11 +392,6 @@ def without_log(coverage: LogCoverage, kind: str, reason: str) -> LogCoverage:
     return replace(coverage, differences=(*coverage.differences, Difference(kind, reached, reached, reason)))
 
 
-def not_begun(partition: TopicPartition, log: Range) -> LogCoverage:
-    """Return the comparison for a partition that no batch has read yet."""
-    return LogCoverage(partition, None, 0, None, None, log[0], (), (), log)
-
-
 # ---------------------------------------------------------------------- the archive
 
 #: The topic in the path of a file of the archive.
@@ -659,7 +653,9 @@ def _compared(
                     each = without_log(each, OTHER_LOG, "the topic was created again since")
             compared.append(each)
     for partition in sorted(set(there) - {each.topic_partition for each in found}):
-        compared.append(not_begun(partition, (earliest[partition], latest[partition])))
+        # No batch has read it yet.
+        log = (earliest[partition], latest[partition])
+        compared.append(LogCoverage(partition, None, 0, None, None, log[0], (), (), log))
     return sorted(compared, key=lambda each: each.topic_partition)
 
 

@@ -16,8 +16,7 @@ from itertools import count
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import SHORTER_LOG, Loss, OffsetRange, Positions, Span, ranges_between
-from kiel_groups.spark.log_identity import LogIdentity
-from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.log_view import LogIdentity, LogView
 from kiel_groups.spark.offsets import account_loss, check_bounds, data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks

@@ -23,6 +23,7 @@ __all__ = [
     "SHORTER_LOG",
     "Span",
     "is_done",
+    "json_object",
     "local_folder",
     "loss_cause",
     "new_token",
@@ -287,10 +288,10 @@ def local_folder(name: str, text: str) -> Path:
 def query_id(checkpoint: Path) -> str | None:
     """Return the id that Spark has given to the query of a checkpoint, or None if the checkpoint does not show it."""
     try:
-        found = _parsed((checkpoint / "metadata").read_text("utf-8"))
+        found = json_object((checkpoint / "metadata").read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
-    named = found.get("id") if isinstance(found, dict) else None
+    named = (found or {}).get("id")
     return named if isinstance(named, str) and _QUERY_ID.fullmatch(named) else None
 
 
@@ -311,11 +312,13 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
         return False
     # The file begins with lines of Spark's own. Then it has one line for each source of the query.
     wanted = end.to_json()
-    return any(_parsed(line) == wanted for line in lines)
+    return any(json_object(line) == wanted for line in lines)
 
 
-def _parsed(line: str) -> object:
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return the object in a JSON text, or None if the text is anything else."""
     try:
-        return json.loads(line)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    return document if isinstance(document, dict) else None

@@ -334,12 +334,7 @@ class SparkMember:
     """
 
     def __init__(
-        self,
-        cluster: ClusterMetadata,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
-        *,
-        fail_on_commit_error: bool,
+        self, cluster: ClusterMetadata, config: GroupConfig, zookeeper: ZooKeeperConfig, *, fail_on_commit_error: bool
     ) -> None:
         #: Counts ``batches_not_committed``, besides the member's own metrics.
         self.metrics = Metrics()

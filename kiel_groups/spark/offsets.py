@@ -157,7 +157,6 @@ def _names(partitions: list[TopicPartition]) -> str:
 # whose sink failed. A commit never moves a stored offset back, unless the log was created again.
 
 
-_MOST_NAMES = 3
 #: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
 _CHECK_INTERVAL_S = 5.0
 #: The stand-in for the offset of a partition that has no stored offset.
@@ -191,10 +190,9 @@ def refuse_live_group(options: ReadOptions) -> None:
             " commit; join it with membership=join, choose another id, or set kiel.commit to false"
         )
     if members := _live_members(znodes, group):
-        named = ", ".join(members[:_MOST_NAMES]) + (", …" if len(members) > _MOST_NAMES else "")
         raise errors.ConfigError(
-            f"kafka.group.id: group {group} has live members ({named}), whose offsets this query would move; join it"
-            " with membership=join, choose another id, or set kiel.commit to false"
+            f"kafka.group.id: group {group} has live members ({some(members, most=3)}), whose offsets this query would"
+            " move; join it with membership=join, choose another id, or set kiel.commit to false"
         )
 
 

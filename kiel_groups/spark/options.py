@@ -16,15 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql.types import StructType
 
-from kiel_groups.config import (
-    CLIENT_ID,
-    KAFKA_PORT,
-    BrokerConfig,
-    HostPort,
-    ZooKeeperConfig,
-    check_name,
-    parse_hosts,
-)
+from kiel_groups.config import CLIENT_ID, KAFKA_PORT, BrokerConfig, HostPort, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, local_folder

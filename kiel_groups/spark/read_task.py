@@ -28,8 +28,7 @@ from kiel_groups.clients.fetch.partition_fetch import MessageSizes, damage_at, f
 from kiel_groups.config import HostPort
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, loss_cause
-from kiel_groups.spark.columns import INCARNATION, arrow_schema
-from kiel_groups.spark.json_fields import JsonFields, MisfitError
+from kiel_groups.spark.columns import INCARNATION, JsonFields, MisfitError, arrow_schema
 from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
 from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
@@ -390,17 +389,6 @@ _BACKOFF = Backoff(0.05, 2.0, shortening(random.random))
 _TRIES_OUT_OF_RANGE = 6
 
 
-def _misfit(partition: TopicPartition, offset: int, value: bytes, why: MisfitError) -> errors.DamagedRecordError:
-    """Return the error of a message whose value does not fit the schema of its topic."""
-    return errors.DamagedRecordError(
-        f"{partition} at offset {offset}: the value does not fit the schema: {why}",
-        topic_partition=partition,
-        offset=offset,
-        next_offset=offset + 1,
-        value=value,
-    )
-
-
 def task_rows(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """
     Yield all messages in the ranges of a task that ``task_partitions`` has wrapped, each range in the order of its
@@ -441,6 +429,7 @@ class _TaskReader:
         self._out_of_range: list[RangeReader] = []
         #: The number of failures in a row.
         self._failures = 0
+        self._most_wait_s = options.poll_timeout_ms / 1000
         #: When the task last made progress.
         self._progressed_at_s = time.monotonic()
 
@@ -530,7 +519,8 @@ class _TaskReader:
 
     def _rows(self, columns: Columns, reading: RangeReader) -> pa.RecordBatch:
         """Return messages as rows: with the fields of JSON values, or an error for each value that does not fit."""
-        fields = self._fields.get(reading.topic_partition.topic)
+        partition = reading.topic_partition
+        fields = self._fields.get(partition.topic)
         if fields is None:
             return record_batch(columns, reading.range, self._schema)
         values = binary_array(columns.values, range(len(columns))).to_pylist()
@@ -541,17 +531,20 @@ class _TaskReader:
                 try:
                     found[row] = fields.read(value)
                 except MisfitError as misfit:
-                    reasons[row] = str(misfit)
-                    self._bad.note(_misfit(reading.topic_partition, columns.numbers[row], value, misfit), reading)
+                    reasons[row], offset = str(misfit), columns.numbers[row]
+                    bad = errors.DamagedRecordError(
+                        f"{partition} at offset {offset}: the value does not fit the schema: {misfit}",
+                        topic_partition=partition,
+                        offset=offset,
+                        next_offset=offset + 1,
+                        value=value,
+                    )
+                    self._bad.note(bad, reading)
         return record_batch(columns, reading.range, self._schema, fields=found, error=reasons)
 
     @property
     def _waited_s(self) -> float:
         return time.monotonic() - self._progressed_at_s
-
-    @property
-    def _most_wait_s(self) -> float:
-        return self._options.poll_timeout_ms / 1000
 
     # ------------------------------------------------------------------ recovery
 

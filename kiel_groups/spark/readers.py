@@ -34,12 +34,21 @@ if TYPE_CHECKING:
 __all__ = ["BatchReader", "BoundedStreamReader", "StreamReader"]
 
 
-class BatchReader(PortablePickle, DataSourceReader):
-    """A batch reader: Spark calls ``partitions`` in the planning process, and ``read`` on pickled copies on workers."""
+class _Reader(PortablePickle):
+    """The part of both readers that runs on workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+
+    @cause_first
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task; runs on a worker."""
+        return task_rows(partition, self._options, self._schema)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """A batch reader: Spark calls ``partitions`` in the planning process, and ``read`` on pickled copies on workers."""
 
     @cause_first
     def partitions(self) -> list[InputPartition]:
@@ -49,19 +58,11 @@ class BatchReader(PortablePickle, DataSourceReader):
 
         return task_partitions(plan_batch(self._options, with_incarnations=INCARNATION in self._schema.fieldNames()))
 
-    @cause_first
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task; runs on a worker."""
-        return task_rows(partition, self._options, self._schema)
 
-
-class StreamReader(PortablePickle, DataSourceStreamReader):
+class StreamReader(_Reader, DataSourceStreamReader):
     """The stream reader for Spark 4.0 and later; ``BoundedStreamReader`` has what Spark 4.2 added."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-        self._opened: QueryDriver | None = None
+    _opened: QueryDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader for workers, which only call ``read``; connections cannot be pickled.
@@ -100,11 +101,6 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of the batch between two offsets."""
         return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
-
-    @cause_first
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task; runs on a worker."""
-        return task_rows(partition, self._options, self._schema)
 
     @cause_first
     def commit(self, end: dict[str, Any]) -> None:

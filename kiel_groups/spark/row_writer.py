@@ -69,10 +69,7 @@ class BatchWriter(_RowWriter, DataSourceWriter):
 
 
 class StreamWriter(_RowWriter, DataSourceStreamWriter):
-    """The writer of ``df.writeStream.format("kiel")``."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: ``write`` has stored the rows already."""
+    """The writer of ``df.writeStream.format("kiel")``. ``write`` stores the rows: a commit has nothing left to do."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log that stored rows remain, and will be duplicated when Spark repeats the batch."""

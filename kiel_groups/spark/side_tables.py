@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -28,16 +28,7 @@ from kiel_groups.spark.checkpoint import Loss
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = [
-    "LOSSES",
-    "QUARANTINE",
-    "Quarantine",
-    "SideRow",
-    "file_system",
-    "read_rows",
-    "record_loss",
-    "write_rows",
-]
+__all__ = ["LOSSES", "QUARANTINE", "Quarantine", "SideRow", "file_system", "read_rows", "record_loss", "write_rows"]
 
 #: The names of the tables, which are folders in the output of an archive.
 QUARANTINE: Final = "_quarantine"
@@ -154,14 +145,15 @@ def _replace(files: FileSystem, draft: str, path: str) -> None:
         files.move(draft, path)
 
 
-def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideRow]:
+def read_rows(archive: str, table: str) -> list[SideRow]:
     """
-    Return the rows of a table in ascending order of partitions and offsets, or an empty list if there is no table.
+    Return the rows of a table, without the bytes of messages, in ascending order of partitions and offsets.
+
+    If there is no table, there are no rows.
 
     Args:
         archive: The absolute URI of the archive's output.
         table: ``QUARANTINE`` or ``LOSSES``.
-        with_raw: Whether to read the bytes of damaged messages, too.
 
     Raises:
         ConfigError: As ``file_system``.
@@ -175,8 +167,7 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
         if files.get_file_info(f"{folder}/{table}").type == FileType.NotFound:
             return []
         found = dataset(f"{folder}/{table}", filesystem=files, format="parquet", schema=_SCHEMAS[table])
-        names = [field.name for field in fields(SideRow) if field.name in found.schema.names]
-        rows = found.to_table(columns=[name for name in names if with_raw or name != "raw"]).to_pylist()
+        rows = found.to_table(columns=_SCHEMAS[LOSSES].names).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise KielGroupsError(f"{archive}/{table} cannot be read: {error}") from error
     made = (SideRow(**row) for row in rows)

@@ -57,8 +57,7 @@ class KielDataSource(PortablePickle, DataSource):
 
     @cause_first
     def streamReader(self, schema: StructType) -> StreamReader:
-        from kiel_groups.spark.columns import check_read_schema
-        from kiel_groups.spark.json_fields import merged_schema
+        from kiel_groups.spark.columns import check_read_schema, merged_schema
         from kiel_groups.spark.options import ReadOptions
         from kiel_groups.spark.readers import BoundedStreamReader, StreamReader
 

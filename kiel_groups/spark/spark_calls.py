@@ -54,12 +54,8 @@ def _yielded(rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def _restate(error: KielGroupsError) -> None:
-    if not isinstance(error, _Restated):
+    if "__cause__" not in vars(type(error)):
         error.__class__ = _restated(type(error))
-
-
-class _Restated:
-    """The base of the classes that ``_restated`` makes."""
 
 
 def _restated(kind: type[KielGroupsError]) -> type[KielGroupsError]:
@@ -76,7 +72,7 @@ def _restated(kind: type[KielGroupsError]) -> type[KielGroupsError]:
 
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     made: type[KielGroupsError] = type(
-        kind.__name__, (kind, _Restated), {**names, "__cause__": property(cause, lambda error, given: None)}
+        kind.__name__, (kind,), {**names, "__cause__": property(cause, lambda error, given: None)}
     )
     return made
 

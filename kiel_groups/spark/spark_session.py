@@ -57,8 +57,6 @@ _JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
 _NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
-#: The end of a message that a query has raised by ``raise_error``.
-_SQL_STATES = re.compile(r"( SQLSTATE: \w{5})+$")
 _OF_THE_CALL = "An error occurred while calling "
 _CAUSED_BY = "Caused by: "
 #: What the source's pickles raise on a worker without this package (``portable_pickle``).
@@ -175,7 +173,7 @@ def plain_error(text: str) -> KielGroupsError:
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
         raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
-        return raised_as(_SQL_STATES.sub("", message.strip()))
+        return raised_as(message.strip())
     _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
     if found_start and printed.strip():
         return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")

@@ -24,8 +24,8 @@ from kiel_groups.spark import ArchiveSettings, ArchiveSummary, archive, plan_arc
 from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.archive_table import TimeField, check_pattern
 from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.columns import parse_schema
 from kiel_groups.spark.folders import FolderError, HadoopFolder
-from kiel_groups.spark.json_fields import parse_schema
 from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled, recreate_topic

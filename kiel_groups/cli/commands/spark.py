@@ -200,7 +200,8 @@ def archive(
     if not verbose:
         logging.getLogger().addFilter(_is_not_from_py4j)
     check_libraries()
-    _check(context, options)
+    if bool(options["topics"]) == (options["pattern"] is not None):
+        raise click.UsageError("Name topics, or give --pattern, and not both.", context)
     every = options.pop("every")
     options["fail_on_data_loss"] = not options.pop("allow_loss")
     for name in ("batch_records", "file_mb"):
@@ -208,7 +209,7 @@ def archive(
             del options[name]
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.json_fields import is_json, parse_schema
+        from kiel_groups.spark.columns import is_json, parse_schema
         from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
@@ -294,14 +295,6 @@ def _report_ending(lines: Lines, asked: threading.Event) -> None:
     # This runs on a thread, because a signal handler may have interrupted code that is printing.
     asked.wait()
     lines.say("info", "ending after the current batch; a second Ctrl-C ends at once, and loses nothing either")
-
-
-def _check(context: click.Context, options: dict[str, Any]) -> None:
-    if bool(options["topics"]) == (options["pattern"] is not None):
-        raise click.UsageError("Name topics, or give --pattern, and not both.", context)
-    if options["group"] is not None and options["zookeeper"] is None:
-        parameter = next(each for each in context.command.params if each.name == "zookeeper")
-        raise click.MissingParameter("A group needs it.", context, parameter)
 
 
 @contextmanager

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
-from kiel_groups.cli.parameters.options import (
-    change_options,
-    cluster_options,
-    is_confirmed,
-    json_option,
-    quiet_option,
-)
+from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option, quiet_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted, some
 

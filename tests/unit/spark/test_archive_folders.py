@@ -203,7 +203,9 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert folders(settings(tmp_path, "views")).is_new
     for number in range(4):
         (tmp_path / "archive" / f"holiday-{number}.jpg").touch()
-    with pytest.raises(ConfigError, match=r"^output: .*archive is no archive.*holiday-0.jpg, .*-2.jpg, ….*new folder"):
+    with pytest.raises(
+        ConfigError, match=r"^output: .*archive is no archive.*holiday-0.jpg, .*-2.jpg and 1 more.*new folder"
+    ):
         folders(settings(tmp_path, "views"))
 
 
@@ -243,9 +245,11 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
     done would be missing.
     """
     existing_archive(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
-    with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
+    with pytest.raises(
+        ConfigError, match=r"^output: .*other given; the archive with the checkpoint .* has .*/archive\. Name"
+    ):
         folders(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
-    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; the progress .* is in .*/checkpoint\. Name"):
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; the archive with .* has .*/checkpoint\. Name"):
         folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "new")))
     (tmp_path / "checkpoint" / "archive.json").unlink()
     with pytest.raises(ConfigError, match=r"^checkpoint: .* was emptied; .*Restore it"):

@@ -27,7 +27,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("views --pattern v.* --output out", "error: Name topics, or give --pattern, and not both."),
         ("--pattern ( --output out", "error: --pattern: '(' is no regular expression"),
         ("vi/ews --output out", "error: TOPIC: 'vi/ews'"),
-        ("views --output out --group lake", "error: Missing option '--zookeeper'"),
+        ("views --output out --group lake", "error: --group: whether group lake has live members"),
         (
             "views --output out --start group",
             "error: --start: 'group' is where a group has got to; name it with --group",

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.archive_table import _COLUMNS as COLUMNS
-from kiel_groups.spark.json_fields import (
+from kiel_groups.spark.columns import (
     JsonFields,
     MisfitError,
     arrow_type,
