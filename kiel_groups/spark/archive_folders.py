@@ -140,13 +140,13 @@ class ArchiveFolders:
 
     @property
     def last_topics(self) -> frozenset[str]:
-        """The topics that the last run named; empty if there was none, or if it had a pattern."""
+        """The names of the topics that the last run was given; none without a last run, or if it had a pattern."""
         return frozenset(() if self._known is None else self._known["topics"])
 
     # ------------------------------------------------------------------ identity
 
     def _recorded(self) -> dict[str, Any] | None:
-        """Return the description that an earlier run wrote, checked against the settings, or None for a new archive."""
+        """Check the description of an earlier run against the settings, and return it; None for a new archive."""
         settings = self.settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
@@ -253,7 +253,7 @@ class ArchiveFolders:
             )
 
     def _check_table(self, known: dict[str, Any]) -> None:
-        """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
+        """Check that the settings keep the folders and columns of the files that earlier runs have written."""
         settings = self.settings
         compacted, listed = self._lists()
         if compacted < 0 and not listed:
@@ -349,9 +349,9 @@ class ArchiveFolders:
 
     def sweep_after(self, spark: SparkSession) -> None:
         """
-        Sweep after a batch that failed within ``locked``.
+        Call ``sweep`` after a batch has failed within ``locked``.
 
-        If Java was killed, its lock is gone, too: then this process holds the lock meanwhile.
+        A killed Java process no longer has its lock. In that case, this process holds the lock during the call.
         """
         with suppress(Py4JError, OSError, KielGroupsError):
             java: Any = spark._jvm
@@ -387,7 +387,7 @@ class ArchiveFolders:
         return Positions(spans, first.query)
 
     def _planned(self, batch: int) -> Positions:
-        """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
+        """Return the end of a batch, which the last line of the batch's file in the checkpoint has."""
         lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
         document = json_object(lines[-1]) if len(lines) > 2 else None
         if document is None:
@@ -403,10 +403,10 @@ class ArchiveFolders:
 
     def hold(self, topics: Collection[str]) -> dict[str, Any]:
         """
-        Leave topics at their positions, and return these for the source's option ``kiel.archive.held``.
+        Exclude topics from the next batches, and return their positions for the source's option ``kiel.archive.held``.
 
-        A batch that is planned and not done is changed, so that it reads nothing of these topics. That is safe within
-        ``locked`` only: nothing of this batch is listed, and no other run writes it.
+        A batch that is planned and not done is changed, so that it reads nothing of these topics. Call this method only
+        within ``locked``, where no other run writes that batch.
 
         Raises:
             ConfigError: A batch has to be changed, no lock excludes other runs on this file system, and the settings do
@@ -503,7 +503,7 @@ class ArchiveFolders:
 
 
 def _check_place(name: str, uri: str) -> None:
-    """Check before Spark starts that a local folder can be written. Other file systems report a problem later."""
+    """Check before Spark starts that a local folder can be written. Spark itself reports problems of other folders."""
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")

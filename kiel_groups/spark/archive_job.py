@@ -50,12 +50,12 @@ _MISSING = re.compile(r"no broker knows the topic ([\w., -]+);")
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """
-    The ranges that the next run of an archive would read if it started now.
+    What the next run of an archive would do if it started now.
 
-    ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
-    ``lost`` is what the run cannot read any more, if ``fail_on_data_loss`` is not set. ``not_archived`` has the reason
-    for each topic that the run would leave out, because it cannot be read. ``dropped`` are topics of earlier runs that
-    the settings do not name; they keep their positions.
+    ``ranges`` are the offsets to read of every partition, in ascending order, empty ranges included. ``brokers`` are
+    all brokers, as ``host:port``. ``lost`` are the ranges that are gone from the logs, if ``fail_on_data_loss`` is not
+    set. ``not_archived`` has the reason for each topic that the run could not read. ``dropped`` are topics of earlier
+    runs that the settings do not name. These topics keep their positions.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -135,7 +135,7 @@ def _plan(
     left_out: Collection[str],
     known: set[TopicPartition],
 ) -> ArchivePlan:
-    """Plan a run without the topics ``left_out``, and add all partitions that exist to ``known``."""
+    """Plan a run that reads all topics but ``left_out``, and add all partitions that exist to ``known``."""
     options = replace(settings.read_options(), held=Held(frozenset(left_out)))
     if reached is not None:
         reached = replace(reached, spans={p: span for p, span in reached.spans.items() if p.topic not in left_out})
@@ -165,7 +165,7 @@ def _start_spans(
     bounds: BatchBounds, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
 ) -> dict[TopicPartition, Span]:
     """
-    Return the starts that the source would choose.
+    Return where the source would start to read each partition.
 
     A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
     their first offsets.
@@ -310,7 +310,7 @@ def archive(
 
 
 class _NewRows:
-    """The rows that a run adds to the archive's side tables, in whichever process."""
+    """The rows that the processes of a run add to the archive's side tables."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._output = settings.output_uri
@@ -334,7 +334,7 @@ class _NewRows:
 
 
 def _is_done(row: SideRow, reached: Positions) -> bool:
-    """Return whether a bad record is of a batch that is done. A failed task has written its bad records, too."""
+    """Return whether the batch with a bad record is done. Failed tasks have recorded bad records, too."""
     span = reached.spans.get(row.topic_partition)
     return span is not None and (row.offset < span.to or row.incarnation != span.incarnation)
 
@@ -348,7 +348,7 @@ def _run_without_failing_topics(
     stopping: Event,
 ) -> dict[str, str]:
     """
-    Run the query to its end. Whenever it fails by one of several topics, go on without the topic.
+    Run the query to its end. If one of several topics makes it fail, start it again without that topic.
 
     Returns:
         The topics that are not archived, with the reasons, those of the plan included.
@@ -432,7 +432,7 @@ def _ranges(before: Positions | None, after: Positions | None, lost: Collection[
 
 
 def _start(before: Span | None, after: Span, *, is_new: bool) -> int:
-    """Return where the added offsets begin: at the previous end, or at the start of a new log."""
+    """Return the first offset that a run has added: the end of the run before, or the start of a new log."""
     if before is None or is_new or (after.token not in (None, before.token) and after.begin < before.to):
         return after.begin
     return min(before.to, after.to)

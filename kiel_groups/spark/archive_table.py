@@ -49,7 +49,7 @@ _QUOTED = re.compile(r"'[^']*'")
 @dataclass(frozen=True, slots=True)
 class TimeField:
     """
-    The field of JSON values that has the time of an event.
+    The name of the field of JSON values that has the time of an event, and the format of that time.
 
     ``path`` has dots between the names of nested fields. ``form`` is ``iso`` for ISO 8601, ``s`` or ``ms`` for seconds
     or milliseconds since 1970, or a datetime pattern of Spark. A text without a time zone is UTC.
@@ -79,7 +79,7 @@ class TimeField:
 
     @property
     def pattern(self) -> str | None:
-        """The datetime pattern, with a zone, or None if the format has a name."""
+        """The datetime pattern, which includes a time zone, or None for a format with a name, such as ``iso``."""
         if self.form in (_ISO, _SECONDS, _MILLISECONDS):
             return None
         return self.form if self._has_zone else f"{self.form} VV"
@@ -275,12 +275,12 @@ class ArchiveSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether both folders are on this machine, and so can be read without Spark."""
+        """Whether both folders are on this machine, where they can be read without Spark."""
         return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
 
     @property
     def event_time(self) -> TimeField | None:
-        """The field that has the times of events, parsed."""
+        """The parsed ``time_field``, or None if it is not given."""
         return None if self.time_field is None else TimeField.parse(self.time_field)
 
     def reads(self, topic: str) -> bool:
@@ -308,7 +308,7 @@ class ArchiveSettings:
     @property
     def _is_bounded(self) -> bool:
         """
-        Whether to bound batches.
+        Whether the source is given a bound for its batches.
 
         Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
         """

@@ -90,13 +90,13 @@ def common(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
 
 
 def minus(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
-    """Return the offsets of the first list that are not in the other one."""
+    """Return the offsets that are in the first list, and not in the other list."""
     edges = [-1, *(edge for each in other for edge in each), _NO_OFFSET]
     return common(one, zip(edges[::2], edges[1::2], strict=True))
 
 
 def less(whole: Sequence[Sequence[Range]], taken: Sequence[Range]) -> list[list[Range]]:
-    """Return layers in which each offset of ``taken``, which the first layer has, occurs once less."""
+    """Return the layers after each offset of ``taken`` was removed once. The first layer must have these offsets."""
     above = [*whole, ()][1:]
     reduced = [[*minus(layer, taken), *common(higher, taken)] for layer, higher in zip(whole, above, strict=True)]
     return layers(each for layer in reduced for each in layer)
@@ -122,7 +122,7 @@ class Interval(NamedTuple):
 
 class Account(NamedTuple):
     """
-    A line of a side table: offsets that are in quarantine, or were lost, and why.
+    A row of a side table: a range of offsets that are in quarantine, or were lost, with the reason.
 
     If ``end`` is not above ``start``, it is unknown how many offsets were lost from ``start`` on.
     """
@@ -158,7 +158,7 @@ class Rows:
 
 
 class Difference(NamedTuple):
-    """A range of offsets in which the archive is not what its batches planned, and the reason, if there is one."""
+    """A range of offsets in which the archive differs from what its batches planned, with the reason if it is known."""
 
     kind: str
     start: int
@@ -167,7 +167,7 @@ class Difference(NamedTuple):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the offsets are accounted for."""
+        """Whether a side table, compaction or Spark's sort explains the difference."""
         return self.kind in (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER)
 
     @property
@@ -179,7 +179,7 @@ class Difference(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogCoverage:
     """
-    What an archive has of one log: of a partition of one incarnation of a topic.
+    The result for one log, which is a partition of one incarnation of a topic.
 
     ``incarnation`` is None if it is unknown. ``rows`` counts the rows, and ``first`` and ``last`` are the lowest and
     the highest offset of them, or None without rows. ``reached`` is the next offset to archive, or None if no batch
@@ -199,7 +199,7 @@ class LogCoverage:
 
     @property
     def unexplained(self) -> tuple[Difference, ...]:
-        """The differences that nothing explains."""
+        """The differences without an explanation."""
         return tuple(each for each in self.differences if not each.is_explained)
 
     @property
@@ -316,7 +316,11 @@ def _coverage(
 
 
 def _unaccounted_ends(intervals: Sequence[Interval], accounts: Collection[Account]) -> Iterator[Difference]:
-    """Yield where reading has ended without an account. The offsets up to a later interval of the log are planned."""
+    """
+    Yield the offsets at which batches stopped reading a log, unless a row of ``_losses`` says why.
+
+    Offsets between two intervals of a log are not yielded: they count as planned.
+    """
     accounted = {each.start for each in accounts if each.kind == LOST}
     for one, other in zip_longest(intervals, intervals[1:]):
         is_skip = other is not None and one.reached < other.begin
@@ -325,7 +329,7 @@ def _unaccounted_ends(intervals: Sequence[Interval], accounts: Collection[Accoun
 
 
 def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Difference]:
-    """Divide missing offsets by what explains them."""
+    """Divide missing offsets into ranges, each with the row of a side table that explains it, or with none."""
     found: list[Difference] = []
     told = deque(sorted((each for each in accounts if each.size), key=lambda each: each.start))
     for start, end in missing:
@@ -350,7 +354,7 @@ def _missing(coverage: LogCoverage) -> list[list[Range]]:
 
 
 def missing_in_log(coverage: LogCoverage, log: Range) -> list[Range]:
-    """Return the missing offsets that lie within the log: only the log itself tells whether it has them."""
+    """Return the missing offsets between the ends of the log. Only the log itself tells whether it has them."""
     return common(missing[0], [log]) if (missing := _missing(coverage)) else []
 
 
@@ -358,7 +362,7 @@ def compared_with_log(
     coverage: LogCoverage, log: Range, present: Sequence[Range], *, continues: bool = True
 ) -> LogCoverage:
     """
-    Complete a comparison by what the log has now.
+    Complete a comparison with the present log.
 
     Args:
         coverage: The comparison of the files.
@@ -387,7 +391,7 @@ def compared_with_log(
 
 
 def without_log(coverage: LogCoverage, kind: str, reason: str) -> LogCoverage:
-    """Add to a comparison that the log that was read is not there any more, for which no run has accounted."""
+    """Add a difference to a comparison: the log no longer exists, and no run has recorded this as a loss."""
     reached = coverage.reached or 0
     return replace(coverage, differences=(*coverage.differences, Difference(kind, reached, reached, reason)))
 
@@ -528,7 +532,7 @@ def _intervals(history: Mapping[int, Positions]) -> dict[TopicPartition, list[In
 def _accounts(
     output_uri: str, intervals: Mapping[TopicPartition, Sequence[Interval]]
 ) -> dict[TopicPartition, list[Account]]:
-    """Return the lines of the side tables, without bad records that a batch has found that is not done."""
+    """Return the rows of the side tables, except bad records from batches that are not done."""
     found: dict[TopicPartition, list[Account]] = defaultdict(list)
     for row in read_rows(output_uri, QUARANTINE):
         of_it = [each for each in intervals.get(row.topic_partition, ()) if each.incarnation == row.incarnation]
@@ -602,7 +606,7 @@ def _runs(offsets: pa.Array) -> list[Range]:
 
 
 def _collected(runs: list[Range]) -> list[Range]:
-    """Merge runs that touch, once there are many."""
+    """Merge adjacent runs if there are many, to save memory."""
     return runs if len(runs) < _MOST_RUNS else [each for layer in layers(runs) for each in layer]
 
 
@@ -616,7 +620,7 @@ def _compared(
     brokers: str,
     zookeeper: str | None,
 ) -> list[LogCoverage]:
-    """Complete the results by the logs of today, each with the log that was read last of its partition."""
+    """Complete the results with the present logs: of each partition, the result of the log that was read last."""
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
@@ -660,7 +664,7 @@ def _compared(
 
 
 def _present(view: LogView, options: ReadOptions, partition: TopicPartition, missing: list[Range]) -> list[Range]:
-    """Return the offsets in ``missing`` of which the log has messages."""
+    """Read the log, and return the offsets in ``missing`` that have messages there."""
     if not missing:
         return []
     wanted = [missing[0]]

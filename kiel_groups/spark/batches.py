@@ -121,7 +121,7 @@ class BatchBounds:
         """
         Return the spans that can be continued, and where the logs end, not capped by ``within``.
 
-        Spans are dropped whose log was deleted, is a new one, or does not have the next offset any more.
+        A span is dropped if its log was deleted or created again, or no longer has the next offset.
 
         Args:
             known: The position of the query.
@@ -178,7 +178,7 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Cap the ends as of ``stop_at_current_ends``, and drop later partitions, which the next run reads."""
+        """Cap the ends at those that ``stop_at_current_ends`` found. Drop partitions that appeared after that call."""
         target = self._target
         if target is None:
             return dict(ends)
@@ -195,7 +195,7 @@ class BatchBounds:
         is_decided: bool = False,
     ) -> None:
         """
-        Account for messages that are lost.
+        Record lost messages, or raise the error about them.
 
         Args:
             partition: The partition.
@@ -269,7 +269,7 @@ class BatchBounds:
         return self._sizes[topic]
 
     def _unchanged(self, start: Positions, end: Positions) -> dict[TopicPartition, Span]:
-        """Drop the spans whose logs are other ones by now: this process may repeat a batch that it has not planned."""
+        """Drop the spans whose topics were created again since the batch was planned, maybe by an earlier process."""
         ranges = ranges_between(start, end, dict.fromkeys(end.spans, 0))
         spans = {each.topic_partition: end.spans[each.topic_partition] for each in ranges}
         lost = self.identity.others(spans, spans)

@@ -111,8 +111,8 @@ class Loss(NamedTuple):
     """
     Messages of one partition that were lost before they were read, from ``start`` (inclusive) to ``end`` (exclusive).
 
-    ``end`` is None if it is unknown how far the log went, and ``incarnation`` if it is unknown which log it was.
-    ``reason`` says what was wanted, and what was there.
+    ``end`` is None if the end of the log is unknown. ``incarnation`` is None if that of the topic is unknown.
+    ``reason`` names the wanted offsets, and the offsets of the log.
     """
 
     topic_partition: TopicPartition

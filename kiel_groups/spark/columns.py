@@ -238,7 +238,7 @@ def check_schema(schema: StructType, taken: Collection[str]) -> None:
 
 def merged_schema(schemas: Mapping[str, StructType]) -> StructType:
     """
-    Return the columns of a table whose topics have these schemas.
+    Return the columns of a table that has topics with these schemas.
 
     Raises:
         ConfigError: Two topics have a field of the same name, in any case, with different types.
@@ -257,7 +257,7 @@ def merged_schema(schemas: Mapping[str, StructType]) -> StructType:
 
 
 def removed_or_changed(before: DataType, after: DataType, path: str = "") -> str | None:
-    """Return what a new schema takes from an old one, such as ``a.b is removed``, or None if it only adds fields."""
+    """Return what a new schema removes or changes first, as ``a.b is removed``, or None if it only adds fields."""
     if isinstance(before, StructType) and isinstance(after, StructType):
         kinds = {field.name: field.dataType for field in after.fields}
         for field in before.fields:
@@ -280,7 +280,7 @@ def removed_or_changed(before: DataType, after: DataType, path: str = "") -> str
 
 
 class MisfitError(ValueError):
-    """A value does not fit its schema. The message names the field, what it has, and what was expected."""
+    """A value does not fit its schema. The message has the field, its value, and the expected type."""
 
 
 class JsonFields:
@@ -296,7 +296,7 @@ class JsonFields:
 
     def read(self, value: bytes) -> dict[str, Any]:
         """
-        Return the fields of a value, as Arrow makes a struct of them.
+        Return the fields of a value, converted so that Arrow can make a struct of them.
 
         Raises:
             MisfitError: The value does not fit.
@@ -388,7 +388,7 @@ _SCALARS: Final[dict[type[DataType], tuple[str, pa.DataType, tuple[type, ...], R
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return Arrow's type for values of a type that ``check_schema`` accepts, exactly as Spark expects it."""
+    """Return the Arrow type that Spark expects for a type of a schema that ``check_schema`` accepts."""
     return _reader(kind, "")[0]
 
 

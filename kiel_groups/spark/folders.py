@@ -164,7 +164,7 @@ class HadoopFolder:
 
 
 class ArrowFolder:
-    """A Folder that can only be read, on any file system that pyarrow knows, without Spark."""
+    """A Folder on any file system that pyarrow knows, without Spark. It can only be read."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -198,7 +198,7 @@ class ArrowFolder:
 
 
 class LocalFolder(ArrowFolder):
-    """A Folder on this machine, which can be written, too."""
+    """A Folder on this machine. It can be read and written."""
 
     def write(self, name: str, text: str) -> None:
         path = Path(f"{self._path}/{name}")

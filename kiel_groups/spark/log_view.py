@@ -244,10 +244,10 @@ class LogIdentity:
 
     def incarnations(self, topics: Iterable[str], *, again: bool = False) -> Mapping[str, int]:
         """
-        Return the creation zxids of the topics that exist, as of some seconds ago; none without ZooKeeper.
+        Return the creation zxids of topics, which may be some seconds old. Without ZooKeeper, return an empty mapping.
 
-        If ZooKeeper fails later than at the first call, the last known ones are returned, and a warning is logged: a
-        new incarnation is noticed by a later call.
+        If ZooKeeper fails after the first call, this method logs a warning, and returns the last known zxids. A later
+        call then notices a new incarnation.
 
         Args:
             topics: The names of the topics.
@@ -296,7 +296,7 @@ class LogIdentity:
         }
 
     def missing(self, partition: TopicPartition) -> str:
-        """Return that there is no such partition, and why, as far as ZooKeeper shows it."""
+        """Look up why the brokers do not list a partition, and return the reason as a text."""
         if self._options.zookeeper is not None:
             self.incarnations([partition.topic], again=True)
             if partition.topic in self._existing:
@@ -372,7 +372,7 @@ class LogIdentity:
         """
         Return the spans with the identity of their logs: the incarnation, or without ZooKeeper a mark.
 
-        Without a need, identities stay as they are, because Spark reads a batch wherever a span has changed.
+        An identity is changed only if necessary, because Spark plans a batch whenever a span has changed.
 
         Args:
             spans: The end of the next batch.
@@ -393,7 +393,7 @@ class LogIdentity:
         return {each: span._replace(mark=marks.get(each, span.mark)) for each, span in spans.items()}
 
     def _marks(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:
-        """Return the marks of the messages at these offsets, without those that cannot be had."""
+        """Return the marks of the messages at these offsets. Messages that cannot be fetched are left out."""
         try:
             return self._view.run(lambda: self._fetch_marks(offsets)) if offsets else {}
         except KielGroupsError as error:
@@ -405,7 +405,7 @@ class LogIdentity:
         return {partition: mark for partition, mark in zip(offsets, found, strict=True) if mark is not None}
 
     async def _fetch_mark(self, partition: TopicPartition, offset: int) -> Mark | None:
-        """Fetch a message from the leader, again if it is larger than the first fetch, and return its mark."""
+        """Fetch a message from the leader, twice if it is larger than the first fetch, and return its mark."""
         most_bytes = self._options.fetch_max_bytes
         size = min(_MARK_BYTES, most_bytes)
         try:

@@ -153,7 +153,7 @@ class BatchHandler(GroupBrokers):
         return unfenced
 
     def drop_batch(self) -> None:
-        """Stop tracking the batch, done or not, so that its revoked partitions can be released."""
+        """Stop tracking the batch, whether or not it is done, so that its revoked partitions can be released."""
         self._batch = {}
         self._batch_ended.set()
 

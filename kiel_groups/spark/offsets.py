@@ -212,7 +212,7 @@ def _live_members(znodes: Snapshot, group: str) -> list[str]:
 
 
 class _Commit(NamedTuple):
-    """Offsets to commit, and the partitions that were created again since the commit before."""
+    """Offsets to commit, and the partitions whose topics were created again since the previous commit."""
 
     group: str | None
     offsets: Mapping[TopicPartition, int]
@@ -268,7 +268,7 @@ class GroupOffsets:
 
     def flush(self, limit_s: float | None = None) -> None:
         """
-        Wait until the background has committed all offsets that it was given.
+        Wait until all offsets that ``commit_soon`` was given are committed.
 
         Args:
             limit_s: How long to wait, in seconds. By default, as long as one commit may take.

@@ -364,14 +364,14 @@ def _on_bad_record(name: str, text: str) -> str:
 
 
 class Held(NamedTuple):
-    """Topics that an archive's query does not read, and the positions at which they stay in its checkpoint."""
+    """Topics that an archive's query does not read, and their positions, which every batch keeps in the checkpoint."""
 
     topics: frozenset[str] = frozenset()
     spans: Mapping[TopicPartition, Span] = {}
 
     @classmethod
     def parse(cls, _: str, text: str) -> Held:
-        """Parse positions as in a checkpoint, which also has topics without a position."""
+        """Parse a document of a checkpoint's positions, which may also have topics without positions."""
         document = json.loads(text)
         return cls(frozenset(document), Positions.from_json(document).spans)
 
@@ -386,7 +386,7 @@ def _joins(name: str, text: str) -> bool:
 
 
 class _OptionTexts:
-    """The texts of options as Spark passes them, found by their documented names in any case."""
+    """The texts of the options that Spark passes. They are looked up by the documented names, in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}

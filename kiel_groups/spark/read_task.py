@@ -314,7 +314,7 @@ _MOST_LOGGED = 10
 
 class _BadRecords:
     """
-    Treats the bad records of one task as ``kiel.onBadRecord`` says, and counts them.
+    Handles the bad records of one task as ``kiel.onBadRecord`` says, and counts them.
 
     Bad records are damaged messages and, in an archive, values that do not fit the schema of their topic.
     """
@@ -360,9 +360,9 @@ class _BadRecords:
 
     def rows(self, bad: errors.DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
         """
-        Note a damaged message, and return the rows to read instead: one at its first offset, or none.
+        Call ``note`` for a damaged message, and return the rows that replace it: one at its first offset, or none.
 
-        The query of an archive has the column ``error``, by which it counts these rows and leaves them out.
+        The query of an archive has the column ``error``. It counts and drops the rows in which this column is not null.
         """
         self.note(bad, reading)
         if self._choice != ROW and (self._archive is None or "error" not in self._schema.names):
@@ -371,7 +371,7 @@ class _BadRecords:
         return [record_batch(columns, reading.range, self._schema, error=[str(bad)], raw=[bad.value])]
 
     def finish(self) -> None:
-        """Write what the archive records of bad records. The task must not end before this is done."""
+        """Write the collected bad records into ``_quarantine``. Call this before the task ends."""
         for each in self._records.values():
             each.flush()
         if self._count > _MOST_LOGGED:
@@ -405,14 +405,14 @@ def task_rows(partition: InputPartition, options: ReadOptions, schema: StructTyp
 
 
 class _Sent(NamedTuple):
-    """A request in flight: its lane (the ranges that take turns in it), and what it fetches of each range."""
+    """A request in flight. The ranges in ``lane`` share its slot; ``positions`` has what the request fetches."""
 
     lane: Sequence[RangeReader]
     positions: Mapping[RangeReader, FetchPosition]
 
 
 class _TaskReader:
-    """One run of one task."""
+    """Reads the ranges of one task, once."""
 
     def __init__(self, task: ReadTask, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -518,7 +518,7 @@ class _TaskReader:
         return batches, failures[0] if failures else None
 
     def _rows(self, columns: Columns, reading: RangeReader) -> pa.RecordBatch:
-        """Return messages as rows: with the fields of JSON values, or an error for each value that does not fit."""
+        """Return messages as rows. Rows of a topic with a schema have the fields of their JSON values, or an error."""
         partition = reading.topic_partition
         fields = self._fields.get(partition.topic)
         if fields is None:

@@ -35,7 +35,7 @@ __all__ = ["BatchReader", "BoundedStreamReader", "StreamReader"]
 
 
 class _Reader(PortablePickle):
-    """The part of both readers that runs on workers."""
+    """The base class of both readers. It has the method that runs on workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

@@ -75,7 +75,7 @@ class SideRow:
 
     @property
     def loss(self) -> Loss:
-        """The loss that a row of ``_losses`` records."""
+        """This row as a loss."""
         end = self.end_offset if self.end_offset > self.offset else None
         return Loss(self.topic_partition, self.offset, end, self.incarnation, self.reason)
 
@@ -176,7 +176,7 @@ def read_rows(archive: str, table: str) -> list[SideRow]:
 
 def file_system(archive: str) -> tuple[FileSystem, str]:
     """
-    Return Arrow's file system of a URI, and the path there. This writes nothing, so it is also a check of the URI.
+    Return Arrow's file system for a URI, and the path in that file system. Nothing is written.
 
     Raises:
         ConfigError: Arrow does not know the file system, or lacks a library for it.
@@ -227,7 +227,7 @@ class Quarantine:
         self._waiting_bytes += len(row.raw or b"")
 
     def flush(self) -> None:
-        """Write the rows that wait. The task must not end before this is done."""
+        """Write the collected rows. Call this before the task ends."""
         if self._waiting:
             write_rows(self._archive, QUARANTINE, self._waiting)
             self._waiting, self._waiting_bytes = [], 0

@@ -59,7 +59,7 @@ _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
 _OF_THE_CALL = "An error occurred while calling "
 _CAUSED_BY = "Caused by: "
-#: What the source's pickles raise on a worker without this package (``portable_pickle``).
+#: What the source's pickles raise on a worker without this package (``spark_calls``).
 _NO_PACKAGE = re.compile(r"RuntimeError: (the Spark worker on .+)")
 _NO_PROGRAM = re.compile(r'(?:\((\S+) executor \S+\).*)?Cannot run program "([^"]+)"')
 _FULL = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large|not enough space on the disk)")
