@@ -150,8 +150,8 @@ def spark() -> None:
     type=click.Choice(["fail", "skip", "quarantine"]),
     default="fail",
     show_default=True,
-    help="What to do with damaged messages: end the archiving of their topic; record their offsets in _quarantine; or"
-    " their bytes, too.",
+    help="What to do with damaged messages, and values that do not fit --schema: end the archiving of their topic;"
+    " record their offsets in _quarantine; or their bytes, too.",
 )
 @click.option(
     "--only-run",
