@@ -8,7 +8,7 @@ in ``_ms``, names of sizes in ``_bytes``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
@@ -40,6 +40,9 @@ CLIENT_ID = "kiel-groups"
 #: The names of groups and topics in Kafka 0.8; both become names of znodes.
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_TOPIC = 255
+
+#: How long a tool waits for a connection to a broker, at least, in milliseconds.
+_LEAST_CONNECT_MS = 2_000
 
 _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
@@ -189,6 +192,19 @@ class BrokerConfig:
             max_backoff_ms=self.max_backoff_ms,
             metadata_max_age_ms=self.metadata_max_age_ms,
         )
+
+    @classmethod
+    def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
+        """
+        Return the settings of a tool that waits for the brokers for ``limit_s`` seconds in all.
+
+        Each of the hosts may use its share of four fifths of that time to accept a connection and to answer a metadata
+        request, and two seconds at least. A broker may pause for some seconds: a tool that knows only this broker has
+        no reason to give up earlier.
+        """
+        limit_ms = max(1, round(limit_s * 1000))
+        share_ms = max(_LEAST_CONNECT_MS, limit_ms * 4 // 5 // len(hosts))
+        return cls(hosts=tuple(hosts), connect_timeout_ms=min(share_ms, limit_ms), request_timeout_ms=limit_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
