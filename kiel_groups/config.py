@@ -41,9 +41,6 @@ CLIENT_ID = "kiel-groups"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_TOPIC = 255
 
-#: How long a tool waits for a connection to a broker, at least, in milliseconds.
-_LEAST_CONNECT_MS = 2_000
-
 _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
 
@@ -203,8 +200,8 @@ class BrokerConfig:
         no reason to give up earlier.
         """
         limit_ms = max(1, round(limit_s * 1000))
-        share_ms = max(_LEAST_CONNECT_MS, limit_ms * 4 // 5 // len(hosts))
-        return cls(hosts=tuple(hosts), connect_timeout_ms=min(share_ms, limit_ms), request_timeout_ms=limit_ms)
+        connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
+        return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

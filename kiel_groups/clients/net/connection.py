@@ -484,7 +484,8 @@ class Connection:
         except TimeoutError:
             # After a stall of this process, the loop reads an answer that came in time just before it ends the wait.
             if isinstance(outcome, asyncio.Future) and outcome.done() and not outcome.cancelled():
-                return outcome.result()
+                answer: T = outcome.result()
+                return answer
             name = type(request).__name__
             done, what = "answered", f"no answer to a {name}"
             if not request.expects_response:
