@@ -88,7 +88,7 @@ def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
         writer, reader = backend.client(), elsewhere.client()
         writer.create("/lag", b"0", ephemeral=True)
         elsewhere.wait(lambda: reader.exists("/lag"), "the follower has it")
-        healed.lag(1, 1.5)
+        healed.lag(1, 0.5)
         writer.set("/lag", b"1")
         assert reader.get("/lag")[0] == b"0"
         assert reader.sync("/lag") == "/lag"
