@@ -17,6 +17,7 @@ from kiel_groups.cli.parameters.options import (
     coordination_option,
     debounce_options,
     json_option,
+    log_format_option,
     quiet_option,
     token_file_option,
     verbose_option,
@@ -103,6 +104,7 @@ def workers() -> None:
 )
 @debounce_options
 @quiet_option
+@log_format_option
 @verbose_option
 @click.pass_obj
 def run(
@@ -132,8 +134,8 @@ def run(
     If a connector or a task does not stop, the worker ends without it, with status 1.
     """
     from kiel_groups.cli.terminal.messages import show_logs
+    from kiel_groups.rest.settings import RestSettings
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
-    from kiel_groups.workers.rest.rest_settings import RestSettings
 
     settings = WorkerSettings(
         group=group,
