@@ -100,7 +100,7 @@ async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique
             client.set(f"{layout.topic_offsets(topic)}/4", b"many")
             outcome = await run_beside_members(cluster_39, "describe", name, "--check")
             assert (outcome.returncode, outcome.stderr) == (1, "")
-            wrong = outcome.stdout.split("\n\n")[1]
+            wrong = " ".join(outcome.stdout.split("\n\n")[1].split())
             assert f"{name}_java-1-abcdef01 (under {layout.ids})" in wrong
             assert f"owned by {name}_gone-1-99, which is no longer a member: {topic}:3" in wrong
             assert f"{layout.topic_offsets(topic)}/4: a decimal offset was expected, found 'many'" in wrong

@@ -53,8 +53,8 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
         raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it")
     settings = effective_settings(view)
     show_result(settings_document(group, settings), settings_tables(settings), as_json=as_json)
-    for text in view.unreadable:
-        lines.say("warning", text)
+    for each in view.unreadable:
+        lines.say("warning", each.text)
     if view.dynamic_config is None:
         why = f": {view.refused}" if view.refused else ""
         lines.say("warning", f"the leader refuses the group's config, and follows the last valid one{why}")

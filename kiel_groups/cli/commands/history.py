@@ -24,17 +24,18 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
     them whole.
     """
     from kiel_groups.cli.terminal import rendering
+    from kiel_groups.group.znodes.layout import GroupLayout
     from kiel_groups.ops.views.documents import history_document
     from kiel_groups.ops.views.report import history_table
     from kiel_groups.ops.views.znodes import view_group
-    from kiel_groups.ops.zookeeper_reader import group_session, read_history, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, read_tree, refuse_programs
 
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
-        view = view_group(group, read_history(client, group))
+        view = view_group(group, read_tree(client, GroupLayout(group).history))
     entries = view.history[:limit]
-    for text in view.unreadable:
-        lines.say("warning", text)
+    for each in view.unreadable:
+        lines.say("warning", each.text)
     if as_json or entries:
         # A terminal wraps a long cause. In a file or a pipe, each plan is one line, of at most 160 characters.
         table = history_table(entries) if rendering.console().is_terminal else history_table(entries, 80)

@@ -108,7 +108,7 @@ def lag(
         with closing(reader.follow(*names)) as loads:
             loaded = presenter.sample(loads, window_s)
     else:
-        loaded = reader.load(names[0]) if len(names) == 1 else reader.load_all(with_lag=True, groups=names)
+        loaded = reader.load_all(with_lag=True, groups=names)
     presenter.show(loaded)
     is_well = presenter.has_good_trends(loaded, most) if window_s is not None else _is_within(loaded, most or 0)
     return FAILED if loaded.problems or (most is not None and not is_well) else DONE

@@ -35,8 +35,8 @@ def members(lines: Lines, *, group: str, cluster: ClusterAddress, as_json: bool)
     (view,) = loaded.groups
     if view.closed:
         lines.say("warning", f"an ACL denies reading parts of group {group}: {some(view.closed)}")
-    for text in view.unreadable:
-        lines.say("warning", text)
+    for each in view.unreadable:
+        lines.say("warning", each.text)
     document = members_document(view)
     show_result(document, *members_report(document, cluster.place, loaded.seen_ms), as_json=as_json)
     return DONE

@@ -47,14 +47,18 @@ def verify(
     Check that a group works.
 
     A group works if a live member owns each partition once, as planned, and if offsets move where there is lag. If all
-    is well, the command prints one line. Otherwise, it prints a line for each problem, with its cause and a remedy, and
+    is well, the command prints one line. Otherwise, it prints each problem with its kind, its cause and a remedy, and
     exits with 1. It changes nothing. While the group rebalances, it waits.
 
     The command ends before the window does if no partition has lag, or if all partitions with lag commit.
     """
+    from rich.text import Text
+
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import finding_document
+    from kiel_groups.ops.views.report import Sentences, finding_rows
     from kiel_groups.ops.views.verification import Verification
+    from kiel_groups.wording import counted
 
     verification = Verification(round(window_s * 1000))
     view = _look(lines, cluster, group, verification, window_s=window_s, timeout_s=timeout_s)
@@ -72,9 +76,12 @@ def verify(
             }
         )
     elif findings:
-        show(*(f"{each.kind}: {each.text}{f' → {each.remedy}' if each.remedy else ''}" for each in findings))
+        show(Sentences(finding_rows(findings, lambda each: Text(each.kind, "bold red"))))
     else:
-        show(_praise(view, has_moved=window_s > 0))
+        owned = f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned"
+        offsets = "; no offset is stuck" if window_s > 0 and view.members else ""
+        live = counted(view.size, "live member")
+        show(f"group {view.group} is well: {view.state}, with {live}; {owned}{offsets}")
     return FAILED if findings else DONE
 
 
@@ -100,11 +107,3 @@ def _look(
             if passed_s >= timeout_s and not verification.is_settled:
                 return view
             wait(passed_s + min(_PAUSE_S, max(window_s, timeout_s) / 4))
-
-
-def _praise(view: GroupView, *, has_moved: bool) -> str:
-    from kiel_groups.wording import counted
-
-    owned = f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned"
-    offsets = "; no offset is stuck" if has_moved and view.members else ""
-    return f"group {view.group} is well: {view.state}, with {counted(view.size, 'live member')}; {owned}{offsets}"

@@ -162,10 +162,11 @@ def _change(
 
 
 def _plan(client: Client, group: str) -> PlanView:
+    from kiel_groups.group.znodes.layout import GroupLayout
     from kiel_groups.ops.views.load_view import view_plan
-    from kiel_groups.ops.zookeeper_reader import list_members, read_assignments
+    from kiel_groups.ops.zookeeper_reader import list_members, read_tree
 
-    return view_plan(group, read_assignments(client, group), list_members(client, group))
+    return view_plan(group, read_tree(client, GroupLayout(group).group_state), list_members(client, group))
 
 
 def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:

@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 
-#: The width for files and pipes: nothing is cut or wrapped there.
-_UNBOUNDED = 100_000
+#: The width for files and pipes: tables, facts and results are whole there, and sentences about problems wrap.
+_UNBOUNDED, _SENTENCE = 100_000, 80
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -118,7 +118,10 @@ def rendered(*things: RenderableType) -> list[str]:
     for thing in things:
         thing = _with_commands(thing, complete)
         text = StringIO()
-        console(text).print(thing)
+        output = console(text)
+        # ``Sentences`` has this attribute. For a file, it does not divide a long word, such as a path.
+        is_prose = output.width == _UNBOUNDED and getattr(thing, "wraps", False)
+        output.print(thing, width=_SENTENCE if is_prose else None, overflow="ignore" if is_prose else None)
         # Rich pads lines to the width of a table, and puts empty lines above and below it: one is enough between two.
         new = [line.rstrip() for line in text.getvalue().splitlines()]
         lines += new[1:] if lines[-1:] == [""] == new[:1] and len(new) > 1 else new
@@ -126,15 +129,13 @@ def rendered(*things: RenderableType) -> list[str]:
 
 
 def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> RenderableType:
-    """Return a text or a table with commands that a shell can run; see ``Lines``."""
+    """Return a text or ``Sentences`` with commands that a shell can run; see ``Lines``."""
     if isinstance(thing, str):
         return complete(thing)
     if isinstance(thing, Text) and (completed := complete(thing.plain)) != thing.plain:
         return Text(completed, style=thing.style, overflow=thing.overflow)
-    if isinstance(thing, Table):
-        for column in thing.columns:
-            column._cells = [_with_commands(cell, complete) for cell in column._cells]
-    return thing
+    changed: Callable[[Callable[[str], str]], RenderableType] | None = getattr(thing, "changed", None)
+    return thing if changed is None else changed(complete)
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:

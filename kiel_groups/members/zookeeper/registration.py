@@ -96,16 +96,17 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
     Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error.
+    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error, but
+    a warning if nothing shows that it is the same one.
 
     Raises:
         ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
         SessionLostError: The session is over.
     """
     try:
-        theirs = ClusterIdentity(cluster.addresses_by_id)
+        theirs = cluster.known_identity
         brokers = await _registrations(session, theirs.brokers)
-        if not theirs.brokers or theirs.addresses & ClusterIdentity.registered(brokers).addresses:
+        if theirs.addresses & ClusterIdentity.registered(brokers).addresses:
             return
         numbers = map(whole_number, await session.children(BROKER_IDS) or [])
         brokers = await _registrations(session, [number for number in numbers if number is not None])
@@ -123,6 +124,8 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     except KielGroupsError as error:
         log.info("not known whether brokers and ZooKeeper are of one cluster: %s", error)
         return
+    if doubt := ours.doubt(theirs):
+        log.warning("not known whether brokers and ZooKeeper are of one cluster, so compare their addresses: %s", doubt)
     if difference := ours.difference(theirs):
         raise ConfigError(
             f"the brokers are of another cluster than ZooKeeper's: they name {some(sorted(theirs.addresses))}, and"

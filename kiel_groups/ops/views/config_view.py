@@ -283,7 +283,7 @@ def _of_leader(view: GroupView) -> Iterator[Setting]:
         value: Any = config.overrides.get(name)
         source = "config" if value is not None else own
         if value is None and name == "allocator":
-            value = view.group_state.allocator if view.group_state is not None and view.leader is not None else None
+            value = view.allocator or None
         elif value is None and leader is not None:
             value = leader.settings.get(name, _DEFAULTS[name])
             source = "the leader" if name in leader.settings else "default"

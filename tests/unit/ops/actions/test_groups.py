@@ -77,7 +77,7 @@ def plan_of(tree: Tree) -> GroupDeletion:
     return deletion_of_znodes("g", znodes_of(tree))
 
 
-def join(tree: Tree, member: str = "g_host-3-cccc") -> None:
+def join(tree: Tree, member: str = "g_host-1700000000003-cccc") -> None:
     """Register a member of this package, which creates missing folders."""
     for folder in ("/kiel-groups/g", "/kiel-groups/g/members", "/consumers/g", "/consumers/g/ids"):
         if folder not in tree.znodes:
