@@ -56,7 +56,9 @@ class Change(NamedTuple):
 
 
 CHANGES = {
-    "create": Change(CREATE_TOPICS, lambda session: create_topic(session, "t", 2, 1), "created", {"a": 1}, {"t": 2}),
+    "create": Change(
+        CREATE_TOPICS, lambda session: create_topic(session, "t", 2, 1, {}), "created", {"a": 1}, {"t": 2}
+    ),
     "grow": Change(CREATE_PARTITIONS, lambda session: grow_topic(session, "t", 3), "grown", {"t": 2}, {"t": 3}),
     "delete": Change(DELETE_TOPICS, lambda session: delete_topic(session, "t"), "deleted", {"t": 2}, {"a": 1}),
 }
@@ -236,9 +238,12 @@ async def test_a_broker_that_leaves_the_cluster_is_not_waited_for(change: Change
 async def test_impossible_changes_cost_no_request() -> None:
     """What the metadata rules out is an error before the controller is asked."""
     impossible: list[tuple[Callable[[BrokerSession], Awaitable[None]], str]] = [
-        (lambda session: create_topic(session, "t", 1, 1), "topic 't' exists already"),
-        (lambda session: create_topic(session, "u", 1, 2), "replication: 2 given; expected 1 to 1"),
-        (lambda session: create_topic(session, "u", 0, 1), "partitions: 0 given for topic 'u'; expected at least 1"),
+        (lambda session: create_topic(session, "t", 1, 1, {}), "topic 't' exists already"),
+        (lambda session: create_topic(session, "u", 1, 2, {}), "replication: 2 given; expected 1 to 1"),
+        (
+            lambda session: create_topic(session, "u", 0, 1, {}),
+            "partitions: 0 given for topic 'u'; expected at least 1",
+        ),
         (lambda session: grow_topic(session, "tt", 3), r"topic 'tt' does not exist .*\(did you mean 't'\?\)"),
         (lambda session: grow_topic(session, "t", 2), "has 2 partitions already; --partitions 2 given, expected more"),
     ]
