@@ -13,7 +13,7 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.config import HostPort
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
-from kiel_groups.group.member_events import GroupRequest
+from kiel_groups.group.member_state import GroupRequest
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.brokers.assignment_planner import TopicSource

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError, NoBrokersError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError

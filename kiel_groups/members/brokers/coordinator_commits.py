@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import Commit, StoredOffset
 from kiel_groups.group.seen_topics import SeenTopics

@@ -19,7 +19,7 @@ from kiel_groups.errors import (
     NoBrokersError,
     NoOffsetsError,
 )
-from kiel_groups.group.member_events import CoordinatorCode
+from kiel_groups.group.member_state import CoordinatorCode
 from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.partition_handler import ReadOffsets, StoreAnswer
 from kiel_groups.metrics import Metrics

@@ -17,7 +17,7 @@ from kiel_groups.errors import (
     KielGroupsError,
     NoZooKeeperError,
 )
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundLayout
 from kiel_groups.members.brokers.coordinator import (

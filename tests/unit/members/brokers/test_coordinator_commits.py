@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.errors import BrokerConnectionError, CommitFailedError, SessionLostError
-from kiel_groups.group.member_events import CoordinatorCode
+from kiel_groups.group.member_state import CoordinatorCode
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.wire.group_requests import HeartbeatRequest
 from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1

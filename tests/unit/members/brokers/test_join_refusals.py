@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.coordinator import JoinOffer, refusal
 from kiel_groups.wire.group_requests import GroupProtocol
 from tests.helpers.scripted_coordinator import MemberBench
