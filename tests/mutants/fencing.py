@@ -124,9 +124,9 @@ MUTANTS = (
     ),
     Mutant(
         "a member joins again while its application still hangs",
-        "members/zookeeper/group_member.py",
-        "if self._member_session is not None and self._member_session.stalled:",
-        "if self._member_session is None:",
+        "members/zookeeper/group_session.py",
+        "if self.current is not None and self.current.stalled:",
+        "if self.current is not None and not self.current:",
         "tests/integration/test_group_watchdog.py::test_an_application_hangs_with_a_record_in_flight",
     ),
     Mutant(

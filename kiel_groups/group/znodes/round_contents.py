@@ -12,7 +12,6 @@ import binascii
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from kiel_groups.errors import GroupConfigError, ProtocolError
@@ -50,7 +49,7 @@ JOINING: PublicationState = "joining"
 class RoundLayout(GroupLayout):
     """The paths of a group of programs, which Kafka's own tools do not see."""
 
-    @cached_property
+    @property
     def parents(self) -> tuple[str, ...]:
         """The paths of the persistent znodes that must exist before a member registers, parents first."""
         return (ROOT, self.root, self.members, self.election)

@@ -31,7 +31,6 @@ from kiel_groups.members.zookeeper.registration import SubscriptionRegistration,
 from kiel_groups.model import TopicPartition
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
-from kiel_groups.zookeeper.watchdog import caught_up
 
 __all__ = [
     "MemberRole",
@@ -144,14 +143,13 @@ class GroupMember:
         on_failure: Callable[[KielGroupsError], None],
         cluster: ClusterMetadata | None = None,
     ) -> None:
-        self._process = process
         self._config = process.config
         self._handler = handler
         self._subscription = subscription
         self._allocator = allocator
         self._cluster = cluster
-        self._kind = RoleKind("delivery is paused", GroupLayout, self._admit, self._new_role)
-        self._supervisor = SessionSupervisor(process, self._join, on_failure)
+        kind = RoleKind("delivery is paused", GroupLayout, self._admit, self._new_role)
+        self._supervisor = SessionSupervisor(process, kind, on_failure, self._joined)
 
     async def start(self) -> None:
         """
@@ -175,15 +173,8 @@ class GroupMember:
         member = MemberContext.of(context, self._handler, self._subscription.offsets)
         return MemberRole(member, self._subscription, self._allocator)
 
-    async def _join(self, by_s: float) -> GroupSession[MemberRole]:
-        if self._member_session is not None and self._member_session.stalled:
-            await caught_up(self._handler.in_progress, self._handler.in_progress())
-            # The time that the application took does not count against the connect timeout.
-            by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
-        member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
-        await member_session.join(by_s)
+    def _joined(self, member_session: GroupSession[MemberRole]) -> None:
         self._handler.gate_changed(member_session.session.gate)
-        return member_session
 
     @property
     def _member_session(self) -> GroupSession[MemberRole] | None:
@@ -192,11 +183,11 @@ class GroupMember:
     @property
     def member_id(self) -> str | None:
         """The member id of the current session, which changes with each session. None before the first join."""
-        return self._member_session.member_id if self._member_session else None
+        return self._supervisor.member_id
 
     @property
     def leads(self) -> bool:
-        return self._member_session is not None and self._member_session.leads
+        return self._supervisor.leads
 
     @property
     def settled(self) -> bool:

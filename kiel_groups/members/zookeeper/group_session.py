@@ -29,7 +29,7 @@ from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.zookeeper.heartbeat import Heartbeat
 from kiel_groups.zookeeper.session import Session, SessionEvent
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet, cancelled_by
-from kiel_groups.zookeeper.watchdog import Watchdog
+from kiel_groups.zookeeper.watchdog import Watchdog, caught_up
 
 __all__ = [
     "RoleKind",
@@ -498,23 +498,27 @@ class SessionSupervisor(Generic[RoleT]):
 
     Args:
         process: The process; its ``connect_timeout_ms`` is how long a session may take to join.
-        begin: Creates a session that joins the group by the given time on the event loop's clock.
+        kind: The kind of role that the process has on its sessions.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
+        joined: Called with each session that has joined the group.
     """
 
     def __init__(
         self,
         process: ProcessContext,
-        begin: Callable[[float], Awaitable[GroupSession[RoleT]]],
+        kind: RoleKind[RoleT],
         on_failure: Callable[[KielGroupsError], None],
+        joined: Callable[[GroupSession[RoleT]], None] = lambda session: None,
     ) -> None:
+        self._process = process
+        self._kind = kind
+        self._joined = joined
         self._group = process.config.group
         self._first_pause_s = process.config.retry_backoff_ms / 1000
         self._limit_s = process.zookeeper.connect_timeout_ms / 1000
         self._metrics = process.metrics
         self._runtime = process.runtime
-        self._open_and_join = begin
         self._on_failure = on_failure
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
@@ -524,6 +528,16 @@ class SessionSupervisor(Generic[RoleT]):
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._closing: set[asyncio.Future[Any]] = set()
+
+    @property
+    def member_id(self) -> str | None:
+        """The member id of the current session, which changes with each session. None before the first one."""
+        return self.current.member_id if self.current else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the group's leader."""
+        return self.current is not None and self.current.leads
 
     async def start(self) -> None:
         """
@@ -587,6 +601,18 @@ class SessionSupervisor(Generic[RoleT]):
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self._limit_s
+
+    async def _open_and_join(self, by_s: float) -> GroupSession[RoleT]:
+        """Open a session that joins the group by the given time on the event loop's clock."""
+        if self.current is not None and self.current.stalled:
+            role = self.current.role
+            await caught_up(role.in_progress, role.in_progress())
+            # The time that the application took does not count against the connect timeout.
+            by_s = self._due_s()
+        session = GroupSession(self._process, self._kind, first=self.current is None)
+        await session.join(by_s)
+        self._joined(session)
+        return session
 
     async def _start_session(self, by_s: float) -> GroupSession[RoleT]:
         session = await self._open_and_join(by_s)
