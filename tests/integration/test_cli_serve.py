@@ -183,7 +183,7 @@ async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, uniq
         session = candidate.current
         assert session is not None
         await eventually(
-            lambda: session._admitted.role.candidacy._leader_driver._planner._before is not None,
+            lambda: session.role.candidacy._leader_driver._planner._before is not None,
             "it has planned, and published what it needs",
         )
         with zookeeper(cluster_39) as client:

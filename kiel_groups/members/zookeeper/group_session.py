@@ -141,53 +141,6 @@ MOVES: Mapping[SessionPhase, frozenset[SessionPhase]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts(Generic[RoleT]):
-    """The parts of an open session."""
-
-    context: SessionContext
-    role: RoleT
-    heartbeat: Heartbeat
-    watchdog: Watchdog
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process is the group's leader."""
-        return self.role.candidacy is not None and self.role.candidacy.leads
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this process leads and knows of no other member."""
-        return self.role.candidacy is not None and self.role.candidacy.alone
-
-    def recheck(self) -> None:
-        """Read again the candidates and everything else that is watched."""
-        if self.role.candidacy is not None:
-            self.role.candidacy.recheck()
-        self.role.recheck()
-
-    async def restore(self) -> None:
-        """Check the candidates, and restore what an operator has deleted."""
-        if self.role.candidacy is not None:
-            self.role.candidacy.recheck()
-        await self.role.restore()
-
-    def start(self) -> None:
-        """Start the parts that run while the process takes part in the group."""
-        self.heartbeat.start()
-        self.watchdog.start()
-        if self.role.candidacy is not None:
-            self.role.candidacy.enter()
-
-    def end(self) -> None:
-        """Stop all parts, because the session is over."""
-        self.heartbeat.stop()
-        self.watchdog.stop()
-        if self.role.candidacy is not None:
-            self.role.candidacy.end()
-        self.role.end()
-
-
 class GroupSession(Generic[RoleT]):
     """
     One ZooKeeper session in one group.
@@ -216,29 +169,23 @@ class GroupSession(Generic[RoleT]):
         #: Whether the watchdog ended the session: the application may still be processing the same records.
         self.stalled = False
         self.session = Session(process.zookeeper, process.metrics, self._on_session, process.runtime)
-        #: None until the process was admitted.
-        self._parts: _Parts[RoleT] | None = None
+        #: The member id of a process that was admitted; "" before that.
+        self.member_id = ""
+        self._role: RoleT | None = None
+        #: Run while the process takes part in the group.
+        self._threads: tuple[Heartbeat | Watchdog, ...] = ()
         self.over: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     @property
     def role(self) -> RoleT:
         """The role of a process that was admitted."""
-        return self._admitted.role
-
-    @property
-    def member_id(self) -> str:
-        """The member id of a process that was admitted."""
-        return self._admitted.context.member_id
+        assert self._role is not None, "the process was not admitted yet"
+        return self._role
 
     @property
     def leads(self) -> bool:
         """Whether this process is the group's leader."""
-        return self._active and self._admitted.leads
-
-    @property
-    def _admitted(self) -> _Parts[RoleT]:
-        assert self._parts is not None, "the process was not admitted yet"
-        return self._parts
+        return self._active and self.role.candidacy is not None and self.role.candidacy.leads
 
     async def join(self, by_s: float) -> None:
         """
@@ -296,28 +243,25 @@ class GroupSession(Generic[RoleT]):
         # Only now: a process that is refused must leave no znodes in a group.
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
-        self._parts = parts = self._compose()
-        self._step = "the registration"
-        await parts.role.register()
-        self._continue_in(SessionPhase.JOINED)
-        parts.start()
-        self._tasks.start(self._check_regularly(parts))
-        self._step = "what follows the registration"
-        await parts.role.joined()
-
-    def _compose(self) -> _Parts[RoleT]:
         process, context = self._process, self._new_context()
-        role = self._kind.new_role(context)
-        return _Parts(
-            context=context,
-            role=role,
-            heartbeat=Heartbeat(
+        self.member_id = context.member_id
+        self._role = role = self._kind.new_role(context)
+        self._threads = (
+            Heartbeat(
                 self.session, role.proof, process.zookeeper.heartbeat_interval_ms, process.metrics, process.runtime
             ),
-            watchdog=Watchdog(
-                process.config, role.in_progress, role.stalled, self._give_up, process.metrics, process.runtime
-            ),
+            Watchdog(process.config, role.in_progress, role.stalled, self._give_up, process.metrics, process.runtime),
         )
+        self._step = "the registration"
+        await role.register()
+        self._continue_in(SessionPhase.JOINED)
+        for thread in self._threads:
+            thread.start()
+        if role.candidacy is not None:
+            role.candidacy.enter()
+        self._tasks.start(self._check_regularly(context))
+        self._step = "what follows the registration"
+        await role.joined()
 
     def _new_context(self) -> SessionContext:
         """Return the context of the open session, whose id is part of the member id."""
@@ -412,13 +356,19 @@ class GroupSession(Generic[RoleT]):
             # Logged at the level of the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
-            self._admitted.recheck()
+            self._recheck_candidates()
+            self.role.recheck()
 
-    async def _check_regularly(self, parts: _Parts[RoleT]) -> None:
+    def _recheck_candidates(self) -> None:
+        if self.role.candidacy is not None:
+            self.role.candidacy.recheck()
+
+    async def _check_regularly(self, context: SessionContext) -> None:
         """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
-            await asyncio.sleep(parts.context.audit_interval_s())
-            await parts.restore()
+            await asyncio.sleep(context.audit_interval_s())
+            self._recheck_candidates()
+            await self.role.restore()
 
     def fail(self, error: BaseException) -> None:
         """End the session because of an error."""
@@ -436,7 +386,11 @@ class GroupSession(Generic[RoleT]):
         """Shut the gate, stop all parts of the session, and complete ``over``."""
         self.session.gate.shut("membership over")
         if self._active:
-            self._admitted.end()
+            for thread in self._threads:
+                thread.stop()
+            if self.role.candidacy is not None:
+                self.role.candidacy.end()
+            self.role.end()
         self._enter(SessionPhase.ENDED)
         if not self.over.done():
             self.over.set_result(error)
@@ -445,8 +399,8 @@ class GroupSession(Generic[RoleT]):
         """Release what the process owns, then close the session."""
         if self._active:
             self._enter(SessionPhase.LEAVING)
-            parts = self._admitted
-            releasing = asyncio.ensure_future(parts.role.release(alone=parts.is_alone))
+            alone = self.role.candidacy is not None and self.role.candidacy.alone
+            releasing = asyncio.ensure_future(self.role.release(alone=alone))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
