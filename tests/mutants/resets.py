@@ -182,13 +182,6 @@ MUTANTS = (
         "tests/sim/test_kafka_offsets.py",
     ),
     Mutant(
-        "a partition is fetched from its old position although a reset is requested",
-        "group/subscription.py",
-        "self._assigned[partition].requested_reset is None and self.offsets.is_open(partition)",
-        "self.offsets.is_open(partition)",
-        "tests/unit/group/test_subscribed_partitions.py",
-    ),
-    Mutant(
         "a seek counts the records in flight",
         "clients/delivery/owned_records.py",
         "        self.in_flight.stop_counting([partition])\n",

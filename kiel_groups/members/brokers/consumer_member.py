@@ -119,9 +119,7 @@ class ConsumerMember:
             self._hooks,
             on_failure,
         )
-        self._offsets = CoordinatorOffsets(
-            context, self._member, self._tracker, context.timing.find_timeout_ms, topics.seen
-        )
+        self._offsets = CoordinatorOffsets(context, self._member, self._tracker, topics.seen)
         group, metrics = context.group, context.metrics
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets, self._owner_words)
         self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)

@@ -39,7 +39,6 @@ __all__ = [
     "JoinAnswer",
     "SyncAnswer",
     "CoordinatorHeartbeat",
-    "JoinOffer",
     "refusal",
     "BrokerCoordinator",
 ]
@@ -306,14 +305,13 @@ class CoordinatorHeartbeat:
             log.debug("group %s: a heartbeat was answered after its event loop was closed", self._group)
 
 
-class JoinOffer(NamedTuple):
-    """The protocol type and the protocols with which a member joins."""
-
-    protocol_type: str
-    protocols: Sequence[GroupProtocol]
-
-
-def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer: JoinOffer) -> KielGroupsError:
+def refusal(
+    request: GroupRequest,
+    code: int,
+    context: CoordinatedContext,
+    protocol_type: str,
+    protocols: Sequence[GroupProtocol],
+) -> KielGroupsError:
     """
     Return the error of a member that a coordinator refuses.
 
@@ -321,16 +319,17 @@ def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer
         request: The request that was refused.
         code: The coordinator's error code.
         context: The member's settings.
-        offer: The protocols that the member has joined with.
+        protocol_type: The type of the member's program.
+        protocols: The protocols that the member has joined with.
     """
     group, known = context.group.group, error_code(code)
     match code:
         case CoordinatorCode.INCONSISTENT_PROTOCOL:
-            names = ", ".join(protocol.name for protocol in offer.protocols)
-            if offer.protocol_type == PROTOCOL_TYPE:
+            names = ", ".join(protocol.name for protocol in protocols)
+            if protocol_type == PROTOCOL_TYPE:
                 others, advice = "are no consumers", "Give all members the same partition_allocator"
             else:
-                others = f"are of another type than {offer.protocol_type!r}"
+                others = f"are of another type than {protocol_type!r}"
                 advice = "Give the programs of all members a protocol in common"
             return GroupConfigError(
                 f"group {group}: the coordinator refuses this member ({known}): it offers {names}, and the members of"
@@ -376,7 +375,7 @@ class BrokerCoordinator:
         self._group = context.group.group
         self._hooks = hooks
         #: The protocols of the last join.
-        self._offer = JoinOffer("", ())
+        self._offered: Sequence[GroupProtocol] = ()
         #: The join or the sync under way, or the reading by the hooks before a join.
         self._sending: asyncio.Future[Any] | None = None
         self._heartbeat = CoordinatorHeartbeat(context, report)
@@ -402,8 +401,7 @@ class BrokerCoordinator:
         timing, type_ = self._context.timing, self._hooks.protocol_type
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
-        offered = tuple(await reading)
-        self._offer = JoinOffer(type_, offered)
+        self._offered = offered = tuple(await reading)
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -509,4 +507,4 @@ class BrokerCoordinator:
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a refused member. It names the brokers' settings that cause the refusal."""
-        return refusal(request, code, self._context, self._offer)
+        return refusal(request, code, self._context, self._hooks.protocol_type, self._offered)

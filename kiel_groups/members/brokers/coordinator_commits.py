@@ -67,17 +67,11 @@ class CoordinatorOffsets:
         context: The member's settings and runtime.
         member: The member, whose generation and id each commit carries.
         tracker: The offsets of the member's partitions.
-        request_timeout_ms: How long the coordinator may take for an answer.
         seen: The incarnations of topics.
     """
 
     def __init__(
-        self,
-        context: CoordinatedContext,
-        member: CoordinatedMember,
-        tracker: OffsetTracker,
-        request_timeout_ms: int,
-        seen: SeenTopics,
+        self, context: CoordinatedContext, member: CoordinatedMember, tracker: OffsetTracker, seen: SeenTopics
     ) -> None:
         self._context = context
         self._group = context.group.group
@@ -86,7 +80,7 @@ class CoordinatorOffsets:
         self._member = member
         self._tracker = tracker
         self._seen = seen
-        self._timeout_s = request_timeout_ms / 1000
+        self._timeout_s = context.timing.find_timeout_ms / 1000
         #: A join waits for reads under way, and must not be late because of them.
         self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
         #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
