@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "the lease lasts longer than the session timeout",
         "group/lease.py",
-        "return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)",
+        "return last_proof_s + session_timeout_ms / 1000 * LEASE_SHARE",
         "return last_proof_s + session_timeout_ms / 1000 * 1.3",
         "tests/unit/zookeeper/test_lease_renewal.py",
     ),

@@ -107,7 +107,9 @@ MUTANTS = (
     Mutant(
         "a chosen reset is not stored",
         "members/offsets/owned_offsets.py",
-        "                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))\n",
+        '                written = await self._own_store.commit({partition: commit}, "")\n'
+        "                self._settle({partition: commit}, written)\n",
+        "                written = Written({partition: StoredOffset(*commit)}, {})\n"
         "                self._tracker.stored(partition, commit.offset, commit.version)\n",
         "tests/sim/test_resets.py",
     ),

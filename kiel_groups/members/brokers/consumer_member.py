@@ -124,16 +124,11 @@ class ConsumerMember:
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets, self._owner_words)
         self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)
         self._renewed = RenewedTopics(group.group, handler, self._tracker, self._tasks, metrics, topics, self._offsets)
-        self._restarts = RecreatedTopics(
-            group.group,
-            handler,
-            self._tracker,
-            self._tasks,
-            metrics,
-            topics=self._renewed,
-            store=self._offsets,
-            writing=self._owned.writing,
+        renews = self._renewed.unless_recreated
+        restarts = RecreatedTopics(
+            group.group, handler, self._tracker, self._tasks, metrics, renews, self._offsets, self._owned.writing
         )
+        self._renewed.on_recreated = restarts.restart
         starts = StartPositions(group, handler, self._offsets, metrics, topics)
         self._hooks.attach(starts, self._starts, self._owned, self._renewed)
         self._loop = home_loop()
@@ -156,7 +151,6 @@ class ConsumerMember:
         self._watch()
         self._tasks.start(self._follow_topics())
         self._tasks.start(self._refresh_offsets())
-        self._tasks.start(self._restarts.run())
         self._tasks.start(self._renewed.look_regularly(self._context.timing.metadata_max_age_ms / 1000))
         if self._subscription.topics:
             await self._join()

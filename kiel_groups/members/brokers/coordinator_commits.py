@@ -115,18 +115,6 @@ class CoordinatorOffsets:
         self._tracker.answered(sent, stored)
         return Written(stored, {})
 
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """
-        Store the positions that resets chose; raises as ``commit``.
-
-        Raises:
-            CommitFailedError: Also if the coordinator refuses a position. The reset is tried again after a pause.
-        """
-        written = await self.commit(commits, "")
-        if refused := sorted(commits.keys() - written.stored.keys()):
-            raise CommitFailedError(f"group {self._group}: the coordinator refuses to store {some(refused)}")
-        return written
-
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
         return {}

@@ -34,9 +34,7 @@ _PAUSES_S = (0.0, 1.0, 4.0)
 
 class RenewedTopics:
     """
-    Notices that topics of a member's partitions were created again, for ``RecreatedTopics``.
-
-    It is the ``Recreations`` of a group that brokers coordinate.
+    Notices that topics of a member's partitions were created again, and calls ``on_recreated`` with each one.
 
     Args:
         group: The group's name.
@@ -63,7 +61,8 @@ class RenewedTopics:
         self.tracker = tracker
         self.tasks = tasks
         self.metrics = metrics
-        self.recreations: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        #: Called with a topic and the number of its new incarnation; see ``RecreatedTopics.restart``.
+        self.on_recreated: Callable[[str, int], None] = lambda topic, number: None
         self._topics = topics
         self._seen = topics.seen
         self._offsets = offsets
@@ -94,7 +93,7 @@ class RenewedTopics:
             outdated[0],
             0 if state is None else state.position,
         )
-        self.recreations.put_nowait((topic, number))
+        self.on_recreated(topic, number)
 
     def unless_recreated(self, topic: str) -> Callable[[Any, Any], Any]:
         """Return a function that drops all writes as soon as a newer incarnation of the topic is known."""

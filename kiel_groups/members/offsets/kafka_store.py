@@ -131,10 +131,6 @@ class KafkaStore:
         self._tracker.answered(known, stored)
         return Written(stored, {})
 
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; as ``commit``."""
-        return await self.commit(commits, "")
-
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """
         Return nothing: an offset of another writer is not followed while the partition is owned.

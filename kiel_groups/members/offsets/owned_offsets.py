@@ -97,11 +97,16 @@ class OffsetStore(Protocol):
             SessionLostError: The membership is over; no further offset was stored.
         """
 
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; as ``commit`` otherwise."""
-
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Read the stored offsets of owned partitions, to find offsets of other writers."""
+
+
+class OwnOffsetStore(OffsetStore, Protocol):
+    """
+    A store whose offsets the member writes itself.
+
+    Positions that a reset or a new log chose go there: the next owner might choose others if it did not find them.
+    """
 
     async def store_starts(
         self,
@@ -156,6 +161,7 @@ class OwnedOffsets:
         metrics: Counts the stored and the adopted offsets.
         store: The store of the group.
         owner_of: Returns the words that name the owner of a partition that this member does not own.
+        own: Stores the positions that resets chose, if ``store`` leaves its writes to brokers.
     """
 
     def __init__(
@@ -166,12 +172,14 @@ class OwnedOffsets:
         metrics: Metrics,
         store: OffsetStore,
         owner_of: Callable[[TopicPartition], Awaitable[str]],
+        own: OwnOffsetStore | None = None,
     ) -> None:
         self._group = group
         self._handler = handler
         self._tracker = tracker
         self._metrics = metrics
         self._store = store
+        self._own_store = own or store
         self._owner_of = owner_of
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
@@ -257,6 +265,8 @@ class OwnedOffsets:
 
         Raises:
             SessionLostError: The session is over; nothing was stored.
+            CommitFailedError: The store refuses the position, or does not confirm it. The reset is tried again after a
+                pause.
         """
         async with self.writing:
             while self._tracker.reset_applies(partition, reset):
@@ -264,7 +274,13 @@ class OwnedOffsets:
                     return self._tracker.complete_reset(partition)
                 # A later write of a late broker is treated as another writer's.
                 self._tracker.requested({partition: None})
-                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))
+                written = await self._own_store.commit({partition: commit}, "")
+                self._settle({partition: commit}, written)
+                if not (written.stored or written.found) and self._tracker.reset_applies(partition, reset):
+                    raise CommitFailedError(
+                        f"group {self._group}: the position {commit.offset} of {partition}, which a reset chose, was"
+                        " not stored: brokers refuse it as the log says, or have not confirmed it"
+                    )
             return None
 
     def _settle(self, commits: Mapping[TopicPartition, Commit], written: Written) -> Attempt:

@@ -141,10 +141,6 @@ class OffsetZnodes:
             self._metrics.observe("commit", self._runtime.boot_time_s() - started_s)
         return written
 
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; as ``commit``."""
-        return await self.commit(commits, "")
-
     async def put_ordered(
         self, commits: Mapping[TopicPartition, Commit], orders: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, StoredOffset]:
@@ -370,24 +366,6 @@ class BrokerCommits:
         found = foreign | await self.read(wanted)
         self._context.metrics.observe("commit", self._context.runtime.boot_time_s() - started_s)
         return Written({}, found)
-
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """
-        Store the positions that resets chose, by the member itself.
-
-        Otherwise the next owner might choose another position.
-        """
-        return await self._znodes.commit(commits, "")
-
-    async def store_starts(
-        self,
-        topic: str,
-        earliest: Mapping[TopicPartition, int],
-        is_known: Callable[[TopicPartition, StoredOffset], bool],
-        renew: Renew[object],
-    ) -> dict[TopicPartition, StoredOffset]:
-        """Store the starts of new logs, by the member itself; see ``OffsetZnodes.store_starts``."""
-        return await self._znodes.store_starts(topic, earliest, is_known, renew)
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
         """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""

@@ -24,7 +24,7 @@ from kiel_groups.members.drain_alarm import report_slow_drain
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.offset_orders import OffsetOrders
-from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, Starts, owner_words
+from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, OwnOffsetStore, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
 from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
@@ -214,21 +214,23 @@ class MemberOffsets:
         self.znodes = znodes = OffsetZnodes(context, writer, topics)
         self.limit = CloseLimit()
         self.opener: ClaimOpener | KafkaClaimOpener
-        store: OffsetStore
+        own: OwnOffsetStore = znodes
         if tracker.rules.in_kafka:
-            store = kafka = KafkaStore(context, writer, topics, self.limit)
+            own = kafka = KafkaStore(context, writer, topics, self.limit)
             self.opener = opener = KafkaClaimOpener(context, writer, topics, znodes, kafka)
             #: Returns the partitions in which the group may have an offset, in ascending order.
             self.partitions = opener.partitions
         else:
-            store = BrokerCommits(context, znodes, writer, self.limit) if tracker.rules.through_brokers else znodes
             self.opener = ClaimOpener(context, writer, topics, znodes)
             self.partitions = znodes.partitions
-        self.store = store
-        self.owned = OwnedOffsets(group, handler, tracker, metrics, store, partial(owner_words, context))
-        self.recreated_topics = RecreatedTopics(
-            group, handler, tracker, context.tasks, metrics, topics, store, self.owned.writing
+        self.store: OffsetStore = own
+        if tracker.rules.through_brokers:
+            self.store = BrokerCommits(context, znodes, writer, self.limit)
+        self.owned = OwnedOffsets(group, handler, tracker, metrics, self.store, partial(owner_words, context), own)
+        restarts = RecreatedTopics(
+            group, handler, tracker, context.tasks, metrics, topics.unless_recreated, own, self.owned.writing
         )
+        topics.on_recreated = restarts.restart
 
 
 class OwnedPartitions:
@@ -272,7 +274,6 @@ class OwnedPartitions:
         """Start to follow the assignment."""
         # Claims of an earlier session that it never opened.
         self._tracker.end_unopened()
-        self._tasks.start(self.offsets.recreated_topics.run())
         if self._tracker.rules.in_kafka:
             self._tasks.start(self._renew_offsets())
         self._tasks.start(self._follow_assignment())
