@@ -24,7 +24,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
 from kiel_groups.allocators.group_spec import GroupSpec
-from kiel_groups.model import Slot, TopicPartition
+from kiel_groups.model import Slot, TopicPartition, numbers_by_topic
 
 __all__ = ["balance_by_load"]
 
@@ -211,9 +211,6 @@ class _Shares:
         """Return partition ids by topic by member, in ascending order."""
         owned: dict[Slot, dict[str, list[int]]] = {}
         for member in self._carried:
-            topics: dict[str, list[int]] = {}
             pairs = [each for lists in (self._kept, self._moved) for some in lists[member].values() for each in some]
-            for topic, number in sorted(partition for _, partition in pairs):
-                topics.setdefault(topic, []).append(number)
-            owned[member] = topics
+            owned[member] = numbers_by_topic(sorted(partition for _, partition in pairs))
         return owned

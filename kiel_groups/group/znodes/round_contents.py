@@ -21,6 +21,7 @@ from kiel_groups.group.znodes.contents import (
     PublicationState,
     check_version,
     encode_object,
+    named_fields,
     parse_object,
     typed_field,
 )
@@ -142,19 +143,7 @@ class RoundState:
     created_at_ms: int = 0
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "generation": self.generation,
-                "state": self.state,
-                "leader": self.leader,
-                "protocol": self.protocol,
-                "members": list(self.members),
-                "refused": dict(self.refused),
-                "cause": self.cause,
-                "created_at": self.created_at_ms,
-            }
-        )
+        return encode_object({"version": _VERSION, **named_fields(self, created_at_ms="created_at")})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> RoundState:

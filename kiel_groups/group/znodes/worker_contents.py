@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from six import ensure_binary
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, named_fields, parse_object, typed_field
 
 __all__ = [
     "JsonObject",
@@ -194,18 +194,7 @@ class ConfigChange:
     uid: str = ""
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "offset": self.offset,
-                "what": self.what,
-                "connector": self.connector,
-                "worker": self.worker,
-                "when": self.at_ms,
-                "keys": list(self.keys),
-                "uid": self.uid,
-            }
-        )
+        return encode_object({"version": _VERSION, **named_fields(self, at_ms="when")})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> ConfigChange:
@@ -394,16 +383,10 @@ class WorkerInfo:
 
     def encode(self) -> bytes:
         """Return the data of the znode."""
-        fields = {
-            "version": _WORKER_VERSION,
-            "url": self.url,
-            "host": self.host,
-            "pid": self.pid,
-            "session_timeout_ms": self.session_timeout_ms,
-            "started_at": self.started_at_ms,
-        }
-        said = {"token_digest": self.token_digest, "coordination": self.coordination}
-        return encode_object(fields | {name: value for name, value in said.items() if value is not None})
+        found = named_fields(self, started_at_ms="started_at")
+        return encode_object(
+            {"version": _WORKER_VERSION} | {name: value for name, value in found.items() if value is not None}
+        )
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> WorkerInfo:

@@ -13,7 +13,7 @@ from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assig
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.group.seen_topics import SeenTopics
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import TopicPartition, numbers_by_topic
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wording import some
 
@@ -121,7 +121,11 @@ class AssignmentPlanner:
             self._context.metrics.count("allocator_failures")
             raise
         self._context.metrics.observe("allocator", self._context.runtime.boot_time_s() - started_s)
-        return {member: _encoded(assigned.get(member, ())) for member in joined.members}
+        by_topic = {member: numbers_by_topic(assigned.get(member, ())) for member in joined.members}
+        return {
+            member: ConsumerAssignment({topic: tuple(numbers) for topic, numbers in topics.items()}).encode()
+            for member, topics in by_topic.items()
+        }
 
     async def _refresh(self, topics: Sequence[str]) -> None:
         """Ask for the topics' partitions, but only for a part of the session timeout, so that no session expires."""
@@ -212,10 +216,3 @@ class AssignmentPlanner:
             self._lacks_topics.clear()
         else:
             self._lacks_topics.set()
-
-
-def _encoded(partitions: Sequence[TopicPartition]) -> bytes:
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        by_topic.setdefault(topic, []).append(number)
-    return ConsumerAssignment({topic: tuple(numbers) for topic, numbers in by_topic.items()}).encode()
