@@ -11,15 +11,14 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import CommitFailedError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.members.alarms import UnopenedClaims, report_slow_drain
 from kiel_groups.members.brokers.assignment_planner import AssignmentPlanner, TopicSource
 from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.start_positions import Positions, StartPositions
-from kiel_groups.members.drain_alarm import report_slow_drain
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription

@@ -20,13 +20,12 @@ from kiel_groups.group import claims
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
-from kiel_groups.members.drain_alarm import report_slow_drain
+from kiel_groups.members.alarms import UnopenedClaims, report_slow_drain
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.offset_orders import OffsetOrders
 from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, OwnOffsetStore, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
-from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders
 from kiel_groups.metrics import Metrics

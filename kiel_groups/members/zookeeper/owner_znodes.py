@@ -52,13 +52,6 @@ class Ownership(NamedTuple):
     free: frozenset[TopicPartition]
 
 
-class _UnopenedClaims(NamedTuple):
-    """The offsets stored for claims that were never opened, and the claims among them that are gone."""
-
-    stored: dict[TopicPartition, StoredOffset]
-    gone: frozenset[TopicPartition]
-
-
 class OwnerZnodes:
     """Claims and releases partitions for one member on one session."""
 
@@ -181,12 +174,8 @@ class OwnerZnodes:
         committed here. A partition whose offset another writer has changed is released without a commit, and that
         offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
         """
-        unopened = await self._read_unopened(partitions)
-        gone = set(unopened.gone)
-        waiting = {
-            partition: self._release(partition, unopened.stored.get(partition))
-            for partition in sorted(set(partitions) - gone)
-        }
+        unopened, gone = await self._read_unopened(partitions)
+        waiting = {each: self._release(each, unopened.get(each)) for each in sorted(set(partitions) - gone)}
         released: set[TopicPartition] = set()
         seen: dict[TopicPartition, StoredOffset | None] = {}
 
@@ -242,20 +231,23 @@ class OwnerZnodes:
         self._metrics.count("partitions_released", len(released))
         return Releases(released, gone)
 
-    async def _read_unopened(self, partitions: Collection[TopicPartition]) -> _UnopenedClaims:
+    async def _read_unopened(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """
-        Read the offsets of claims that were never opened, and after that the owner znodes of these claims.
+        Return the offsets of claims that were never opened, and the claims among them that are gone.
 
-        A new owner writes the offset before it delivers a record. So if the release still finds the version that was
-        read here, no other member has opened a claim of the partition in between.
+        The owner znodes are read after the offsets. A new owner writes the offset before it delivers a record. So if
+        the release still finds the version that was read here, no other member has opened a claim of the partition in
+        between.
         """
         unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
-            return _UnopenedClaims({}, frozenset())
+            return {}, set()
         await self._writer.prove()
         stored = await self._offsets.read(unopened)
         mine = (await self._read_owners(unopened)).mine
-        return _UnopenedClaims(stored, frozenset(unopened) - mine)
+        return stored, set(unopened) - mine
 
     def _operations(self, partition: TopicPartition, decision: Release) -> tuple[Operation, ...]:
         """Return the operations that store or verify the offset, and delete the owner znode."""

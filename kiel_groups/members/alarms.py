@@ -1,4 +1,4 @@
-"""Report claims whose start position is not known yet, in the log and in metrics."""
+"""Report partitions that cannot be released yet, and claims whose start position is not known yet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,34 @@ from kiel_groups.wording import counted, some
 
 __all__ = [
     "UnopenedClaims",
+    "report_slow_drain",
 ]
 
 log = logging.getLogger(__name__)
+
+
+def report_slow_drain(
+    group: str, partitions: Collection[TopicPartition], seconds: float, handler: PartitionHandler, metrics: Metrics
+) -> None:
+    """
+    Log an error: the application has held up the release of these partitions for ``seconds``; count ``drain_alarms``.
+
+    Hooks run one at a time, so a hook for other partitions may be the cause, too.
+    """
+    metrics.count("drain_alarms")
+    works = handler.in_progress()
+    hooks = [work.hook for work in works if work.hook]
+    is_processing = any(not work.hook and not work.partitions.isdisjoint(partitions) for work in works)
+    log.error(
+        "group %s: cannot release %s, first %s, for %.0f s now: %s; other members wait for them",
+        group,
+        counted(partitions, "partition"),
+        min(partitions),
+        seconds,
+        f"the listener's {hooks[0]} is still running"
+        if hooks and not is_processing
+        else "the application is still processing records",
+    )
 
 
 #: A new topic has leaders within this time, in seconds; a failure before that is not worth a warning.
