@@ -13,18 +13,6 @@ from kiel_groups.allocators.round_robin import round_robin, round_robin_by_topic
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, Slot, TopicPartition
 
-__all__ = [
-    "AllocationOutcome",
-    "GroupAllocatorBase",
-    "NO_SUBSCRIBER",
-    "allocator_name",
-    "kind_of",
-    "raised",
-    "run_allocator",
-    "validate",
-]
-
-
 _SHAPE = "{member: {topic: [partition ids]}}"
 _NAMED = 5
 

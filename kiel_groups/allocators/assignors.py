@@ -23,24 +23,6 @@ from kiel_groups.config import check_capacity
 from kiel_groups.errors import AllocatorError, ConfigError
 from kiel_groups.model import TopicPartition, numbers_by_topic
 
-__all__ = [
-    "Assignor",
-    "AssignorMember",
-    "AssignorOutcome",
-    "ReportingAssignor",
-    "run_assignor",
-    "range_assignor",
-    "roundrobin_assignor",
-    "AllocatorAssignor",
-    "encode_member",
-    "parse_member",
-    "ASSIGNORS",
-    "AssignorChoice",
-    "assignors_of",
-    "with_capacity",
-]
-
-
 _SHAPE = "{member: [TopicPartition]}"
 
 

@@ -26,8 +26,6 @@ from typing import TypeAlias
 from kiel_groups.allocators.group_spec import GroupSpec
 from kiel_groups.model import Slot, TopicPartition, numbers_by_topic
 
-__all__ = ["balance_by_load"]
-
 #: Loads are integers, in parts of the heaviest load: sums of integers do not depend on the order, sums of floats do.
 _PARTS = 2**40
 

@@ -10,8 +10,6 @@ from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = ["RackAware", "rack_aware"]
-
 
 class RackAware(GroupAllocatorBase):
     """

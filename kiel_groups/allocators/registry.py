@@ -20,15 +20,6 @@ from kiel_groups.allocators.sticky import sticky
 from kiel_groups.allocators.weighted import lag_aware, weighted
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "ALLOCATORS",
-    "ENTRY_POINTS",
-    "allocator_of",
-    "installed_allocators",
-    "look_up",
-    "named_allocator",
-]
-
 #: The group of entry points by which packages offer allocators.
 ENTRY_POINTS = "kiel_groups.allocators"
 

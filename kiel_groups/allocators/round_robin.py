@@ -7,8 +7,6 @@ from itertools import cycle
 
 from kiel_groups.model import TopicPartition, numbers_by_topic
 
-__all__ = ["round_robin", "round_robin_by_topic"]
-
 
 def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     """

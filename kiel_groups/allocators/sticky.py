@@ -13,13 +13,6 @@ from kiel_groups.allocators.by_load import balance_by_load
 from kiel_groups.allocators.group_spec import Allocated, GroupSpec, Pool
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = [
-    "fewest_moves",
-    "Sticky",
-    "sticky",
-]
-
-
 # Reduce the moves of an allocation that is as equal as possible, with the cycle-canceling algorithm for min-cost flows.
 #
 # The allocation is a flow of one unit for each partition, from the partition to its owner. A unit costs 1 if its

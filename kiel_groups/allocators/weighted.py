@@ -11,8 +11,6 @@ from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import TopicPartition
 
-__all__ = ["LagAware", "Weighted", "lag_aware", "loads_of", "weighted"]
-
 #: The least excess of a member's backlog over the mean that moves partitions, in messages.
 LEAST_EXCESS = 10_000
 

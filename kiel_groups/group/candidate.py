@@ -17,28 +17,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-__all__ = [
-    "Candidate",
-    "ElectionPhase",
-    "MOVES",
-    "Event",
-    "Effect",
-    "EnterElection",
-    "Created",
-    "Candidates",
-    "PredecessorGone",
-    "Resumed",
-    "SessionEnded",
-    "CreateCandidate",
-    "ReadCandidates",
-    "WatchPredecessor",
-    "BecomeLeader",
-    "ResignLeader",
-    "sequence",
-    "step",
-]
-
-
 #: ZooKeeper pads a sequence number, an int32, to ten digits.
 SEQUENCE_DIGITS = 10
 

@@ -30,35 +30,6 @@ from typing import TypeAlias
 
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "Claims",
-    "MOVES",
-    "Phase",
-    "Event",
-    "Effect",
-    "AssignmentRead",
-    "Subscribed",
-    "Replaced",
-    "OwnerGone",
-    "Claimed",
-    "Contended",
-    "Opened",
-    "Drained",
-    "Released",
-    "ClaimGone",
-    "Leave",
-    "SessionEnded",
-    "Claim",
-    "WatchOwner",
-    "Open",
-    "Deliver",
-    "Drain",
-    "Release",
-    "Lose",
-    "step",
-]
-
-
 Partitions: TypeAlias = frozenset[TopicPartition]
 
 

@@ -12,8 +12,6 @@ from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, topic_path
 from kiel_groups.model import INTERNAL_TOPICS
 from kiel_groups.wording import counted, some
 
-__all__ = ["MOST_TOPICS", "ClusterIdentity"]
-
 _Value = TypeVar("_Value")
 
 #: How many topics that both sides have are compared.

@@ -11,13 +11,6 @@ import json
 import re
 from typing import Any, NamedTuple
 
-__all__ = [
-    "CommitNote",
-    "NotedOffset",
-    "NotedText",
-]
-
-
 _KEY = "kiel-groups"
 
 #: A text, then the note as a JSON object that ends the text.

@@ -10,14 +10,6 @@ from __future__ import annotations
 
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "lease_deadline",
-    "heartbeat_interval_s",
-    "check_heartbeat_interval",
-    "answer_limit_s",
-]
-
-
 #: Shares of the granted session timeout.
 HEARTBEAT_SHARE = 1 / 6
 LARGEST_HEARTBEAT_SHARE = 1 / 3

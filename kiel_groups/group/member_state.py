@@ -24,23 +24,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, auto
 from typing import TypeAlias
 
-__all__ = [
-    "CoordinatorCode",
-    "GroupRequest",
-    "REACTIONS",
-    "Reaction",
-    "reaction_to",
-    "NO_GENERATION",
-    "Effect",
-    "Event",
-    "Holding",
-    "MOVES",
-    "MemberState",
-    "Phase",
-    "step",
-]
-
-
 # What a member makes of the error codes of its group's coordinator, by request: one table.
 #
 # The numbers are Kafka's. ``wire.error_codes`` has the same ones with names and hints for users; the two packages do

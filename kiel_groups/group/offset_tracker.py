@@ -26,11 +26,6 @@ from kiel_groups.group.partition_offsets import (
 from kiel_groups.group.znodes.contents import OrderedOffset
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "CommitRules",
-    "OffsetTracker",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:

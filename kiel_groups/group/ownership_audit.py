@@ -7,13 +7,6 @@ from dataclasses import dataclass
 
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = [
-    "OwnerMismatch",
-    "Alarm",
-    "find_mismatches",
-    "alarms",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnerMismatch:

@@ -13,27 +13,6 @@ from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operati
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = [
-    "MOST_PATH_BYTES",
-    "TOO_MANY",
-    "DRAINED",
-    "limit_claims",
-    "members_by_slot",
-    "absences",
-    "next_end_ms",
-    "Inputs",
-    "Target",
-    "Publication",
-    "allocate",
-    "plan",
-    "fallback_target",
-    "still_fits",
-    "describe_change",
-    "describe_allocator",
-    "NAMED_UNASSIGNED",
-]
-
-
 # Limit how many partitions one session may own.
 #
 # Closing a session writes all its ephemeral paths in one transaction. If that is too large for servers, the ensemble

@@ -15,18 +15,6 @@ from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operati
 from kiel_groups.model import MemberId
 from kiel_groups.wording import some
 
-__all__ = [
-    "Choice",
-    "Opening",
-    "RoundInputs",
-    "choose",
-    "latecomers",
-    "opening",
-    "publication",
-    "round_cause",
-]
-
-
 # The rules of rounds: how the members of a group of programs get their assignments of one generation.
 #
 # Rules

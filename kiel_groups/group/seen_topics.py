@@ -19,13 +19,6 @@ from typing import NamedTuple
 
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "LogSight",
-    "SeenTopics",
-    "Verdict",
-    "judge_logs",
-]
-
 
 @dataclass(slots=True)
 class _SeenTopic:

@@ -15,15 +15,6 @@ from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
-__all__ = [
-    "assignable_partitions",
-    "check_offset",
-    "compiled_pattern",
-    "SubscriptionKind",
-    "SubscriptionState",
-]
-
-
 #: The largest offset of the protocol, an int64.
 _MOST_OFFSET = (1 << 63) - 1
 

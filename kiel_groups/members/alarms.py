@@ -13,11 +13,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "UnopenedClaims",
-    "report_slow_drain",
-]
-
 log = logging.getLogger(__name__)
 
 

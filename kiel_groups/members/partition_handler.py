@@ -12,16 +12,6 @@ from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 
-__all__ = [
-    "Gate",
-    "KafkaOffsets",
-    "LogOffsets",
-    "PartitionHandler",
-    "ReadOffsets",
-    "StoreAnswer",
-    "Work",
-]
-
 
 class Work(NamedTuple):
     """

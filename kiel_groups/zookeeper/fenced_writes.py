@@ -27,15 +27,6 @@ from kiel_groups.group.znodes.transactions import (
 )
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "FencedWriter",
-    "Outcome",
-    "Renew",
-    "Stop",
-    "give_up",
-]
-
-
 Key = TypeVar("Key")
 
 #: Called for an item that ZooKeeper refused; returns the operations to write instead, or None to drop the item.

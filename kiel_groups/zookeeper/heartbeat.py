@@ -21,10 +21,6 @@ from kiel_groups.zookeeper.pending_requests import MOVED, reports_move
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "Heartbeat",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -25,18 +25,6 @@ from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
 
-__all__ = [
-    "Wakeup",
-    "ImmediateHandler",
-    "Connection",
-    "InterruptibleClient",
-    "begin_stop",
-    "connect_limit_s",
-    "observe_connect",
-    "check_hosts",
-    "no_answer",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -27,17 +27,6 @@ from kazoo.protocol.states import ZnodeStat
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
-__all__ = [
-    "MOVED",
-    "answer_of",
-    "first_error",
-    "reports_move",
-    "transaction_of",
-    "PendingRequests",
-    "Request",
-]
-
-
 #: The end of a log line about a server that reports that the session has moved.
 MOVED = "reported that the session has moved to another server"
 

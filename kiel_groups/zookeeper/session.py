@@ -38,15 +38,6 @@ from kiel_groups.zookeeper.kazoo_client import Connection, begin_stop, observe_c
 from kiel_groups.zookeeper.pending_requests import MOVED, PendingRequests, answer_of, reports_move, transaction_of
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = [
-    "SessionClose",
-    "Session",
-    "children_watched",
-    "get_watched",
-    "SessionEvent",
-    "Node",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -21,16 +21,6 @@ from kiel_groups.model import MemberId
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "CloseLimit",
-    "TaskSet",
-    "cancelled_by",
-    "SlowStep",
-    "ProcessContext",
-    "SessionContext",
-    "MemberContext",
-]
-
 log = logging.getLogger(__name__)
 
 

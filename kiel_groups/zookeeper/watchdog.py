@@ -25,11 +25,6 @@ from kiel_groups.members.partition_handler import Work
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = [
-    "Watchdog",
-    "caught_up",
-]
-
 log = logging.getLogger(__name__)
 
 

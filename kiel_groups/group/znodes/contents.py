@@ -14,40 +14,6 @@ from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import MemberId, Slot, TopicPartition, numbers_by_topic
 
-__all__ = [
-    "Snapshot",
-    "Znode",
-    "MemberInfo",
-    "GroupState",
-    "PublicationState",
-    "MemberAssignment",
-    "GroupSettings",
-    "check_version",
-    "make_member_id",
-    "unsigned_hex",
-    "encode_consumer_id",
-    "encode_object",
-    "encode_owner",
-    "encode_offset",
-    "parse_object",
-    "parse_offset",
-    "parse_owner",
-    "parse_preferred_leaders",
-    "parse_replicas",
-    "parse_topic",
-    "SettingDifference",
-    "parse_broker",
-    "parse_broker_rack",
-    "parse_broker_version",
-    "parse_endpoints",
-    "parse_leader",
-    "typed_field",
-    "whole_number",
-    "FirstOffsets",
-    "OrderedOffset",
-    "OrderNotice",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Znode:

@@ -25,25 +25,6 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Operation
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
-__all__ = [
-    "DynamicConfig",
-    "PlanRequest",
-    "Weights",
-    "check_reason",
-    "checked_weights",
-    "encode_weights",
-    "parse_weights",
-    "printed_weights",
-    "LARGEST_LOAD",
-    "LONGEST_REASON",
-    "HistoryEntry",
-    "generation_of",
-    "is_member_id",
-    "record",
-    "MOST_KEPT",
-]
-
-
 # Settings of a group that operators may change while it runs: fields of its ``config`` znode that the leader follows.
 #
 # The same znode has the settings that all members must agree on (see ``contents.GroupSettings``). The dynamic fields

@@ -9,24 +9,6 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import LARGEST_OFFSET, whole_number
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
-__all__ = [
-    "GroupLayout",
-    "BROKER_IDS",
-    "CLUSTER_ID",
-    "TOPICS",
-    "ROOT",
-    "RESTORED",
-    "SPARK_GROUPS",
-    "topic_path",
-    "partition_state_path",
-    "consumer_root",
-    "WorkerLayout",
-    "connector_of",
-    "history_offset_of",
-    "znode_name",
-]
-
-
 # The paths of a group's znodes in ZooKeeper, all relative to the chroot.
 #
 # The znodes under ``/consumers`` and ``/brokers`` are Kafka 0.8's own, byte-compatible, so that its tools see the

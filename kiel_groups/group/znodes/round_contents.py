@@ -28,19 +28,6 @@ from kiel_groups.group.znodes.contents import (
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
 from kiel_groups.model import CONNECT_TYPE, MemberId
 
-__all__ = [
-    "JOINING",
-    "Offer",
-    "OfferedProtocol",
-    "RoundAssignment",
-    "RoundLayout",
-    "RoundMember",
-    "RoundSettings",
-    "RoundState",
-    "program_type",
-    "refusal_by_programs",
-]
-
 _VERSION = 2
 
 #: The state of a round that waits for members to join; the other state is ``DONE``.

@@ -20,24 +20,6 @@ from six import ensure_binary
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, named_fields, parse_object, typed_field
 
-__all__ = [
-    "JsonObject",
-    "ConfigChange",
-    "SourceOffset",
-    "StoredConnector",
-    "StoredStatus",
-    "canonical_json",
-    "changed_keys",
-    "check_texts",
-    "encode_config_offset",
-    "parse_config_offset",
-    "partition_digest",
-    "WorkerInfo",
-    "workers_by_coordination",
-    "workers_by_token",
-]
-
-
 #: A JSON object: the form of a source partition and of a source offset.
 JsonObject: TypeAlias = Mapping[str, Any]
 

@@ -17,11 +17,6 @@ from kiel_groups.model import TopicPartition, numbers_by_topic
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wording import some
 
-__all__ = [
-    "AssignmentPlanner",
-    "TopicSource",
-]
-
 log = logging.getLogger(__name__)
 
 

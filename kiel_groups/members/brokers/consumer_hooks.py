@@ -26,11 +26,6 @@ from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.tasks import TaskSet
 
-__all__ = [
-    "ChosenStarts",
-    "ConsumerHooks",
-]
-
 log = logging.getLogger(__name__)
 
 

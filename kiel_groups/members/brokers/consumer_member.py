@@ -36,11 +36,6 @@ from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
 from kiel_groups.zookeeper.watchdog import Watchdog, caught_up
 
-__all__ = [
-    "owner_words",
-    "ConsumerMember",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -31,18 +31,6 @@ from kiel_groups.wire.group_requests import (
 )
 from kiel_groups.zookeeper.tasks import CloseLimit
 
-__all__ = [
-    "BeatReport",
-    "BeatTarget",
-    "CoordinatorWords",
-    "GroupCoordinator",
-    "JoinAnswer",
-    "SyncAnswer",
-    "CoordinatorHeartbeat",
-    "refusal",
-    "BrokerCoordinator",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -40,10 +40,6 @@ from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import Renew
 
-__all__ = [
-    "CoordinatorOffsets",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -19,11 +19,6 @@ from __future__ import annotations
 
 from kiel_groups.model import GenerationToken
 
-__all__ = [
-    "GenerationGate",
-]
-
-
 #: The share of the session timeout that a lease lasts. The rest is for pauses, and for a coordinator that counts the
 #: session from the arrival of a request, on a clock of its own.
 LEASE_SHARE = 0.5

@@ -15,13 +15,6 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = [
-    "CoordinatedContext",
-    "JoinedGroup",
-    "MemberHooks",
-]
-
-
 T = TypeVar("T")
 
 

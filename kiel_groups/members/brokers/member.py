@@ -43,11 +43,6 @@ from kiel_groups.wire.error_codes import error_code
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
 
-__all__ = [
-    "HeldAssignment",
-    "CoordinatedMember",
-]
-
 log = logging.getLogger(__name__)
 
 

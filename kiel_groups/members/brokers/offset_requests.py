@@ -38,23 +38,6 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, FetchedOffset, OffsetCommitRequestV1, OffsetFetchRequestV1
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "FIRST_READ_PAUSE_S",
-    "LONGEST_READ_PAUSE_S",
-    "NO_GENERATION",
-    "NO_MEMBER",
-    "PASSING",
-    "REPEATED",
-    "Fetched",
-    "fetch_stored",
-    "read_offsets",
-    "report_refused",
-    "FoundOffsets",
-    "StoredInKafka",
-    "check_kafka_offsets",
-    "find_kafka_offsets",
-]
-
 log = logging.getLogger(__name__)
 
 

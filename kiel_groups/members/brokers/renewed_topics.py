@@ -20,11 +20,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.tasks import TaskSet
 
-__all__ = [
-    "RenewedTopics",
-    "warn_of_unknown",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -13,11 +13,6 @@ from kiel_groups.wording import counted
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import SlowStep
 
-__all__ = [
-    "RequestFailures",
-    "reported",
-]
-
 log = logging.getLogger(__name__)
 
 

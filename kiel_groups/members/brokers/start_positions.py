@@ -20,11 +20,6 @@ from kiel_groups.model import GenerationToken, TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Positions",
-    "StartPositions",
-]
-
 log = logging.getLogger(__name__)
 
 

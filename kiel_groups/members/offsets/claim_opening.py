@@ -23,10 +23,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "ClaimOpener",
-]
-
 log = logging.getLogger(__name__)
 
 

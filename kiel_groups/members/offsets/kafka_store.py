@@ -26,14 +26,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
-__all__ = [
-    "KafkaStore",
-    "NewOffset",
-    "StoreOutcome",
-    "StoredNotes",
-    "KafkaClaimOpener",
-]
-
 log = logging.getLogger(__name__)
 
 

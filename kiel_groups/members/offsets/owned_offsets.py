@@ -18,15 +18,6 @@ from kiel_groups.wording import some
 from kiel_groups.zookeeper.fenced_writes import Renew
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "owner_words",
-    "OffsetStore",
-    "Starts",
-    "Written",
-    "Attempt",
-    "OwnedOffsets",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -21,11 +21,6 @@ from kiel_groups.zookeeper.fenced_writes import Renew
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import TaskSet
 
-__all__ = [
-    "TopicIncarnations",
-    "RecreatedTopics",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -17,11 +17,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome, Renew
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
-__all__ = [
-    "OffsetZnodes",
-    "BrokerCommits",
-]
-
 log = logging.getLogger(__name__)
 
 

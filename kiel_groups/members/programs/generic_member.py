@@ -28,12 +28,6 @@ from kiel_groups.metrics import KAFKA_GROUP, MEMBER_METRICS, Metrics
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
-__all__ = [
-    "GenericMember",
-    "member_on_zookeeper",
-]
-
-
 _ZOOKEEPER_SESSION_MS = 10_000
 _SESSION_MS, _HEARTBEAT_MS = 30_000, 3_000
 

@@ -40,13 +40,6 @@ from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.session import Node, get_watched
 from kiel_groups.zookeeper.tasks import SessionContext, SlowStep
 
-__all__ = [
-    "RoundExchange",
-    "JoinedRound",
-    "RoundMembership",
-    "RoundPlanner",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -40,12 +40,6 @@ from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
 
-__all__ = [
-    "RoundRole",
-    "SessionGate",
-    "ZooKeeperCoordinator",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -16,12 +16,6 @@ from kiel_groups.members.zookeeper.registration import refuse_programs
 from kiel_groups.zookeeper.session import Session, get_watched
 from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
 
-__all__ = [
-    "AllocatorProcess",
-    "AllocatorRole",
-    "allocator_kind",
-]
-
 
 def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
     """Return the kind of role that an allocator process has on its sessions."""

@@ -32,11 +32,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
 
-__all__ = [
-    "MemberRole",
-    "GroupMember",
-]
-
 log = logging.getLogger(__name__)
 
 

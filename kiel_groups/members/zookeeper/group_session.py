@@ -31,16 +31,6 @@ from kiel_groups.zookeeper.session import Session, SessionEvent
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet, cancelled_by
 from kiel_groups.zookeeper.watchdog import Watchdog, caught_up
 
-__all__ = [
-    "RoleKind",
-    "SessionRole",
-    "GroupSession",
-    "MOVES",
-    "SessionPhase",
-    "is_fatal",
-    "SessionSupervisor",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -14,14 +14,6 @@ from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation, Refused
 from kiel_groups.zookeeper.tasks import SessionContext
 
-__all__ = [
-    "LeaderDriver",
-    "MakePlan",
-    "PlanMaker",
-    "PlanVoid",
-    "Candidacy",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -23,13 +23,6 @@ from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.zookeeper.session import Session, children_watched
 from kiel_groups.zookeeper.tasks import SessionContext
 
-__all__ = [
-    "ForeignMembers",
-    "ForeignMemberMonitor",
-    "find_foreign_members",
-    "OwnershipMonitor",
-]
-
 log = logging.getLogger(__name__)
 
 

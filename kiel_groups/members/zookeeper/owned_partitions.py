@@ -36,12 +36,6 @@ from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Node, get_watched
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, SessionContext
 
-__all__ = [
-    "RebalanceTimes",
-    "UnsubscribedTopics",
-    "OwnedPartitions",
-]
-
 log = logging.getLogger(__name__)
 
 

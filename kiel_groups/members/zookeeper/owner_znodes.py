@@ -22,14 +22,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Stop
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "OwnerZnodes",
-    "Ownership",
-    "Releases",
-    "PartitionLeaders",
-    "registered_brokers",
-]
-
 log = logging.getLogger(__name__)
 
 
