@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from kiel_groups.allocators.adapter import (
-    allocator_name,
-    kind_of,
-    raised,
-    run_allocator,
-    validate,
-)
+from kiel_groups.allocators.adapter import allocator_name, kind_of, raised, run_allocator, validate
 from kiel_groups.allocators.contiguous_ranges import ranges
 from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec, MemberSpec
 from kiel_groups.allocators.registry import ALLOCATORS, installed_allocators, look_up, named_allocator

@@ -12,26 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionLoss,
-    NoAuthError,
-    NoNodeError,
-    OperationTimeoutError,
-)
+from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, OperationTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.lease import answer_limit_s
-from kiel_groups.group.znodes.transactions import (
-    Answer,
-    Create,
-    Done,
-    Failure,
-    Operation,
-    Refused,
-    Unknown,
-)
+from kiel_groups.group.znodes.transactions import Answer, Create, Done, Failure, Operation, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.zookeeper.kazoo_client import Connection, begin_stop, observe_connect

@@ -10,28 +10,10 @@ from typing import Any, NamedTuple
 
 from kiel_groups.errors import ConfigError, ProtocolError, SessionLostError
 from kiel_groups.group.planner import Publication
-from kiel_groups.group.rounds import (
-    Choice,
-    Opening,
-    RoundInputs,
-    choose,
-    latecomers,
-    opening,
-    publication,
-    round_cause,
-)
+from kiel_groups.group.rounds import Choice, Opening, RoundInputs, choose, latecomers, opening, publication, round_cause
 from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import JOINING, Offer, RoundAssignment, RoundMember, RoundState
-from kiel_groups.group.znodes.transactions import (
-    LARGEST_BYTES,
-    Check,
-    Create,
-    Done,
-    Operation,
-    Put,
-    Unknown,
-    size_of,
-)
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Check, Create, Done, Operation, Put, Unknown, size_of
 from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan, PlanVoid
 from kiel_groups.members.zookeeper.planner import WatchedValues
 from kiel_groups.members.zookeeper.registration import create_registration

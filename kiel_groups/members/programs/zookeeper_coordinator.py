@@ -20,13 +20,7 @@ from kiel_groups.errors import (
 from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundLayout
-from kiel_groups.members.brokers.coordinator import (
-    BeatReport,
-    BeatTarget,
-    CoordinatorWords,
-    JoinAnswer,
-    SyncAnswer,
-)
+from kiel_groups.members.brokers.coordinator import BeatReport, BeatTarget, CoordinatorWords, JoinAnswer, SyncAnswer
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError

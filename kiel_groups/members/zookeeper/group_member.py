@@ -11,12 +11,7 @@ from functools import partial
 from kiel_groups.allocators import Allocator
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, HostPort
-from kiel_groups.errors import (
-    CommitFailedError,
-    CoordinationError,
-    KielGroupsError,
-    SessionLostError,
-)
+from kiel_groups.errors import CommitFailedError, CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout

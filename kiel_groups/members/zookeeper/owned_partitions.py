@@ -10,12 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import (
-    CoordinationError,
-    DuplicateInstanceError,
-    KielGroupsError,
-    ProtocolError,
-)
+from kiel_groups.errors import CoordinationError, DuplicateInstanceError, KielGroupsError, ProtocolError
 from kiel_groups.group import claims
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
