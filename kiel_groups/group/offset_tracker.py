@@ -332,9 +332,7 @@ class OffsetTracker:
         Another writer's offset is adopted (rule 3), and the records in flight are no longer tracked. Unreadable data is
         replaced by the next commit, even if no record has finished since (rule 4).
         """
-        state = self._open.get(partition)
-        finding = Finding.NOT_OPEN if state is None else state.judge(stored)
-        match finding:
+        match finding := self.judge(partition, stored):
             case Finding.OWN:
                 assert stored.offset is not None
                 self.stored(partition, stored.offset, stored.version)

@@ -240,10 +240,6 @@ class SubscriptionState:
         self._kind, self.topics, self._was_chosen = kind, topics, True
         self._set_assigned([partition for partition in self._assigned if partition.topic in topics])
 
-    def _require_subscription(self, call: str) -> None:
-        if not self.partitions_auto_assigned():
-            raise self._wrong_kind(call)
-
     # The assigned partitions
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
@@ -279,7 +275,8 @@ class SubscriptionState:
             IllegalStateError: The consumer has no subscription.
         """
         wanted = frozenset(partitions)
-        self._require_subscription("assign_from_subscribed()")
+        if not self.partitions_auto_assigned():
+            raise self._wrong_kind("assign_from_subscribed()")
         if others := sorted(partition for partition in wanted if partition.topic not in self.topics):
             raise ConfigError(
                 f"assign_from_subscribed(): {some(others)} given; the subscription has"

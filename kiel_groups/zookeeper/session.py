@@ -231,7 +231,8 @@ class Session:
         self._metrics = metrics
         self._listener = listener
         self._runtime = runtime
-        self._id = 0
+        #: The session's id, or 0 before the session is open.
+        self.id = 0
         self._opened = False
         self._loop = asyncio.get_running_loop()
         self._close_started = threading.Lock()
@@ -250,11 +251,6 @@ class Session:
         self.client = runtime.client(config)
         self.connection = Connection(self.client, metrics)
         self._close = SessionClose(config, self.client, self._client_stopped, self._open_lock.release, runtime)
-
-    @property
-    def id(self) -> int:
-        """The session's id, or 0 before the session is open."""
-        return self._id
 
     @property
     def timeout_ms(self) -> int:
@@ -314,11 +310,11 @@ class Session:
     def _granted(self, session_id: int, timeout_ms: int) -> None:
         """Process a server's response to Connect, on kazoo's thread, before kazoo notifies its listeners."""
         self._close.granted(session_id, timeout_ms)
-        if self._id not in (0, session_id):
+        if self.id not in (0, session_id):
             # After an expiry or a refusal kazoo has opened another session, which must not be used.
             self.gate.shut("session over")
         elif timeout_ms > 0:
-            self._id = session_id
+            self.id = session_id
             self.gate.grant(timeout_ms, self._runtime.boot_time_s())
 
     def _state_changed(self, state: str) -> None:

@@ -209,15 +209,15 @@ MUTANTS = (
     Mutant(
         "a gate that was shut is opened again by a heartbeat",
         "members/brokers/gate.py",
-        "return now_s < self._deadline_s and not self._is_shut",
+        "return now_s < self._deadline_s and not self.is_shut",
         "return now_s < self._deadline_s",
         "tests/unit/members/brokers/test_generation_gate.py",
     ),
     Mutant(
         "a gate ignores the end of its lease",
         "members/brokers/gate.py",
-        "return now_s < self._deadline_s and not self._is_shut",
-        "return not self._is_shut",
+        "return now_s < self._deadline_s and not self.is_shut",
+        "return not self.is_shut",
         "tests/sim/test_broker_groups.py::test_a_stopped_member_does_not_deliver_beside_the_next_owner",
     ),
     Mutant(

@@ -412,9 +412,6 @@ def parse_leader(data: bytes, path: str) -> int:
     return leader
 
 
-_STARTS_VERSION = 1
-
-
 @dataclass(frozen=True, slots=True)
 class FirstOffsets:
     """
@@ -431,7 +428,7 @@ class FirstOffsets:
     def encode(self) -> bytes:
         """Encode the offsets as a list by partition, with null for an unknown offset, so that many partitions fit."""
         listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
-        return encode_object({"version": _STARTS_VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
+        return encode_object({"version": _VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> FirstOffsets:

@@ -337,9 +337,6 @@ def _choice(fields: Mapping[str, Any], name: str, choices: tuple[str, ...], path
     return value
 
 
-_WORKER_VERSION = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """
@@ -367,7 +364,7 @@ class WorkerInfo:
         """Return the data of the znode."""
         found = named_fields(self, started_at_ms="started_at")
         return encode_object(
-            {"version": _WORKER_VERSION} | {name: value for name, value in found.items() if value is not None}
+            {"version": _VERSION} | {name: value for name, value in found.items() if value is not None}
         )
 
     @classmethod

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import home_loop
@@ -51,15 +51,9 @@ log = logging.getLogger(__name__)
 FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
-class _LeaseWords(NamedTuple):
-    """The words of log lines for the effects of the end of a lease, and of its renewal."""
-
-    stopped: str
-    continues: str
-
-
-_DELIVERY = _LeaseWords("delivery has stopped", "delivery continues")
-_USE = _LeaseWords("the assignment may not be used", "the assignment may be used again")
+#: The words of log lines for the effects of the end of a lease, and of its renewal.
+_DELIVERY = ("delivery has stopped", "delivery continues")
+_USE = ("the assignment may not be used", "the assignment may be used again")
 
 
 class HeldAssignment:
@@ -132,21 +126,21 @@ class HeldAssignment:
         is_over = left_s <= 0
         if is_over == self._is_over:
             return
-        self._is_over, member_id, words = is_over, self.gate.token.member_id, self._lease_words
+        self._is_over, member_id, (stopped, continues) = is_over, self.gate.token.member_id, self._lease_words
         if is_over:
             log.warning(
                 "group %s: %s: the lease of %s is over, because %s has not confirmed its membership; %s when it does",
                 self._name,
-                words.stopped,
+                stopped,
                 member_id,
                 self._confirmer,
-                words.continues,
+                continues,
             )
         else:
             log.warning(
                 "group %s: %s: %s has confirmed the membership of %s",
                 self._name,
-                words.continues,
+                continues,
                 self._confirmer,
                 member_id,
             )
