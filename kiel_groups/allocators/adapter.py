@@ -200,7 +200,7 @@ def raised(error: Exception) -> str:
 
 
 class GroupAllocatorBase(ABC):
-    """An allocator that sees the whole group; called as a plain function, it starts from an empty allocation."""
+    """An allocator that sees the whole group. A call as a plain function starts from an empty allocation."""
 
     def __call__(self, members: list[str], partitions: list[str]) -> dict[str, Mapping[str, Collection[int]]]:
         """Return partition ids by topic by member, with an entry for every member; see ``Allocator``."""

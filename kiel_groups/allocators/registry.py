@@ -44,7 +44,8 @@ def named_allocator(name: str, setting: str) -> Allocator:
         setting: The setting to name in an error.
 
     Raises:
-        ConfigError: There is no allocator of that name; the text lists the names. Or it cannot be imported.
+        ConfigError: There is no allocator of that name, and the text lists the names. Or the allocator cannot be
+            imported.
     """
     if name in ALLOCATORS:
         return ALLOCATORS[name]

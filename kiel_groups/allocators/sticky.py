@@ -65,9 +65,10 @@ class _PoolNode:
 @dataclass(frozen=True, slots=True, eq=False)
 class _LevelNode:
     """
-    Connects each member that owns ``count`` partitions to all members that own one more, at no cost.
+    Connects each member that owns ``count`` partitions to all members that own one partition more, at no cost.
 
-    So it closes a path from one of the latter to a former, along which each member passes one partition on.
+    So this node closes a path that starts at a member with more partitions and ends at a member with fewer. Along the
+    path, each member passes one partition on.
     """
 
     count: int

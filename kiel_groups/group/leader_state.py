@@ -263,7 +263,7 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
 
 def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """
-    Record a change: it starts the debounce, or extends it up to the bound.
+    Record a change. The change starts the debounce, or extends it up to the bound.
 
     A change during planning or publishing is kept until the plan ends.
     """

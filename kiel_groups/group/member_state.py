@@ -60,7 +60,7 @@ class GroupRequest(Enum):
 
 
 class Reaction(Enum):
-    """What a member does about an answer."""
+    """The reaction of a member to an answer."""
 
     #: The request has succeeded, or its sender handles the code alone.
     PROCEED = auto()

@@ -301,7 +301,7 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offsets that brokers were asked to store, and may store at any later time. None: no offset."""
+        """Record the offsets that brokers were asked to store, and may store at any later time; None for no offset."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset

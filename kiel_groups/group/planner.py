@@ -70,8 +70,7 @@ def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, 
     Return the members by slot. If two members have the same slot, keep the one that registered later.
 
     Args:
-        registered: The members, each with the creation zxid of its znode; a member that registers later has a higher
-            one.
+        registered: The members, each with the creation zxid of its znode. A later registration has a higher zxid.
     """
     newest: dict[Slot, tuple[int, MemberInfo]] = {}
     for zxid, info in registered:
@@ -178,7 +177,7 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """What is missing for a plan, although members subscribe to topics; "" if nothing is missing."""
+        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" if it lacks none."""
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"

@@ -42,7 +42,7 @@ _MOST_NAMES = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInputs:
     """
-    What the leader has read to decide about a round.
+    The data that the leader has read to decide about a round.
 
     ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
     the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of

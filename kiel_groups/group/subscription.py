@@ -90,7 +90,7 @@ def check_offset(offset: object, where: str) -> int:
 
 
 class SubscriptionKind(Enum):
-    """The three ways in which a consumer gets partitions, as errors name them."""
+    """The three ways in which a consumer gets partitions. The values are for errors."""
 
     TOPICS = "topics (subscribe(topics))"
     PATTERN = "a pattern (subscribe(pattern=...))"
@@ -109,7 +109,7 @@ class _AssignedPartition:
 
 class SubscriptionState:
     """
-    The subscription of one consumer and its assigned partitions, used on the consumer's event loop only.
+    The subscription of one consumer and its assigned partitions. Only the consumer's event loop uses this object.
 
     If a partition is not assigned, ``is_assigned`` and ``is_paused`` return False, and ``set_highwater`` does
     nothing. All other methods that take one partition raise IllegalStateError.

@@ -71,8 +71,8 @@ class UnopenedClaims:
         """
         Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``.
 
-        If no reset policy applies, only an operator or the application may be able to fix that. So the next call that
-        consumes this topic raises the error. Calls for other topics do not.
+        If no reset policy applies, an operator or the application has to choose the start position. So the next call
+        that consumes this topic raises the error. Calls that consume other topics do not raise it.
         """
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()

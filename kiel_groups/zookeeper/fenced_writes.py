@@ -148,7 +148,7 @@ class FencedWriter:
 
     async def holds(self, checks: Iterable[Check]) -> bool:
         """
-        Return whether znodes have these versions, which takes one transaction for many znodes.
+        Return whether znodes have these versions. One transaction checks many znodes.
 
         The transactions also prove the session, as ``prove`` does. If an answer is lost, this returns False.
 

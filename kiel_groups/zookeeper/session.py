@@ -393,7 +393,7 @@ class Session:
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """
-        Call a function on the loop. If the loop is closed, nothing can use the session any more: begin to close it.
+        Call a function on the loop. If the loop is closed, close the session, because nothing can use it any more.
 
         Any thread may call this method.
         """

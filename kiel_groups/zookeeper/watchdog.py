@@ -66,9 +66,9 @@ class Watchdog:
 
     Args:
         config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop. 0 means no limit.
-        in_progress: Returns the application's work in progress; called on the watchdog's thread.
-        hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
-        on_stalled: Called once, with the reason, when a time limit is reached; on the watchdog's thread.
+        in_progress: Returns the application's work in progress. The watchdog's thread calls it.
+        hurry: Called with a stall at half of its time limit. It runs on its own thread, and may block it.
+        on_stalled: Called once with the reason, on the watchdog's thread, when a time limit is reached.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
         runtime: Clock and threads.
     """

@@ -415,7 +415,7 @@ def parse_leader(data: bytes, path: str) -> int:
 @dataclass(frozen=True, slots=True)
 class FirstOffsets:
     """
-    Where a group began to read a topic.
+    The offsets at which a group began to read a topic.
 
     ``created`` is the topic's creation zxid, and ``at_ms`` the time of the decision in milliseconds since 1970.
     ``offsets`` has the first offset of each partition, by its number, as far as leaders returned them.
@@ -447,7 +447,7 @@ class FirstOffsets:
 @dataclass(frozen=True, slots=True)
 class OrderNotice:
     """
-    What an operator's command announces about the offsets that it orders: the data of the ``orders`` znode.
+    The announcement of the offsets that an operator's command orders, the data of the ``orders`` znode.
 
     ``order_id`` is part of the names of the order's znodes. ``topics`` are the topics of the ordered partitions. ``by``
     names the command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.

@@ -1,4 +1,4 @@
-"""What operators set for a group: settings, weights and requests for its leader. Also the group's history."""
+"""The settings, weights and requests that operators write for a group, and the group's history."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class OfferedProtocol(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a member joins with: the type of its program, and the protocols that it knows, the preferred one first."""
+    """The offer with which a member joins: its program's type, and its protocols, the preferred one first."""
 
     protocol_type: str
     protocols: tuple[OfferedProtocol, ...]

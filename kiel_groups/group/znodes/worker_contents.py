@@ -107,11 +107,11 @@ class StoredConnector:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStatus:
     """
-    What a connector or a task does, as its owner has reported it.
+    The status of a connector or a task, as its owner has reported it.
 
     ``worker`` is ``host:port`` of the owner's REST interface. ``generation`` is the group's generation in which the
-    owner got it. ``problem`` says why it makes no progress although it has not failed; without a problem, the field is
-    missing.
+    owner got the connector or the task. ``problem`` says why it makes no progress although it has not failed. Without
+    a problem, the znode lacks this field.
     """
 
     state: str
@@ -218,7 +218,7 @@ def check_texts(settings: Mapping[str, str], what: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """How far a source task has read one partition of its source, in the terms of its connector."""
+    """The position of a source task in one partition of its source. The connector defines the form of both."""
 
     partition: JsonObject
     offset: JsonObject
@@ -343,8 +343,8 @@ class WorkerInfo:
     A worker's description of itself.
 
     ``session_timeout_ms`` is the timeout that the server granted. ``token_digest`` identifies the token that the
-    worker's REST interface asks for: it is "" if there is none, and None if the worker does not say.
-    ``coordination`` is ``zookeeper`` or ``brokers``, or None if the worker does not say.
+    worker's REST interface asks for. The digest is "" if the interface asks for no token. ``coordination`` is
+    ``zookeeper`` or ``brokers``. A worker of an earlier version does not name them, so both may be None.
     """
 
     url: str

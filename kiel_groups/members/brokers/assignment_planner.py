@@ -28,7 +28,7 @@ _METADATA_SHARE = 1 / 6
 
 
 class TopicSource(Protocol):
-    """The topics of the cluster: ``ClusterMetadata``, or those of the simulator."""
+    """The topics of the cluster. ``ClusterMetadata`` has those of real brokers, and the simulator has its own."""
 
     @property
     def seen(self) -> SeenTopics: ...
@@ -67,8 +67,8 @@ class AssignmentPlanner:
         """
         Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
 
-        If this member leads, and no other member has further topics, ``plan`` sends no request. It uses no answer that
-        is older than the join: each join begins with a call of this method or of ``drop_ahead``.
+        If this member leads, and no other member has further topics, ``plan`` then sends no request. Each join begins
+        with a call of this method or of ``drop_ahead``, so ``plan`` uses no answer that is older than the join.
         """
         self._ahead = asked = asyncio.get_running_loop().create_future()
         self._ahead_topics = frozenset(topics) | self._planned.keys()

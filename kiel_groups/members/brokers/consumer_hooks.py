@@ -202,7 +202,7 @@ class ConsumerHooks:
         ]
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the assignments of all members; called if this member leads. Raises as ``AssignmentPlanner.plan``."""
+        """Return the assignments of all members. The leader calls this method. Raises as ``AssignmentPlanner.plan``."""
         return await self.planner.plan(joined)
 
     # ------------------------------------------------------------------ the assignment

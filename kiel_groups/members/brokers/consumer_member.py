@@ -258,7 +258,7 @@ class ConsumerMember:
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """
-        Return all partitions of the cluster, to ask for each one: no request lists a group's offsets.
+        Return all partitions of the cluster. The caller asks for each one, because no request lists a group's offsets.
 
         Raises:
             NoBrokersError: No broker has listed the topics.
@@ -317,7 +317,7 @@ class ConsumerMember:
         self._watchdog.start()
 
     def _stalled(self, reason: str) -> None:
-        """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
+        """Leave the group because the watchdog's limit is reached. The watchdog's thread calls this method."""
         self._member.give_up()
         # If the loop is closed, the member does not exist any more.
         with suppress(RuntimeError):
@@ -328,7 +328,7 @@ class ConsumerMember:
         self._tasks.start(self._join_after_stall())
 
     async def _join_after_stall(self) -> None:
-        """Join again once the application makes progress; earlier, it would not process the new partitions either."""
+        """Join again once the application makes progress. Before that, it would not process new partitions either."""
         stalled = self._handler.in_progress()
         self._member.given_up()
         await caught_up(self._handler.in_progress, stalled)

@@ -112,7 +112,7 @@ class GroupCoordinator(Protocol):
         """Return the gate of a generation whose sync was sent at the boot time ``sent_s``."""
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Prove this membership from now on, and report what the coordinator answers; None: prove nothing."""
+        """Prove this membership from now on, and report the coordinator's answers. None means to prove nothing."""
 
     def leave_at_once(self, target: BeatTarget) -> None:
         """Leave the group without the event loop. Any thread may call this."""
@@ -185,14 +185,16 @@ class CoordinatorHeartbeat:
 
     def follow(self, target: BeatTarget | None) -> None:
         """
-        Send heartbeats for this membership from now on; None: send none.
+        Send heartbeats for this membership from now on. If ``target`` is None, send no heartbeats.
 
         The first heartbeat is due after one interval, because the request before this call has just proved the
-        membership. If the lease is over already, as after a long sync, it is due at once, but not within an interval of
-        the last heartbeat: otherwise, a coordinator that refuses connections would get them without a pause.
+        membership. If the lease is over already, as after a long sync, the first heartbeat is due at once, but not
+        within an interval of the last heartbeat. Otherwise, a coordinator that refuses connections would get
+        heartbeats without a pause.
 
-        Later heartbeats are due at multiples of the interval after that, even if one was late. So the members of a
-        generation, which got their assignments at the same time, learn of the next rebalance at the same time.
+        Each later heartbeat is due a whole number of intervals after the first one, even if a heartbeat was late. All
+        members of a generation get their assignments at the same time. So they also learn of the next rebalance at
+        the same time.
         """
         if target == self._target:
             return

@@ -1,8 +1,8 @@
 """
-Store the offsets of a member's partitions with the coordinator of its group, and read those of the group.
+Store the offsets of a member's partitions with the coordinator of its group, and read the offsets of the group.
 
-The coordinator is the fence: it accepts a commit only from a member of its present generation. So it fences the group
-as a whole, not each partition. When it answers a commit, the replicas of its log have stored it (acks -1).
+The coordinator is the fence: it accepts a commit only from a member of the present generation. So it fences the group
+as a whole, not each partition. When it answers a commit, the replicas of its log have stored the commit (acks -1).
 """
 
 from __future__ import annotations

@@ -459,7 +459,7 @@ class CoordinatedMember:
             self._feed(member_state.RequestEnded())
 
     def note(self, kind: GroupRequest, code: int, token: GenerationToken) -> None:
-        """Apply what an error code in an answer about offsets says about the membership."""
+        """Apply the error code of an answer about offsets to the membership."""
         self._feed(member_state.Answered(kind, code, *token))
 
     # ------------------------------------------------------------------ the state machine

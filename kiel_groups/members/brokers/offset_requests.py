@@ -272,7 +272,7 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers can store offsets in Kafka; those of 0.8.0 and 0.8.1 close the connection instead.
+    Check that the brokers can store offsets in Kafka. Brokers of 0.8.0 and 0.8.1 close the connection instead.
 
     Raises:
         ConfigError: The brokers cannot store offsets in Kafka.

@@ -36,7 +36,7 @@ class RenewedTopics:
         handler: Compares logs with what was read from them.
         tracker: The offsets of the member's partitions.
         tasks: Runs the look-ups.
-        metrics: Counts recreated topics, and logs of which it cannot be known whether they are new.
+        metrics: Counts recreated topics, and logs that may be new without proof.
         topics: The topics of the cluster.
         offsets: The group's offsets.
     """

@@ -18,7 +18,7 @@ _COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 
 
 class GroupVersions:
     """
-    What the brokers know of the group protocol.
+    The versions of group requests that the brokers know.
 
     ``has_rebalance_timeout`` is true if they know JoinGroup v1, and ``has_topic_ids`` if they know Metadata v10. Until
     ``probe`` has returned, the oldest version is assumed. ``ranges`` has the versions that the asked broker knows, by

@@ -215,7 +215,7 @@ class OwnedOffsets:
         If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
 
         Args:
-            owned: Returns the partitions; called when no other write is in progress.
+            owned: Returns the partitions. It is called when no other write is in progress.
         """
         async with self.writing:
             states = {partition: self._tracker.of(partition) for partition in sorted(owned())}
@@ -296,11 +296,12 @@ class OwnedOffsets:
         """
         Adopt the offsets that other writers stored between commits.
 
-        ``owned`` returns the partitions that the member owns, without those that are being revoked; it is called when
-        no other write is in progress.
+        The version of an offset znode reveals another writer, even if the stored offset is the same. Such a write is a
+        reset, too: the records after the offset must be delivered again.
 
-        The znode's version reveals another writer, even if the stored offset is the same. Such a write is a reset, too:
-        the records after the offset must be delivered again.
+        Args:
+            owned: Returns the owned partitions that are not being revoked. It is called when no other write is in
+                progress.
         """
         async with self.writing:
             for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():

@@ -68,7 +68,7 @@ class OffsetZnodes:
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
-        """Return the content of an offset znode; log an error if it is not an offset."""
+        """Return the content of an offset znode. Log an error if the data is not an offset."""
         try:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:

@@ -272,7 +272,8 @@ class GenericMember:
         Wait until the coordinator is known; raises as ``start``.
 
         Args:
-            timeout_ms: How long to wait, in milliseconds. None: until attempts have failed for ``connect_timeout_ms``.
+            timeout_ms: How long to wait, in milliseconds. None means until attempts have failed for
+                ``connect_timeout_ms``.
 
         Returns:
             Whether the coordinator is known.
@@ -315,7 +316,7 @@ class GenericMember:
         Give the assignment back, and leave the group in one attempt. Further calls do nothing.
 
         Args:
-            timeout_s: After this time the close ends even if the program or a server is not done. None: no limit.
+            timeout_s: The close ends after this time, even if the program or a server is not done. None means no limit.
         """
         if self._is_closed:
             return

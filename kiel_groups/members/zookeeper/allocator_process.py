@@ -23,7 +23,7 @@ def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
 
 
 async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
-    """Check that the group's members are consumers, or that it has none; they choose its other settings."""
+    """Check that the group has no members other than consumers. The first consumer writes the group's settings."""
     await refuse_programs(session, layout, await session.get(layout.config))
 
 

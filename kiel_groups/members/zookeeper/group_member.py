@@ -121,7 +121,8 @@ class GroupMember:
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
-        cluster: The brokers, which the first join compares with those that ZooKeeper registers; None skips that.
+        cluster: The brokers, which the first join compares with those that ZooKeeper registers. None skips the
+            comparison.
     """
 
     def __init__(
@@ -319,7 +320,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            limit: When the close must end, even if the application or a server delays it. After that, the session is
-                closed, and unfinished records are not committed. None: no limit.
+            limit: When the close must end, even if the application or a server delays it. After the limit, the session
+                is closed, and unfinished records are not committed. None means no limit.
         """
         await self._supervisor.close(limit)

@@ -58,11 +58,11 @@ class SessionRole:
         """Restore znodes of this process that an operator deleted and that other processes rely on."""
 
     def in_progress(self) -> Collection[Work]:
-        """Return the application's work in progress; also called from other threads."""
+        """Return the application's work in progress. Other threads may call this method, too."""
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Report work that makes no progress, in addition to the log line; called on a thread of its own."""
+        """Report work that makes no progress, in addition to the log line. This method runs on its own thread."""
 
     async def release(self, *, alone: bool) -> None:
         """
@@ -332,7 +332,7 @@ class GroupSession(Generic[RoleT]):
             log.warning("group %s: %s; using a third of the granted session timeout for now", self._config.group, error)
 
     def _give_up(self, reason: str) -> None:
-        """Give up the session when the watchdog's limit is reached; called on the watchdog's thread."""
+        """Give up the session because the watchdog's limit is reached. The watchdog's thread calls this method."""
         self.stalled = True
         self.session.abandon(reason)
 
@@ -508,8 +508,8 @@ class SessionSupervisor(Generic[RoleT]):
 
         Args:
             limit: When the close must end. If leaving in order takes too long, the last part of the time is used to
-                close the session. A session that ZooKeeper does not close in time is closed in the background. None: no
-                limit.
+                close the session. A session that ZooKeeper does not close in time is closed in the background. None
+                means no limit.
         """
         self._is_closed = True
         try:

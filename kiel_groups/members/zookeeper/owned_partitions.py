@@ -117,13 +117,15 @@ class UnsubscribedTopics:
 
     async def check(self, node: Node, found: MemberAssignment, subscribed: frozenset[str]) -> None:
         """
-        Log an assignment that names topics the member does not subscribe to; count it once each time it is written.
+        Log an assignment that names topics to which the member does not subscribe. Count each such assignment once.
 
-        The log line is a warning at first: a leader that has not read the latest registration writes such an assignment
-        and soon corrects it. If assignments have named other topics for ``REPLANNED_S``, it is an error.
+        At first, the log line is a warning: a leader that has not read the latest registration writes such an
+        assignment, and soon corrects it. Once assignments have named other topics for ``REPLANNED_S``, the log line is
+        an error.
 
-        An assignment older than the member's registration is exempt: it was made for the previous subscription, and the
-        leader plans again. An assignment that the registration allows is exempt, too: the member will register again.
+        Two kinds of assignments are exempt. An assignment older than the member's registration was made for the
+        previous subscription, and the leader will plan again. For an assignment that the registration allows, the
+        member will register again.
         """
         unsubscribed = await self._unsubscribed(node, found, subscribed)
         if not unsubscribed:
@@ -142,7 +144,7 @@ class UnsubscribedTopics:
     async def _unsubscribed(
         self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
     ) -> list[TopicPartition]:
-        """Return the partitions whose topics neither ``subscribed`` nor the registration names; [] if exempt."""
+        """Return the partitions whose topics neither ``subscribed`` nor the registration names; [] if it is exempt."""
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)
@@ -413,8 +415,9 @@ class OwnedPartitions:
         """
         Tell the subscription which partitions the application has.
 
-        These are delivered partitions, and draining ones until the revoked hook has ended: it may seek, and the release
-        stores that offset. After that, the release may have been sent already.
+        The application has the partitions that are delivered. It also has draining partitions until the revoked hook
+        has ended, because the hook may seek, and the release stores that offset. After the hook, the release may have
+        been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
@@ -461,7 +464,7 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """For each topic, start a task that opens its claimed partitions; called when no claim is pending."""
+        """For each topic, start a task that opens its claimed partitions. No claim is pending when this is called."""
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
@@ -569,7 +572,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drain partitions; those without records in flight do not wait for the others."""
+        """Drain partitions. Partitions without records in flight do not wait for the others."""
         busy = self._handler.stop(partitions)
         for part in (partitions - busy, busy):
             if part:
@@ -607,7 +610,7 @@ class OwnedPartitions:
 
 
 class _OwnerWatch:
-    """The watcher of one owner znode; it is called when the znode may be gone."""
+    """The watcher of one owner znode. The session calls the watcher when the znode may be gone."""
 
     __slots__ = ("_owned_partitions", "partition")
 

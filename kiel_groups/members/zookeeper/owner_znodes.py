@@ -92,7 +92,7 @@ class OwnerZnodes:
 
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
-        """Stop if another session owns a partition: it may own more of them, and each would cost a transaction."""
+        """Stop if another session owns a partition. It may own more, and each of them would cost a transaction."""
         if failure is Failure.NODE_EXISTS:
             raise Stop
 
@@ -145,7 +145,7 @@ class OwnerZnodes:
         return await self._writer.holds([*owners, *offsets])
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own; the tracker forgets never opened claims of these."""
+        """Return the partitions that this session does *not* own. The tracker forgets their unopened claims."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
