@@ -31,9 +31,9 @@ class AssignorMember:
 @runtime_checkable
 class Assignor(Protocol):
     """
-    Divides partitions among the members of a broker-coordinated group, in the process of the member that leads it.
+    Divides partitions among the members of a broker-coordinated group. It runs in the process of the leader.
 
-    The broker chooses an assignor that all members offer, by its ``name``. Users may pass their own.
+    The broker chooses an assignor that all members offer, by its ``name``. Users may pass their own assignors.
     """
 
     @property

@@ -180,7 +180,7 @@ class _Shares:
         return level * self._capacities[member] // _FULL - self._carried[member]
 
     def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:
-        """Choose a partition that leaves the taker below the giver's level, if any; prefer partitions that move anyway."""
+        """Choose a partition that leaves the taker below the giver's level; prefer partitions that move anyway."""
         gap = self._room(taker, self._level(giver))
         # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
         aim = min(-self._room(giver, mean), self._room(taker, mean)) + slack // 2

@@ -58,7 +58,8 @@ class UnopenedClaims:
     """
     The claims of one member whose last attempt to open failed, each with the error.
 
-    The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the failed attempts, ``open_alarms`` the alarms.
+    The gauge ``claims_unopened`` is the number of these claims. The counter ``claims_not_opened`` counts the failed
+    attempts, and ``open_alarms`` the alarms.
     """
 
     def __init__(self, group: str, metrics: Metrics, handler: PartitionHandler) -> None:

@@ -196,7 +196,7 @@ class RoundSettings:
 
 def program_type(settings: bytes | None, configuration: bytes | None, *, has_workers: bool) -> str | None:
     """
-    Return the type of a group's members if they are programs, and None if they are consumers or may be.
+    Return the type of a group's members if they are certainly programs, and None otherwise.
 
     The settings decide: the first member writes them. Workers of an earlier version in groups that brokers coordinate
     have written no settings. Their configuration and their own znodes identify such groups. The parents of these znodes

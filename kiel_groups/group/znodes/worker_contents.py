@@ -299,7 +299,7 @@ def _versioned(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that UTF-8 can encode, which half of a surrogate pair is not."""
+    """Return whether a value is text that UTF-8 can encode. It cannot encode half of a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:

@@ -127,8 +127,8 @@ class KafkaStore:
         """
         Return nothing: an offset of another writer is not followed while the partition is owned.
 
-        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner stores
-        an old one. Neither differs from an operator's offset, except by a text that any program can write.
+        A broker that is cut off from the others returns old offsets, and a delayed request of a former owner stores an
+        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note.
         """
         return {}
 
@@ -329,7 +329,7 @@ class KafkaClaimOpener:
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
         A partition starts at the group's offset in Kafka. If that offset belongs to a deleted topic of the same name,
-        the partition starts at the beginning of the new log. If there is no offset in Kafka, ``_first_offsets`` decides.
+        the partition starts at the beginning of the new log. Without an offset in Kafka, ``_first_offsets`` decides.
         """
         while True:
             await self._topics.catch_up()

@@ -31,7 +31,7 @@ class ForeignMembers:
     """
     The names of foreign members, and the folder that lists them.
 
-    If both ``/consumers/<group>/ids`` and kiel's folder list foreign members, this is the first of the two folders.
+    If both ``/consumers/<group>/ids`` and kiel's folder list foreign members, ``folder`` is the former.
     """
 
     names: tuple[str, ...] = ()
