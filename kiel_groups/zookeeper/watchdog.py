@@ -7,8 +7,8 @@ the same work as before? At half of the time limit the application is notified. 
 session closed, without the loop, which may never run again. Until then the watchdog's thread does nothing that may
 block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
 
-Only time in which the watchdog's thread runs as well is counted. If the process was stopped or the computer suspended,
-the lease is lost, but the application did not stall.
+While the process is stopped or the computer is suspended, the lease is lost, but the application does not stall. So the
+watchdog counts only the time during which its own thread runs, too.
 """
 
 from __future__ import annotations

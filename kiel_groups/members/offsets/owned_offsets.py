@@ -141,7 +141,7 @@ class Attempt(NamedTuple):
 
 class OwnedOffsets:
     """
-    Stores the offsets of a member's partitions in the store of its group, and adopts those of other writers.
+    Stores the offsets of a member's partitions in the store of its group, and adopts offsets of other writers.
 
     Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
 

@@ -290,8 +290,8 @@ class GenericMember:
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
         Returns:
-            ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``, as of ``GroupedConsumer``, without
-            metrics of commits and partitions.
+            ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. ``GroupedConsumer`` returns these
+            metrics, too, and metrics of commits and partitions.
         """
         return {KAFKA_GROUP: {metric.name: metric.read(self.metrics, 0) for metric in MEMBER_METRICS}}
 
