@@ -11,8 +11,6 @@ from ipaddress import ip_address
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 
-__all__ = ["LARGEST_BODY", "LARGEST_READ", "RestSettings", "checked_token", "is_address", "is_loopback"]
-
 #: The port of Kafka Connect.
 DEFAULT_PORT = 8083
 
@@ -38,6 +36,8 @@ class RestSettings:
             name of this machine if ``host`` stands for all its addresses.
         token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
             "" means no token, which is allowed only if no other machine can connect.
+        open_reads: Whether requests that only read need no token, which is allowed on the same condition. Others need
+            it, and are refused if there is none.
         timeout_s: How long a request may take, in seconds.
 
     Raises:
@@ -48,6 +48,7 @@ class RestSettings:
     port: int = DEFAULT_PORT
     advertised_host: str = ""
     token: str = field(default="", repr=False)
+    open_reads: bool = False
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class RestSettings:
             raise ConfigError(f"port: {self.port} given; expected 0 to 65535")
         if self.timeout_s <= 0:
             raise ConfigError(f"timeout_s: {self.timeout_s:g} given; expected more than 0 seconds")
+        if self.open_reads and not is_loopback(self.host):
+            raise ConfigError(f"open_reads: other machines can connect to {self.host}; reads need the token there")
         if self.token:
             checked_token(self.token)
         elif not is_loopback(self.host):
@@ -71,10 +74,11 @@ class RestSettings:
         """The host in the worker's URL."""
         if self.advertised_host:
             return self.advertised_host
-        return socket.gethostname() if is_wildcard(self.host) else self.host
+        is_wildcard = is_address(self.host) and ip_address(self.host).is_unspecified
+        return socket.gethostname() if is_wildcard else self.host
 
     def token_digest(self, group: str) -> str:
-        """Return a digest that shows whether two workers of a group have the same token, or "" without a token."""
+        """Return a digest that shows whether two workers of a group have the same token, or "" if there is no token."""
         if not self.token:
             return ""
         # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another
@@ -112,8 +116,3 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Return whether only processes of this machine can connect to a host."""
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
-
-
-def is_wildcard(host: str) -> bool:
-    """Return whether a host stands for all addresses of its machine."""
-    return is_address(host) and ip_address(host).is_unspecified
