@@ -11,8 +11,9 @@ from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.archive_folders import ArchiveSettings
+    from kiel_groups.spark.archive_folders import archive_files
     from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
+    from kiel_groups.spark.archive_table import ArchiveSettings
     from kiel_groups.spark.archive_verification import Verification, verify_archive
     from kiel_groups.spark.source import KielDataSource
 
@@ -23,19 +24,18 @@ __all__ = [
     "KielDataSource",
     "Verification",
     "archive",
+    "archive_files",
     "plan_archive",
     "verify_archive",
 ]
 
+_JOB = ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive")
 _HOMES = {
-    "ArchivePlan": "kiel_groups.spark.archive_job",
-    "ArchiveSettings": "kiel_groups.spark.archive_folders",
-    "ArchiveSummary": "kiel_groups.spark.archive_job",
+    **dict.fromkeys(_JOB, "kiel_groups.spark.archive_job"),
+    "ArchiveSettings": "kiel_groups.spark.archive_table",
+    "archive_files": "kiel_groups.spark.archive_folders",
+    **dict.fromkeys(("Verification", "verify_archive"), "kiel_groups.spark.archive_verification"),
     "KielDataSource": "kiel_groups.spark.source",
-    "Verification": "kiel_groups.spark.archive_verification",
-    "archive": "kiel_groups.spark.archive_job",
-    "plan_archive": "kiel_groups.spark.archive_job",
-    "verify_archive": "kiel_groups.spark.archive_verification",
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)
