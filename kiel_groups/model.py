@@ -22,6 +22,7 @@ __all__ = [
     "Allocation",
     "FencingToken",
     "GenerationToken",
+    "numbers_by_topic",
 ]
 
 #: The topics in which brokers keep their own state: offsets from 0.8.2 on, transactions from 0.11 on, and share groups
@@ -59,6 +60,14 @@ class TopicPartition(NamedTuple):
         if not colon or not topic or not (number.isascii() and number.isdigit()):
             raise ValueError(f"not of the form 'topic:partition': {text!r}")
         return cls(topic, int(number))
+
+
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of partitions by topic, in the given order."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics
 
 
 class GenerationToken(NamedTuple):

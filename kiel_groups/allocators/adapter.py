@@ -13,18 +13,6 @@ from kiel_groups.allocators.round_robin import round_robin, round_robin_by_topic
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, Slot, TopicPartition
 
-__all__ = [
-    "AllocationOutcome",
-    "GroupAllocatorBase",
-    "NO_SUBSCRIBER",
-    "allocator_name",
-    "kind_of",
-    "raised",
-    "run_allocator",
-    "validate",
-]
-
-
 _SHAPE = "{member: {topic: [partition ids]}}"
 _NAMED = 5
 
@@ -212,7 +200,7 @@ def raised(error: Exception) -> str:
 
 
 class GroupAllocatorBase(ABC):
-    """An allocator that sees the whole group; called as a plain function, it starts from an empty allocation."""
+    """An allocator that sees the whole group. A call as a plain function starts from an empty allocation."""
 
     def __call__(self, members: list[str], partitions: list[str]) -> dict[str, Mapping[str, Collection[int]]]:
         """Return partition ids by topic by member, with an entry for every member; see ``Allocator``."""

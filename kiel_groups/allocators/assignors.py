@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from kiel_groups.allocators.adapter import (
-    allocator_name,
-    kind_of,
-    raised,
-    run_allocator,
-    validate,
-)
+from kiel_groups.allocators.adapter import allocator_name, kind_of, raised, run_allocator, validate
 from kiel_groups.allocators.contiguous_ranges import ranges
 from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec, MemberSpec
 from kiel_groups.allocators.registry import ALLOCATORS, installed_allocators, look_up, named_allocator
 from kiel_groups.config import check_capacity
 from kiel_groups.errors import AllocatorError, ConfigError
-from kiel_groups.model import TopicPartition
-
-__all__ = [
-    "Assignor",
-    "AssignorMember",
-    "AssignorOutcome",
-    "ReportingAssignor",
-    "run_assignor",
-    "range_assignor",
-    "roundrobin_assignor",
-    "AllocatorAssignor",
-    "encode_member",
-    "parse_member",
-    "ASSIGNORS",
-    "AssignorChoice",
-    "assignors_of",
-    "with_capacity",
-]
-
+from kiel_groups.model import TopicPartition, numbers_by_topic
 
 _SHAPE = "{member: [TopicPartition]}"
 
@@ -55,9 +31,9 @@ class AssignorMember:
 @runtime_checkable
 class Assignor(Protocol):
     """
-    Divides partitions among the members of a broker-coordinated group, in the process of the member that leads it.
+    Divides partitions among the members of a broker-coordinated group. It runs in the process of the leader.
 
-    The broker chooses an assignor that all members offer, by its ``name``. Users may pass their own.
+    The broker chooses an assignor that all members offer, by its ``name``. Users may pass their own assignors.
     """
 
     @property
@@ -125,7 +101,8 @@ def run_assignor(
     group = GroupSpec.of({name: its.topics for name, its in subscriptions.items()}, existing)
     try:
         assignment = _typed(result)
-        validate(_by_topic(assignment), subscriptions, existing, group.eligible)
+        by_topic = {member: numbers_by_topic(given) for member, given in assignment.items()}
+        validate(by_topic, subscriptions, existing, group.eligible)
     except AllocatorError as error:
         raise AllocatorError(f"assignor {assignor.name}: {error}") from None
     return AssignorOutcome({member: assignment.get(member, ()) for member in subscriptions}, findings)
@@ -146,15 +123,6 @@ def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
     return typed
 
 
-def _by_topic(assignment: Mapping[str, Sequence[TopicPartition]]) -> dict[str, dict[str, list[int]]]:
-    by_topic: dict[str, dict[str, list[int]]] = {}
-    for member, given in assignment.items():
-        topics = by_topic.setdefault(member, {})
-        for topic, number in given:
-            topics.setdefault(topic, []).append(number)
-    return by_topic
-
-
 # The assignors ``range`` and ``roundrobin`` of Kafka's Java consumer.
 #
 # Members in other languages share a group with ours, and any of them may lead it. For members without an instance id
@@ -166,12 +134,16 @@ def _by_topic(assignment: Mapping[str, Sequence[TopicPartition]]) -> dict[str, d
 # in the member's rack. A leader of ours joins with an older request, whose answer has no instance ids.
 
 
-class _RangeAssignor:
+@dataclass(frozen=True, slots=True)
+class _JavaAssignor:
     """
-    Java's ``RangeAssignor``: each topic is divided into ranges on its own, among its subscribers sorted by member id.
+    An assignor of Java's, which knows nothing of present owners.
+
+    ``divide`` gets the subscribed topics of each member, the members sorted by id, and the partitions of each topic.
     """
 
-    name = "range"
+    name: str
+    divide: Callable[[Mapping[str, Sequence[str]], Mapping[str, Sequence[int]]], Iterator[tuple[str, TopicPartition]]]
 
     def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
         """Return None: this assignor has no user data."""
@@ -180,42 +152,40 @@ class _RangeAssignor:
         self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
     ) -> dict[str, list[TopicPartition]]:
         """Return the partitions of each member; see ``Assignor``."""
-        assignment: dict[str, list[TopicPartition]] = {member: [] for member in sorted(subscriptions, key=_java_order)}
-        subscribers: dict[str, list[str]] = {}
-        for member in assignment:
-            # A topic that is listed twice counts twice, as in Java.
-            for topic in subscriptions[member].topics:
-                subscribers.setdefault(topic, []).append(member)
-        for topic in sorted(subscribers.keys() & partitions.keys()):
-            for member, numbers in ranges(subscribers[topic], sorted(partitions[topic])):
-                assignment[member] += [TopicPartition(topic, number) for number in numbers]
+        subscribed = {member: subscriptions[member].topics for member in sorted(subscriptions, key=_java_order)}
+        assignment: dict[str, list[TopicPartition]] = {member: [] for member in subscribed}
+        for member, partition in self.divide(subscribed, partitions):
+            assignment[member].append(partition)
         return assignment
 
 
-class _RoundRobinAssignor:
+def _in_ranges(
+    subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, TopicPartition]]:
+    """Divide as ``RangeAssignor``: each topic into ranges on its own, among its subscribers."""
+    subscribers: dict[str, list[str]] = {}
+    for member, topics in subscribed.items():
+        # A topic that is listed twice counts twice, as in Java.
+        for topic in topics:
+            subscribers.setdefault(topic, []).append(member)
+    for topic in sorted(subscribers.keys() & partitions.keys()):
+        for member, numbers in ranges(subscribers[topic], sorted(partitions[topic])):
+            yield from ((member, TopicPartition(topic, number)) for number in numbers)
+
+
+def _in_turns(
+    subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, TopicPartition]]:
     """
-    Java's ``RoundRobinAssignor``: members sorted by id take turns over all partitions of all topics.
+    Divide as ``RoundRobinAssignor``: members take turns over all partitions of all topics.
 
     A member that does not subscribe to the topic of the next partition misses its turn.
     """
-
-    name = "roundrobin"
-
-    def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
-        """Return None: this assignor has no user data."""
-
-    def assign(
-        self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
-    ) -> dict[str, list[TopicPartition]]:
-        """Return the partitions of each member; see ``Assignor``."""
-        assignment: dict[str, list[TopicPartition]] = {member: [] for member in sorted(subscriptions, key=_java_order)}
-        subscribed = {member: frozenset(subscriptions[member].topics) for member in assignment}
-        turns = cycle(assignment)
-        for topic in sorted(frozenset().union(*subscribed.values()) & partitions.keys()):
-            for number in sorted(partitions[topic]):
-                member = next(member for member in turns if topic in subscribed[member])
-                assignment[member].append(TopicPartition(topic, number))
-        return assignment
+    sets = {member: frozenset(topics) for member, topics in subscribed.items()}
+    turns = cycle(sets)
+    for topic in sorted(frozenset().union(*sets.values()) & partitions.keys()):
+        for number in sorted(partitions[topic]):
+            yield next(member for member in turns if topic in sets[member]), TopicPartition(topic, number)
 
 
 def _java_order(text: str) -> bytes:
@@ -228,8 +198,8 @@ def _java_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-range_assignor: Assignor = _RangeAssignor()
-roundrobin_assignor: Assignor = _RoundRobinAssignor()
+range_assignor: Assignor = _JavaAssignor("range", _in_ranges)
+roundrobin_assignor: Assignor = _JavaAssignor("roundrobin", _in_turns)
 
 
 # An allocator as the assignor of a broker-coordinated group: its protocol name, and the user data of its members.
@@ -316,10 +286,9 @@ class AllocatorAssignor:
 
 def encode_member(owned: Collection[TopicPartition], capacity: float = 1.0) -> bytes:
     """Encode the partitions that a member owns, and its capacity, as user data."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(owned):
-        topics.setdefault(topic, []).append(number)
-    fields = {"owned": topics, "version": _VERSION} | ({"capacity": capacity} if capacity != 1 else {})
+    fields: dict[str, object] = {"owned": numbers_by_topic(sorted(owned)), "version": _VERSION}
+    if capacity != 1:
+        fields["capacity"] = capacity
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 

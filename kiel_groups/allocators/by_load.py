@@ -24,9 +24,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
 from kiel_groups.allocators.group_spec import GroupSpec
-from kiel_groups.model import Slot, TopicPartition
-
-__all__ = ["balance_by_load"]
+from kiel_groups.model import Slot, TopicPartition, numbers_by_topic
 
 #: Loads are integers, in parts of the heaviest load: sums of integers do not depend on the order, sums of floats do.
 _PARTS = 2**40
@@ -182,7 +180,7 @@ class _Shares:
         return level * self._capacities[member] // _FULL - self._carried[member]
 
     def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:
-        """Choose a partition that leaves the taker below the giver's level, if any. Prefer one that moves anyway."""
+        """Choose a partition that leaves the taker below the giver's level; prefer partitions that move anyway."""
         gap = self._room(taker, self._level(giver))
         # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
         aim = min(-self._room(giver, mean), self._room(taker, mean)) + slack // 2
@@ -211,9 +209,6 @@ class _Shares:
         """Return partition ids by topic by member, in ascending order."""
         owned: dict[Slot, dict[str, list[int]]] = {}
         for member in self._carried:
-            topics: dict[str, list[int]] = {}
             pairs = [each for lists in (self._kept, self._moved) for some in lists[member].values() for each in some]
-            for topic, number in sorted(partition for _, partition in pairs):
-                topics.setdefault(topic, []).append(number)
-            owned[member] = topics
+            owned[member] = numbers_by_topic(sorted(partition for _, partition in pairs))
         return owned

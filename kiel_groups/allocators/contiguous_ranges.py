@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-__all__ = ["range_allocator", "ranges"]
-
 
 def range_allocator(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     """

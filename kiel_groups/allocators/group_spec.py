@@ -10,16 +10,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = [
-    "Allocated",
-    "Allocator",
-    "GroupAllocator",
-    "GroupSpec",
-    "MemberSpec",
-    "PartitionSpec",
-    "Pool",
-]
-
 #: What an allocator returns: partition ids by topic by member. Members without partitions may be missing.
 Allocated: TypeAlias = Mapping[str, Mapping[str, Collection[int]]]
 

@@ -10,17 +10,15 @@ from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = ["RackAware", "rack_aware"]
-
 
 class RackAware(GroupAllocatorBase):
     """
     The rack-aware allocator; its one instance is :data:`rack_aware`.
 
-    It begins with the result of the sticky allocator. Then members exchange partitions, one for one, while an exchange
-    brings one more partition to the rack of its leader. So the numbers of partitions are those of the sticky allocator,
-    and members that read from leaders in other racks have no exchange left that would end it. Without racks, the result
-    is that of the sticky allocator.
+    The allocator begins with the result of the sticky allocator. Then members exchange partitions, one for one, as long
+    as an exchange brings one more partition to the rack of its leader. So each member has as many partitions as with
+    the sticky allocator, and no further exchange would bring a partition to its leader's rack. Without racks, the
+    result is that of the sticky allocator.
     """
 
     __name__ = "rack_aware"
@@ -93,8 +91,8 @@ class _Exchange:
         """
         Move a partition to a member near its leader, if one can take it.
 
-        A taker with fewer partitions than the giver need not give one back. Another taker gives back one that is not in
-        its own rack, preferably one that is in the giver's.
+        A taker with fewer partitions than the giver gives no partition back. Any other taker gives back a partition
+        whose leader is not in the taker's rack. It prefers a partition whose leader is in the giver's rack.
         """
         if near and near[0][0] < self._counts[giver] and not self._group.has_capacities:
             taker = near[0][1]

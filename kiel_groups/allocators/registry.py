@@ -20,15 +20,6 @@ from kiel_groups.allocators.sticky import sticky
 from kiel_groups.allocators.weighted import lag_aware, weighted
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "ALLOCATORS",
-    "ENTRY_POINTS",
-    "allocator_of",
-    "installed_allocators",
-    "look_up",
-    "named_allocator",
-]
-
 #: The group of entry points by which packages offer allocators.
 ENTRY_POINTS = "kiel_groups.allocators"
 
@@ -53,7 +44,8 @@ def named_allocator(name: str, setting: str) -> Allocator:
         setting: The setting to name in an error.
 
     Raises:
-        ConfigError: There is no allocator of that name; the text lists the names. Or it cannot be imported.
+        ConfigError: There is no allocator of that name, and the text lists the names. Or the allocator cannot be
+            imported.
     """
     if name in ALLOCATORS:
         return ALLOCATORS[name]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import cycle
 
-from kiel_groups.model import TopicPartition
-
-__all__ = ["round_robin", "round_robin_by_topic"]
+from kiel_groups.model import TopicPartition, numbers_by_topic
 
 
 def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
@@ -46,9 +44,7 @@ def round_robin_by_topic(
     Returns:
         Partition ids by topic by member, with an entry for every member.
     """
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
+    topics = numbers_by_topic(partitions)
     shared: dict[frozenset[str], list[str]] = {}
     # The order is that of the partitions as text; to sort these would take longer.
     for topic in sorted(topics, key=lambda topic: f"{topic}:"):

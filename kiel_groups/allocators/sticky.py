@@ -13,13 +13,6 @@ from kiel_groups.allocators.by_load import balance_by_load
 from kiel_groups.allocators.group_spec import Allocated, GroupSpec, Pool
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = [
-    "fewest_moves",
-    "Sticky",
-    "sticky",
-]
-
-
 # Reduce the moves of an allocation that is as equal as possible, with the cycle-canceling algorithm for min-cost flows.
 #
 # The allocation is a flow of one unit for each partition, from the partition to its owner. A unit costs 1 if its
@@ -72,9 +65,10 @@ class _PoolNode:
 @dataclass(frozen=True, slots=True, eq=False)
 class _LevelNode:
     """
-    Connects each member that owns ``count`` partitions to all members that own one more, at no cost.
+    Connects each member that owns ``count`` partitions to all members that own one partition more, at no cost.
 
-    So it closes a path from one of the latter to a former, along which each member passes one partition on.
+    So this node closes a path that starts at a member with more partitions and ends at a member with fewer. Along the
+    path, each member passes one partition on.
     """
 
     count: int

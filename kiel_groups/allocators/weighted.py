@@ -11,8 +11,6 @@ from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import TopicPartition
 
-__all__ = ["LagAware", "Weighted", "lag_aware", "loads_of", "weighted"]
-
 #: The least excess of a member's backlog over the mean that moves partitions, in messages.
 LEAST_EXCESS = 10_000
 
@@ -21,8 +19,8 @@ class Weighted(GroupAllocatorBase):
     """
     The weighted allocator; its one instance is :data:`weighted`.
 
-    Members get equal loads, and few partitions move; see ``by_load``. A partition of unknown load weighs as much as the
-    median of the known ones. If all partitions weigh the same, the result is that of the sticky allocator.
+    Members get equal loads, and few partitions move; see ``by_load``. A partition of unknown load counts as the median
+    of the known loads. If all partitions weigh the same, the result is that of the sticky allocator.
     """
 
     __name__ = "weighted"
@@ -38,16 +36,16 @@ class LagAware(GroupAllocatorBase):
     """
     The lag-aware allocator; its one instance is :data:`lag_aware`.
 
-    It spreads the backlog over the members. While no member has much more to catch up with than others, the result is
-    that of the sticky allocator, so that small lags move no partition. Much more is half of the mean, and 10,000
-    messages at least. A partition of unknown lag counts as the median of the known ones.
+    The allocator spreads the backlog over the members. While no member's backlog is far above the mean, the result is
+    that of the sticky allocator, so that small lags move no partition. Far above means by more than half of the mean,
+    and by more than 10,000 messages. A partition of unknown lag counts as the median of the known lags.
     """
 
     __name__ = "lag_aware"
     uses_lag = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, with the backlog spread."""
+        """Return partition ids by topic by member, with nearly equal backlogs if these were far apart."""
         lags = {each: float(spec.lag) for each, spec in group.partitions.items() if spec.lag is not None}
         result = sticky.allocate(group)
         if not lags:

@@ -17,28 +17,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-__all__ = [
-    "Candidate",
-    "ElectionPhase",
-    "MOVES",
-    "Event",
-    "Effect",
-    "EnterElection",
-    "Created",
-    "Candidates",
-    "PredecessorGone",
-    "Resumed",
-    "SessionEnded",
-    "CreateCandidate",
-    "ReadCandidates",
-    "WatchPredecessor",
-    "BecomeLeader",
-    "ResignLeader",
-    "sequence",
-    "step",
-]
-
-
 #: ZooKeeper pads a sequence number, an int32, to ten digits.
 SEQUENCE_DIGITS = 10
 
@@ -202,7 +180,7 @@ def _next(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, 
 
 
 def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple[Effect, ...]]:
-    """Compare a candidate with all others: it leads, follows the next lower candidate, or needs a new znode."""
+    """Decide whether a candidate leads, follows the next lower candidate, or needs a new znode."""
     resign = (ResignLeader(),) if candidate.leads else ()
     ranked = sorted((number, name) for name in names if (number := sequence(name)) is not None)
     # The uuid finds the candidate's znode even if the answer to its creation was lost.

@@ -30,35 +30,6 @@ from typing import TypeAlias
 
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "Claims",
-    "MOVES",
-    "Phase",
-    "Event",
-    "Effect",
-    "AssignmentRead",
-    "Subscribed",
-    "Replaced",
-    "OwnerGone",
-    "Claimed",
-    "Contended",
-    "Opened",
-    "Drained",
-    "Released",
-    "ClaimGone",
-    "Leave",
-    "SessionEnded",
-    "Claim",
-    "WatchOwner",
-    "Open",
-    "Deliver",
-    "Drain",
-    "Release",
-    "Lose",
-    "step",
-]
-
-
 Partitions: TypeAlias = frozenset[TopicPartition]
 
 
@@ -137,6 +108,13 @@ class Claims:
         return owned == self.want and len(owned) == len(self.phases)
 
 
+@dataclass(frozen=True, slots=True)
+class _OfPartitions:
+    """An event or an effect that concerns these partitions."""
+
+    partitions: Partitions
+
+
 # Events: what the driver observed.
 
 
@@ -159,53 +137,32 @@ class Replaced:
     """The assignment of the member's slot was read, and it names another member."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerGone:
+class OwnerGone(_OfPartitions):
     """The owner znodes of these partitions no longer exist."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(_OfPartitions):
     """The owner znodes of these partitions belong to this session."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Contended:
+class Contended(_OfPartitions):
     """These partitions could not be claimed: another session owns them."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(_OfPartitions):
     """Positions and fencing tokens of these partitions were read, and the positions were written back."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(_OfPartitions):
     """The application has finished all in-flight records of these partitions."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(_OfPartitions):
     """This member has deleted the owner znodes of these partitions."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class ClaimGone:
+class ClaimGone(_OfPartitions):
     """The owner znodes are gone or belong to another session, although this member did not release them."""
-
-    partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,53 +194,32 @@ Event: TypeAlias = (
 # Effects: what the driver must do.
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(_OfPartitions):
     """Create the owner znodes; answer with Claimed and Contended."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class WatchOwner:
+class WatchOwner(_OfPartitions):
     """Watch the owner znodes; answer with OwnerGone."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(_OfPartitions):
     """Read fencing tokens and positions; answer with Opened."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(_OfPartitions):
     """Start fetching and delivering these partitions."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(_OfPartitions):
     """Stop fetching, wait for the application, notify the listener; answer with Drained."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(_OfPartitions):
     """Commit finished offsets and delete the owner znodes, in one transaction; answer with Released or ClaimGone."""
 
-    partitions: Partitions
 
-
-@dataclass(frozen=True, slots=True)
-class Lose:
+class Lose(_OfPartitions):
     """Stop these partitions at once: no more of their records may be delivered or committed."""
-
-    partitions: Partitions
 
 
 Effect: TypeAlias = Claim | WatchOwner | Open | Deliver | Drain | Release | Lose

@@ -12,8 +12,6 @@ from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, topic_path
 from kiel_groups.model import INTERNAL_TOPICS
 from kiel_groups.wording import counted, some
 
-__all__ = ["MOST_TOPICS", "ClusterIdentity"]
-
 _Value = TypeVar("_Value")
 
 #: How many topics that both sides have are compared.
@@ -22,11 +20,12 @@ MOST_TOPICS = 1_000
 
 class ClusterIdentity(NamedTuple):
     """
-    What ZooKeeper, or a broker, knows about its cluster.
+    The knowledge of ZooKeeper, or of a broker, about its cluster.
 
-    ``brokers`` has the addresses of each live broker, by its id: all listeners if ZooKeeper named them, one if a broker
-    did. ``topics`` has the replicas of each topic's partitions; a topic that was not compared has none. Only clusters
-    of Kafka 0.10.1 and later have a ``cluster_id``: it is "" if ZooKeeper certainly has none, and None if not known.
+    ``brokers`` has the addresses of each live broker, by its id. ZooKeeper names all listeners of a broker, and a
+    broker names one. ``topics`` has the replicas of each topic's partitions; a topic that was not compared has none.
+    Only clusters of Kafka 0.10.1 and later have a ``cluster_id``. The id is "" if ZooKeeper certainly has none, and
+    None if it is not known.
     ``asked`` are the addresses at which a client knew its brokers before they answered.
     """
 
@@ -45,7 +44,7 @@ class ClusterIdentity(NamedTuple):
         has_no_id: bool = False,
     ) -> ClusterIdentity:
         """
-        Return what ZooKeeper knows.
+        Return the identity of the cluster that ZooKeeper registers.
 
         Args:
             brokers: The data of brokers' znodes, by id; None for a znode that is gone, or cannot be read.
@@ -83,11 +82,12 @@ class ClusterIdentity(NamedTuple):
         """
         Return why ``named``, from a broker, is certainly another cluster than this one, or "" if that is not certain.
 
-        If both clusters' ids are known, the ids decide. Brokers with an id have written it to their ZooKeeper before
-        they register, so they are not those of one that has none. Otherwise, the topics decide: a proxy changes neither
-        their names nor their replicas, and a broker that is cut off remembers most of them. The clusters are different
-        if more topics differ than agree. A topic that only one side has may have been created or deleted just now. So
-        such topics are used in pairs, one of each side.
+        If both clusters' ids are known, the ids decide. Brokers with a cluster id have written it to their ZooKeeper
+        before they register. So a ZooKeeper without a cluster id is not theirs.
+
+        Otherwise, the topics decide. A proxy changes neither the names nor the replicas of topics, and a broker that is
+        cut off remembers most topics. The clusters are different if more topics differ than agree. A topic that only
+        one side has may have been created or deleted just now. So such topics are counted in pairs, one of each side.
         """
         if not self.may_differ(named):
             return ""
@@ -139,7 +139,7 @@ class ClusterIdentity(NamedTuple):
 
 
 def _parsed(parse: Callable[[bytes, str], _Value], data: bytes | None, path: str) -> _Value | None:
-    """Return what a znode has; None if it was not read, or is unreadable."""
+    """Return the parsed data of a znode, or None if the znode was not read or is unreadable."""
     try:
         return parse(data or b"", path)
     except ProtocolError:

@@ -11,13 +11,6 @@ import json
 import re
 from typing import Any, NamedTuple
 
-__all__ = [
-    "CommitNote",
-    "NotedOffset",
-    "NotedText",
-]
-
-
 _KEY = "kiel-groups"
 
 #: A text, then the note as a JSON object that ends the text.
@@ -26,7 +19,7 @@ _NOTED = re.compile(r'(?:(?P<text>.*) )?(?P<note>\{"' + _KEY + r'":\{[^{}]*\}\})
 
 class CommitNote(NamedTuple):
     """
-    What a member notes with an offset.
+    The note that a member stores with an offset.
 
     ``created`` is the creation zxid of the topic to whose log the offset belongs. ``claim`` is the czxid of the owner
     znode under which the offset was stored. ``at_ms`` is the time of the commit, in milliseconds since 1970.
@@ -44,7 +37,7 @@ class CommitNote(NamedTuple):
 
 
 class NotedText(NamedTuple):
-    """The text of an offset without the note, and the note; None if another program has written the text."""
+    """The text of an offset, divided into the text alone and the note. Without a note, another program wrote it."""
 
     text: str
     note: CommitNote | None
@@ -58,7 +51,7 @@ class NotedText(NamedTuple):
 
 
 class NotedOffset(NamedTuple):
-    """An offset that was read from Kafka, and its note; None if another program has stored it."""
+    """An offset that was read from Kafka, and its note. Without a note, another program stored the offset."""
 
     offset: int
     note: CommitNote | None

@@ -25,28 +25,6 @@ from kiel_groups.config import DebounceConfig
 from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Done, Operation
 
-__all__ = [
-    "LeaderState",
-    "LeaderPhase",
-    "MOVES",
-    "Event",
-    "Effect",
-    "Elected",
-    "Deposed",
-    "Changed",
-    "DebounceChanged",
-    "Tick",
-    "Planned",
-    "Prepared",
-    "Written",
-    "MakePlan",
-    "Prepare",
-    "Write",
-    "Published",
-    "step",
-]
-
-
 #: Seconds between a plan that failed, or that could not be published, and the next attempt.
 REPLAN_PAUSE_S = 0.5
 
@@ -285,7 +263,7 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
 
 def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """
-    Record a change: it starts the debounce, or extends it up to the bound.
+    Record a change. The change starts the debounce, or extends it up to the bound.
 
     A change during planning or publishing is kept until the plan ends.
     """

@@ -10,43 +10,29 @@ from __future__ import annotations
 
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "lease_deadline",
-    "heartbeat_interval_s",
-    "check_heartbeat_interval",
-    "answer_limit_s",
-]
-
-
 #: Shares of the granted session timeout.
 HEARTBEAT_SHARE = 1 / 6
 LARGEST_HEARTBEAT_SHARE = 1 / 3
 LEASE_SHARE = 0.5
 
 
-def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: float = LEASE_SHARE) -> float:
+def lease_deadline(last_proof_s: float, session_timeout_ms: int) -> float:
     """
     Return the time until which claims may be trusted, unless ZooKeeper confirms the session again.
+
+    The rest of the session timeout is for pauses and clock drift.
 
     Args:
         last_proof_s: Send time of the newest answered quorum write, in seconds on the boot-time clock.
         session_timeout_ms: The timeout that the server granted, in milliseconds.
-        reserve: Share of the timeout reserved for pauses and clock drift, ``0.5 <= reserve < 1``.
 
     Returns:
         Seconds on the same clock; fetching, delivering and committing must have stopped by then.
 
-    Raises:
-        ValueError: An argument is out of its range.
-
     Source:
         ZooKeeper Programmer's Guide, "ZooKeeper Sessions".
     """
-    if session_timeout_ms <= 0:
-        raise ValueError(f"session_timeout_ms: {session_timeout_ms} given; expected more than 0")
-    if not 0.5 <= reserve < 1:
-        raise ValueError(f"reserve: {reserve} given; expected 0.5 <= reserve < 1")
-    return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)
+    return last_proof_s + session_timeout_ms / 1000 * LEASE_SHARE
 
 
 def heartbeat_interval_s(session_timeout_ms: int, asked_ms: int | None = None) -> float:

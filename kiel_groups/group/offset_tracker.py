@@ -26,11 +26,6 @@ from kiel_groups.group.partition_offsets import (
 from kiel_groups.group.znodes.contents import OrderedOffset
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "CommitRules",
-    "OffsetTracker",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:
@@ -306,7 +301,7 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offsets that brokers were asked to store, and may store at any later time. None: no offset."""
+        """Record the offsets that brokers were asked to store, and may store at any later time; None for no offset."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
@@ -337,9 +332,7 @@ class OffsetTracker:
         Another writer's offset is adopted (rule 3), and the records in flight are no longer tracked. Unreadable data is
         replaced by the next commit, even if no record has finished since (rule 4).
         """
-        state = self._open.get(partition)
-        finding = Finding.NOT_OPEN if state is None else state.judge(stored)
-        match finding:
+        match finding := self.judge(partition, stored):
             case Finding.OWN:
                 assert stored.offset is not None
                 self.stored(partition, stored.offset, stored.version)

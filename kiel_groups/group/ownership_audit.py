@@ -7,13 +7,6 @@ from dataclasses import dataclass
 
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = [
-    "OwnerMismatch",
-    "Alarm",
-    "find_mismatches",
-    "alarms",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnerMismatch:
@@ -82,23 +75,16 @@ def alarms(
             since_s[pair] = min(found.since_s, since_s.get(pair, found.since_s))
     for (wanted, owner), partitions in together.items():
         several = f"{len(partitions)} partitions, first {partitions[0]}" if len(partitions) > 1 else str(partitions[0])
-        counted = f"{several}, allocated to {wanted}"
-        yield Alarm(*_problem(counted, owner, members, now_s - since_s[wanted, owner], tuple(partitions)))
-
-
-def _problem(
-    counted: str,
-    owner: MemberId | None,
-    members: Container[MemberId],
-    for_s: float,
-    partitions: tuple[TopicPartition, ...],
-) -> tuple[str, tuple[TopicPartition, ...], str]:
-    """Return the fields of an alarm: its kind, its partitions, and a text with the likely cause for operators."""
-    if owner is None:
-        text = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
-        return "partitions_unowned", partitions, text
-    if owner in members:
-        why = "and not released: that member is still processing, or hangs; look at its log"
-        return "partitions_wrongly_owned", partitions, f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"
-    why = "which is no member: its session is about to end, or its member znode was deleted"
-    return "partitions_orphaned", partitions, f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"
+        counted, for_s = f"{several}, allocated to {wanted}", now_s - since_s[wanted, owner]
+        if owner is None:
+            kind = "partitions_unowned"
+            text = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
+        elif owner in members:
+            kind = "partitions_wrongly_owned"
+            why = "and not released: that member is still processing, or hangs; look at its log"
+            text = f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"
+        else:
+            kind = "partitions_orphaned"
+            why = "which is no member: its session is about to end, or its member znode was deleted"
+            text = f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"
+        yield Alarm(kind, tuple(partitions), text)

@@ -9,26 +9,6 @@ from typing import NamedTuple, Protocol
 
 from kiel_groups.model import FencingToken, TopicPartition
 
-__all__ = [
-    "PendingReset",
-    "ChosenCommits",
-    "ClaimedPartition",
-    "Commit",
-    "CommitRange",
-    "DeliveredOffsets",
-    "Delivery",
-    "Finding",
-    "MOVES",
-    "PartitionOffsets",
-    "Phase",
-    "Refusal",
-    "Release",
-    "StartOrigin",
-    "StartPosition",
-    "StoredOffset",
-]
-
-
 # The reset of a position that its partition's log lacks: retention passed it, or the log was truncated.
 #
 # A reset is *chosen* when the log's range is known, and *stored* once no older record is buffered or in flight. The

@@ -13,27 +13,6 @@ from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operati
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = [
-    "MOST_PATH_BYTES",
-    "TOO_MANY",
-    "DRAINED",
-    "limit_claims",
-    "members_by_slot",
-    "absences",
-    "next_end_ms",
-    "Inputs",
-    "Target",
-    "Publication",
-    "allocate",
-    "plan",
-    "fallback_target",
-    "still_fits",
-    "describe_change",
-    "describe_allocator",
-    "NAMED_UNASSIGNED",
-]
-
-
 # Limit how many partitions one session may own.
 #
 # Closing a session writes all its ephemeral paths in one transaction. If that is too large for servers, the ensemble
@@ -91,8 +70,7 @@ def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, 
     Return the members by slot. If two members have the same slot, keep the one that registered later.
 
     Args:
-        registered: The members, each with the creation zxid of its znode; a member that registers later has a higher
-            one.
+        registered: The members, each with the creation zxid of its znode. A later registration has a higher zxid.
     """
     newest: dict[Slot, tuple[int, MemberInfo]] = {}
     for zxid, info in registered:
@@ -201,7 +179,7 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """What is missing for a plan, although members subscribe to topics; "" if nothing is missing."""
+        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" if it lacks none."""
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kiel_groups.group.planner import Publication
@@ -14,18 +14,6 @@ from kiel_groups.group.znodes.round_contents import JOINING, RoundAssignment, Ro
 from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operation, Put, chunks
 from kiel_groups.model import MemberId
 from kiel_groups.wording import some
-
-__all__ = [
-    "Choice",
-    "Opening",
-    "RoundInputs",
-    "choose",
-    "latecomers",
-    "opening",
-    "publication",
-    "round_cause",
-]
-
 
 # The rules of rounds: how the members of a group of programs get their assignments of one generation.
 #
@@ -54,7 +42,7 @@ _MOST_NAMES = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInputs:
     """
-    What the leader has read to decide about a round.
+    The data that the leader has read to decide about a round.
 
     ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
     the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of
@@ -120,10 +108,10 @@ def opening(
     state = RoundState(
         generation=_next_generation(inputs), state=JOINING, leader=leader, cause=cause, created_at_ms=now_ms
     )
-    if inputs.state_version is None:
-        return Opening(state, (Check(candidate), Create(layout.group_state, state.encode())), 0)
-    put = Put(layout.group_state, state.encode(), inputs.state_version)
-    return Opening(state, (Check(candidate), put), inputs.state_version + 1)
+    proof, path, data, version = Check(candidate), layout.group_state, state.encode(), inputs.state_version
+    if version is None:
+        return Opening(state, (proof, Create(path, data)), 0)
+    return Opening(state, (proof, Put(path, data, version)), version + 1)
 
 
 def _next_generation(inputs: RoundInputs) -> int:
@@ -201,15 +189,8 @@ def publication(
         path = layout.assignment(member_id)
         writes.append(Put(path, data) if member_id in stored else Create(path, data))
     writes += [Delete(layout.assignment(each)) for each in stored if each not in choice.members]
-    done = RoundState(
-        generation=generation,
-        state=DONE,
-        leader=begun.state.leader,
-        protocol=choice.protocol,
-        members=tuple(choice.members),
-        refused=choice.refused,
-        cause=begun.state.cause,
-        created_at_ms=begun.state.created_at_ms,
+    done = replace(
+        begun.state, state=DONE, protocol=choice.protocol, members=tuple(choice.members), refused=choice.refused
     )
     proof, closing = Check(candidate), Put(layout.group_state, done.encode(), begun.version)
     batches = list(chunks(writes))

@@ -19,22 +19,16 @@ from typing import NamedTuple
 
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "LogSight",
-    "SeenTopics",
-    "Verdict",
-    "judge_logs",
-]
-
 
 @dataclass(slots=True)
 class _SeenTopic:
     """
     A topic. ``ids`` are all of its ids, the newest one last.
 
-    ``is_missing``: the last answer did not list the topic. ``was_missing``: an earlier answer did not list it, and it
-    is not known yet whether the topic is still the same. ``trusted``: the partitions whose stored offsets are of the
-    present topic, as far as this process can know; None as long as the topic was neither missing nor created again.
+    ``is_missing`` is true if the last answer did not list the topic. ``was_missing`` is true if an earlier answer did
+    not list the topic, and it is not known yet whether the topic is still the same. ``trusted`` has the partitions
+    whose stored offsets are of the present topic, as far as this process can know. It is None as long as the topic was
+    neither missing nor created again.
     """
 
     number: int = 0
@@ -63,7 +57,7 @@ class SeenTopics:
         return 0 if seen is None else seen.number
 
     def has_id(self, topic: str) -> bool:
-        """Return whether the topic's id is known: it alone then tells whether the topic was created again."""
+        """Return whether the topic's id is known. If it is, a change of the id is the only sign of a new topic."""
         seen = self._topics.get(topic)
         return seen is not None and bool(seen.ids)
 
@@ -98,7 +92,7 @@ class SeenTopics:
         self.doubted(topic)
 
     def settle(self, topic: str) -> None:
-        """Note that the topic's logs were compared, so that its absence needs no further check."""
+        """Note that the topic's logs were compared. An earlier absence of the topic needs no further check."""
         seen = self._seen(topic)
         seen.is_missing = seen.was_missing = False
 
@@ -107,8 +101,8 @@ class SeenTopics:
         Return the partitions whose stored offsets are of the present topic, as far as this process can know.
 
         Coordinators of 0.9 keep the offsets of deleted topics. A caller that has stored an offset, or compared it with
-        its log, adds the partition. After a later doubt, the set is another object, to which former callers add
-        nothing.
+        its log, adds the partition to the returned set. A later doubt starts another set, so that former callers no
+        longer add to it.
 
         Returns:
             None if all offsets are trusted, or the topic has an id.
@@ -117,7 +111,7 @@ class SeenTopics:
         return None if seen is None or seen.ids else seen.trusted
 
     def take_doubt(self, topic: str) -> set[TopicPartition] | None:
-        """Return ``trusted`` to a caller that compares the other offsets, and no longer regard the topic as missing."""
+        """Return ``trusted``, and no longer regard the topic as missing. The caller compares the other offsets."""
         trusted = self.trusted(topic)
         if trusted is not None:
             self._topics[topic].was_missing = False
@@ -136,11 +130,11 @@ class SeenTopics:
 
 class LogSight(NamedTuple):
     """
-    What is known of one partition's log.
+    The state of one partition's log, as far as it is known.
 
-    ``start`` and ``end`` are its range now. ``has_record``: whether the log still has the record that was read first;
-    None if that cannot be known, because no record was read, or it was deleted since. ``is_first``: whether that record
-    is the log's first one. ``in_doubt``: whether a broker has denied that the log has the ``position``.
+    ``start`` and ``end`` are the log's range now. ``has_record`` says whether the log still has the record that was
+    read first. It is None if no record was read, or if that record was deleted since. ``is_first`` says whether that
+    record is the log's first one. ``in_doubt`` says whether a broker has denied that the log has the ``position``.
     """
 
     position: int
@@ -152,7 +146,7 @@ class LogSight(NamedTuple):
 
 
 class Verdict(Enum):
-    """What the logs of a topic say about it."""
+    """The verdict on a topic, from a comparison of its logs."""
 
     #: The topic is the same, also if a log was truncated.
     SAME = "same"

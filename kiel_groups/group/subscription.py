@@ -6,24 +6,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import cast
 
-from kiel_groups.config import GroupConfig, ResetPolicy, check_name, topic_names
+from kiel_groups.config import GroupConfig, check_name, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
-
-__all__ = [
-    "assignable_partitions",
-    "check_offset",
-    "compiled_pattern",
-    "SubscriptionKind",
-    "SubscriptionState",
-]
-
 
 #: The largest offset of the protocol, an int64.
 _MOST_OFFSET = (1 << 63) - 1
@@ -90,18 +80,17 @@ def check_offset(offset: object, where: str) -> int:
 #      choose another way only after ``unsubscribe``.
 #   2. A subscription replaces the previous one. Partitions of a topic that leaves it are unassigned at once. Their
 #      claims stay in the tracker until the member releases them.
-#   3. A partition that stays assigned keeps its position, pause, high watermark and requested reset, also through a
-#      rebalance, unlike in kafka-python. A newly assigned partition is not paused, and has no high watermark, no
-#      requested reset, and no position other than that of its claim.
+#   3. A partition that stays assigned keeps its position, pause and high watermark, also through a rebalance, unlike in
+#      kafka-python. A newly assigned partition is not paused. It has no high watermark, and no position other than that
+#      of its claim.
 #   4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the partitions that it claims.
 #      Without a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition, whichever is first, and its
 #      removal ends it.
-#   5. A partition has a position if it is open in the tracker and no reset is requested.
-#   6. A call that is refused changes nothing.
+#   5. A call that is refused changes nothing.
 
 
 class SubscriptionKind(Enum):
-    """The three ways in which a consumer gets partitions, as errors name them."""
+    """The three ways in which a consumer gets partitions. The values are for errors."""
 
     TOPICS = "topics (subscribe(topics))"
     PATTERN = "a pattern (subscribe(pattern=...))"
@@ -114,14 +103,13 @@ class _AssignedPartition:
 
     is_paused: bool = False
     highwater: int | None = None
-    requested_reset: ResetPolicy | None = None
     #: The mark of a seek that waits for a look-up, before the partition has a position; see ``PartitionOffsets``.
     seek_mark: object = field(default_factory=object, repr=False)
 
 
 class SubscriptionState:
     """
-    The subscription of one consumer and its assigned partitions, used on the consumer's event loop only.
+    The subscription of one consumer and its assigned partitions. Only the consumer's event loop uses this object.
 
     If a partition is not assigned, ``is_assigned`` and ``is_paused`` return False, and ``set_highwater`` does
     nothing. All other methods that take one partition raise IllegalStateError.
@@ -134,7 +122,6 @@ class SubscriptionState:
         #: The listener of the last call of ``subscribe``. It outlasts ``unsubscribe``, which revokes partitions.
         self.listener: RebalanceListener | None = None
         self.offsets = OffsetTracker(CommitRules() if config is None else CommitRules.of(config))
-        self._default_reset: ResetPolicy = "earliest" if config is None else config.auto_offset_reset
         self._kind: SubscriptionKind | None = None
         #: Whether there has been a subscription or an assignment, which may have ended since.
         self._was_chosen = False
@@ -253,10 +240,6 @@ class SubscriptionState:
         self._kind, self.topics, self._was_chosen = kind, topics, True
         self._set_assigned([partition for partition in self._assigned if partition.topic in topics])
 
-    def _require_subscription(self, call: str) -> None:
-        if not self.partitions_auto_assigned():
-            raise self._wrong_kind(call)
-
     # The assigned partitions
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
@@ -292,7 +275,8 @@ class SubscriptionState:
             IllegalStateError: The consumer has no subscription.
         """
         wanted = frozenset(partitions)
-        self._require_subscription("assign_from_subscribed()")
+        if not self.partitions_auto_assigned():
+            raise self._wrong_kind("assign_from_subscribed()")
         if others := sorted(partition for partition in wanted if partition.topic not in self.topics):
             raise ConfigError(
                 f"assign_from_subscribed(): {some(others)} given; the subscription has"
@@ -339,7 +323,7 @@ class SubscriptionState:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
-        Continue at ``offset``. This voids a requested reset, and a reset that the policy chose.
+        Continue at ``offset``. This voids a reset that the policy chose.
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
@@ -357,7 +341,6 @@ class SubscriptionState:
                 f"seek(): {partition} has no position yet, because the member is opening its claim; seek in the"
                 " listener's on_partitions_assigned, or later"
             )
-        state.requested_reset = None
 
     def open_unclaimed(self, starts: Mapping[TopicPartition, int], origin: StartOrigin) -> list[TopicPartition]:
         """
@@ -391,15 +374,11 @@ class SubscriptionState:
     def position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to deliver, or None if the partition has no position."""
         self._require(partition, "position()")
-        return self.offsets.position(partition) if self._has_position(partition) else None
+        return self.offsets.position(partition)
 
     def missing_fetch_positions(self) -> frozenset[TopicPartition]:
-        """Return the assigned partitions without a position."""
-        return frozenset(partition for partition in self._assigned if not self._has_position(partition))
-
-    def _has_position(self, partition: TopicPartition) -> bool:
-        """Return whether an assigned partition has a position (rule 5)."""
-        return self._assigned[partition].requested_reset is None and self.offsets.is_open(partition)
+        """Return the assigned partitions without a position: their claims are not opened yet."""
+        return frozenset(partition for partition in self._assigned if not self.offsets.is_open(partition))
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the high watermark, or None if no leader has reported one since the partition was assigned."""
@@ -426,36 +405,6 @@ class SubscriptionState:
 
     def paused_partitions(self) -> frozenset[TopicPartition]:
         return frozenset(partition for partition in self._assigned if self.is_paused(partition))
-
-    # Requested resets
-
-    def need_offset_reset(self, partition: TopicPartition, policy: str | None = None) -> None:
-        """
-        Request another position: the log's first or next offset, as ``policy`` says. A later ``seek`` sets it.
-
-        Args:
-            partition: An assigned partition, which has no position until then.
-            policy: ``earliest`` or ``latest``; by default, the consumer's ``auto_offset_reset``.
-
-        Raises:
-            ConfigError: The policy is unknown, or it is ``none``, which names no position.
-            IllegalStateError: The partition is not assigned.
-        """
-        chosen = self._default_reset if policy is None else policy
-        if chosen not in ("earliest", "latest"):
-            raise ConfigError(
-                f"need_offset_reset(): {chosen!r} is the reset policy for {partition}; expected 'earliest' or 'latest'"
-                " ('none' names no position; call seek())"
-            )
-        self._require(partition, "need_offset_reset()").requested_reset = cast(ResetPolicy, chosen)
-
-    def requested_reset(self, partition: TopicPartition) -> ResetPolicy | None:
-        """Return the policy of the requested reset, or None if none is requested."""
-        return self._require(partition, "requested_reset()").requested_reset
-
-    def is_offset_reset_needed(self, partition: TopicPartition) -> bool:
-        """Return whether a reset is requested."""
-        return self._require(partition, "is_offset_reset_needed()").requested_reset is not None
 
 
 _ONE_WAY = f"a consumer gets partitions in one way only: {', '.join(kind.value for kind in SubscriptionKind)}"

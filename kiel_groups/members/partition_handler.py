@@ -12,16 +12,6 @@ from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 
-__all__ = [
-    "Gate",
-    "KafkaOffsets",
-    "LogOffsets",
-    "PartitionHandler",
-    "ReadOffsets",
-    "StoreAnswer",
-    "Work",
-]
-
 
 class Work(NamedTuple):
     """
@@ -86,9 +76,9 @@ class Gate(Protocol):
 
 class PartitionHandler(Protocol):
     """
-    What a member belongs to: a consumer, a query of Spark, or the simulator's consumer.
+    The object that a member belongs to: a consumer, a query of Spark, or the simulator's consumer.
 
-    Methods are called on the event loop unless stated otherwise.
+    The member calls the methods on the event loop unless stated otherwise.
     """
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
@@ -101,7 +91,7 @@ class PartitionHandler(Protocol):
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """
-        Compare logs with the records that were read from them; called only in groups that brokers coordinate.
+        Compare logs with the records that were read from them. Only members that brokers coordinate call this method.
 
         Partitions whose leaders do not answer are left out.
         """
@@ -130,7 +120,7 @@ class PartitionHandler(Protocol):
         """
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
-        """Ask the brokers for committed offsets; called only with the ``broker-v0`` offset store."""
+        """Ask the brokers for committed offsets. Only the ``broker-v0`` offset store calls this method."""
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
         """
@@ -140,11 +130,11 @@ class PartitionHandler(Protocol):
         """
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
-        """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""
+        """Ask the brokers to store next offsets. Only the ``broker-v0`` offset store calls this method."""
 
     @property
     def kafka_offsets(self) -> KafkaOffsets:
-        """The group's offsets in Kafka; used only with the ``broker-v1`` offset store."""
+        """The group's offsets in Kafka. Only the ``broker-v1`` offset store uses them."""
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """
@@ -162,7 +152,7 @@ class PartitionHandler(Protocol):
         """
 
     def in_progress(self) -> Collection[Work]:
-        """Return the application's work in progress; also called from other threads."""
+        """Return the application's work in progress. Other threads may call this method, too."""
 
     def stalled(self, stall: Stall) -> None:
-        """Handle a stall that has lasted half its time limit; called on a thread of its own, which it may block."""
+        """Handle a stall that has lasted half its time limit. This method runs on its own thread, and may block it."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import ClaimLostError, KielGroupsError, ProtocolError
@@ -40,7 +39,7 @@ _MOST_WITH_RELEASE = MOST_OPERATIONS // 4
 class _SessionLayout(GroupLayout):
     """The paths that a worker's session needs."""
 
-    @cached_property
+    @property
     def parents(self) -> tuple[str, ...]:
         """The path above the workers' znodes, and its parents."""
         return (ROOT, self.root, WorkerLayout(self.group).workers)
@@ -70,12 +69,12 @@ class WorkerSession:
     ) -> None:
         self._process = process
         self._info = info
-        self._kind = RoleKind("this worker's writes are paused", _SessionLayout, self._admit, self._new_role)
+        kind = RoleKind("this worker's writes are paused", _SessionLayout, self._admit, self._new_role)
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)
         self._on_failure = on_failure
-        self._supervisor = SessionSupervisor(process, self._join, on_failure)
+        self._supervisor = SessionSupervisor(process, kind, on_failure, self._joined)
         self._is_closing = False
 
     async def start(self) -> None:
@@ -90,12 +89,9 @@ class WorkerSession:
         """
         await self._supervisor.start()
 
-    async def _join(self, by_s: float) -> GroupSession[WorkerRole]:
-        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
-        await session.join(by_s)
+    def _joined(self, session: GroupSession[WorkerRole]) -> None:
         self._tasks.start(self._watch(session))
         self._opened(session.role)
-        return session
 
     async def _watch(self, session: GroupSession[WorkerRole]) -> None:
         await asyncio.shield(session.over)

@@ -10,12 +10,6 @@ from __future__ import annotations
 
 from kiel_groups.group.lease import lease_deadline
 
-__all__ = [
-    "DeliveryGate",
-    "GATE_PAUSE_S",
-]
-
-
 #: How long callers that wait for a gate to open pause between two checks, in seconds. No event announces the opening:
 #: another thread may open the gate, and such waits are rare.
 GATE_PAUSE_S = 0.02

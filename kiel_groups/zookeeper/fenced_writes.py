@@ -27,15 +27,6 @@ from kiel_groups.group.znodes.transactions import (
 )
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "FencedWriter",
-    "Outcome",
-    "Renew",
-    "Stop",
-    "give_up",
-]
-
-
 Key = TypeVar("Key")
 
 #: Called for an item that ZooKeeper refused; returns the operations to write instead, or None to drop the item.
@@ -157,7 +148,7 @@ class FencedWriter:
 
     async def holds(self, checks: Iterable[Check]) -> bool:
         """
-        Return whether znodes have these versions, which takes one transaction for many znodes.
+        Return whether znodes have these versions. One transaction checks many znodes.
 
         The transactions also prove the session, as ``prove`` does. If an answer is lost, this returns False.
 

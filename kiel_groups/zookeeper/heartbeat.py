@@ -21,10 +21,6 @@ from kiel_groups.zookeeper.pending_requests import MOVED, reports_move
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "Heartbeat",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -35,7 +31,7 @@ class Heartbeat:
     Abandons the session when the lease has run out, the member znode is gone, or the event loop is closed.
 
     Args:
-        session: The session; it is abandoned on the heartbeat's thread or on kazoo's.
+        session: The session. The heartbeat's thread or kazoo's thread abandons it.
         proof: The znode that every beat checks: the member znode, or the election folder for an allocator process.
         interval_ms: The time between beats. None means a sixth of the granted timeout.
         metrics: Observes ``heartbeat``, the time to an answer.

@@ -25,29 +25,17 @@ from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
 
-__all__ = [
-    "Wakeup",
-    "ImmediateHandler",
-    "Connection",
-    "InterruptibleClient",
-    "begin_stop",
-    "connect_limit_s",
-    "observe_connect",
-    "check_hosts",
-    "no_answer",
-]
-
 log = logging.getLogger(__name__)
 
 
 class Wakeup:
     """
-    Replaces both ends of kazoo's pair of sockets by a counter in the kernel, which is readable while it is not 0.
+    Replaces both ends of kazoo's pair of sockets by a counter in the kernel. The counter is readable while it is not 0.
 
     For each request, the caller writes a byte to the pair, and kazoo's thread reads a byte when it sends the request.
-    Without a connection the thread reads none, and a pair of sockets has room for 278 bytes. A caller that makes more
-    requests then, such as the event loop, would block until a server answers, or forever if the client is stopped
-    before that.
+    Without a connection the thread reads nothing, and a pair of sockets has room for 278 bytes. During an outage, a
+    caller with more requests, such as the event loop, would block until a server answers. If the client is stopped
+    before that, the caller would block forever.
     """
 
     def __init__(self) -> None:

@@ -27,17 +27,6 @@ from kazoo.protocol.states import ZnodeStat
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
-__all__ = [
-    "MOVED",
-    "answer_of",
-    "first_error",
-    "reports_move",
-    "transaction_of",
-    "PendingRequests",
-    "Request",
-]
-
-
 #: The end of a log line about a server that reports that the session has moved.
 MOVED = "reported that the session has moved to another server"
 
@@ -72,9 +61,9 @@ def reports_move(results: Any) -> bool:
     """
     Return whether a transaction failed with SessionMovedError.
 
-    ZooKeeper's leader raises it wrongly if it processes a client's abandoned connection after the connection that
-    replaced it. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions close it, as
-    all versions do for other requests. Only a new connection makes the session usable again.
+    ZooKeeper's leader raises this error wrongly if it processes a client's abandoned connection after the connection
+    that replaced it. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions close
+    the connection, as all versions do for other requests. Only a new connection makes the session usable again.
     """
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 

@@ -26,13 +26,6 @@ from kiel_groups.zookeeper.kazoo_client import (
     no_answer,
 )
 
-__all__ = [
-    "Ticker",
-    "in_thread",
-    "Runtime",
-    "Ticking",
-]
-
 log = logging.getLogger(__name__)
 
 

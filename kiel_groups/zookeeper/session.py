@@ -12,40 +12,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionLoss,
-    NoAuthError,
-    NoNodeError,
-    OperationTimeoutError,
-)
+from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, OperationTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.lease import answer_limit_s
-from kiel_groups.group.znodes.transactions import (
-    Answer,
-    Create,
-    Done,
-    Failure,
-    Operation,
-    Refused,
-    Unknown,
-)
+from kiel_groups.group.znodes.transactions import Answer, Create, Done, Failure, Operation, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.zookeeper.kazoo_client import Connection, begin_stop, observe_connect
 from kiel_groups.zookeeper.pending_requests import MOVED, PendingRequests, answer_of, reports_move, transaction_of
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = [
-    "SessionClose",
-    "Session",
-    "children_watched",
-    "get_watched",
-    "SessionEvent",
-    "Node",
-]
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +231,8 @@ class Session:
         self._metrics = metrics
         self._listener = listener
         self._runtime = runtime
-        self._id = 0
+        #: The session's id, or 0 before the session is open.
+        self.id = 0
         self._opened = False
         self._loop = asyncio.get_running_loop()
         self._close_started = threading.Lock()
@@ -272,11 +251,6 @@ class Session:
         self.client = runtime.client(config)
         self.connection = Connection(self.client, metrics)
         self._close = SessionClose(config, self.client, self._client_stopped, self._open_lock.release, runtime)
-
-    @property
-    def id(self) -> int:
-        """The session's id, or 0 before the session is open."""
-        return self._id
 
     @property
     def timeout_ms(self) -> int:
@@ -336,11 +310,11 @@ class Session:
     def _granted(self, session_id: int, timeout_ms: int) -> None:
         """Process a server's response to Connect, on kazoo's thread, before kazoo notifies its listeners."""
         self._close.granted(session_id, timeout_ms)
-        if self._id not in (0, session_id):
+        if self.id not in (0, session_id):
             # After an expiry or a refusal kazoo has opened another session, which must not be used.
             self.gate.shut("session over")
         elif timeout_ms > 0:
-            self._id = session_id
+            self.id = session_id
             self.gate.grant(timeout_ms, self._runtime.boot_time_s())
 
     def _state_changed(self, state: str) -> None:
@@ -419,7 +393,7 @@ class Session:
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """
-        Call a function on the loop. If the loop is closed, nothing can use the session any more: begin to close it.
+        Call a function on the loop. If the loop is closed, close the session, because nothing can use it any more.
 
         Any thread may call this method.
         """

@@ -1,4 +1,4 @@
-"""What the parts of a process share: background tasks, the limit of a close, contexts of a process and of a session."""
+"""Background tasks, the time limit of a close, and the contexts that the parts of a process share."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ from kiel_groups.model import MemberId
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "CloseLimit",
-    "TaskSet",
-    "cancelled_by",
-    "SlowStep",
-    "ProcessContext",
-    "SessionContext",
-    "MemberContext",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -40,7 +30,7 @@ RESERVED_SHARE, MOST_RESERVED_S = 0.5, 0.5
 
 class CloseLimit:
     """
-    When a close must end, on the event loop's clock.
+    The time at which a close must end, on the event loop's clock.
 
     A close passes the limit on to all its parts. Waits that have begun end earlier if the limit is shortened.
 
@@ -200,7 +190,7 @@ AUDIT_JITTER = 0.33
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
     """
-    What all sessions of a process in one group share.
+    The settings and tools that all sessions of a process in one group share.
 
     Args:
         config: The settings of the group, and of this process in it.
@@ -218,10 +208,10 @@ class ProcessContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContext:
     """
-    What the parts of a process on one session share.
+    The settings and tools that the parts of a process on one session share.
 
-    ``started_ms`` is when the session was opened, in milliseconds since 1970; ``began_s`` is when the process began to
-    join with it, in seconds of boot time. ``tasks`` runs the tasks that end with the session.
+    ``started_ms`` is the time when the session was opened, in milliseconds since 1970. ``began_s`` is the time when the
+    process began to open the session, in seconds of boot time. ``tasks`` runs the tasks that end with the session.
     """
 
     config: GroupConfig
@@ -248,7 +238,7 @@ class SessionContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberContext(SessionContext):
     """
-    What the parts of a member on one session share.
+    The settings and tools that the parts of a member on one session share.
 
     ``handler`` is the consumer that the member belongs to, and ``tracker`` has the offsets of its partitions.
     """

@@ -7,8 +7,8 @@ the same work as before? At half of the time limit the application is notified. 
 session closed, without the loop, which may never run again. Until then the watchdog's thread does nothing that may
 block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
 
-Only time in which the watchdog's thread runs as well is counted. If the process was stopped or the computer suspended,
-the lease is lost, but the application did not stall.
+While the process is stopped or the computer is suspended, the lease is lost, but the application does not stall. So the
+watchdog counts only the time during which its own thread runs, too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ from kiel_groups.listeners import Stall
 from kiel_groups.members.partition_handler import Work
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = [
-    "Watchdog",
-    "caught_up",
-]
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +66,9 @@ class Watchdog:
 
     Args:
         config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop. 0 means no limit.
-        in_progress: Returns the application's work in progress; called on the watchdog's thread.
-        hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
-        on_stalled: Called once, with the reason, when a time limit is reached; on the watchdog's thread.
+        in_progress: Returns the application's work in progress. The watchdog's thread calls it.
+        hurry: Called with a stall at half of its time limit. It runs on its own thread, and may block it.
+        on_stalled: Called once with the reason, on the watchdog's thread, when a time limit is reached.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
         runtime: Clock and threads.
     """

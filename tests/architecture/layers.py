@@ -32,7 +32,7 @@ LAYERS = (
     "wire",
     "constants",
     "members/partition_handler",
-    "members/drain_alarm",
+    "members/alarms",
     "zookeeper",
     "members/offsets",
     "clients/calls",

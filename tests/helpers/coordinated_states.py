@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiel_groups.group.member_events import NO_GENERATION, CoordinatorCode
-from kiel_groups.group.member_state import Holding, MemberState, Phase
+from kiel_groups.group.member_state import NO_GENERATION, CoordinatorCode, Holding, MemberState, Phase
 
 #: The codes that a member knows, two that it does not, and no answer at all.
 CODES: tuple[int | None, ...] = (*CoordinatorCode, 8, 81, None)

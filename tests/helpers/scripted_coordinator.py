@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.member_events import GroupRequest
+from kiel_groups.group.member_state import GroupRequest
 from kiel_groups.members.brokers.coordinator import BrokerCoordinator
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup

@@ -28,23 +28,21 @@ class PartitionSnapshot(NamedTuple):
     position: int | None
     is_paused: bool
     highwater: int | None
-    requested_reset: str | None
 
 
 #: The position at which a claim or a manual assignment of these tests starts.
 START = 10
 #: A newly assigned partition, and the same one after ``use``.
-CLEAN = PartitionSnapshot(START, is_paused=False, highwater=None, requested_reset=None)
-USED = PartitionSnapshot(33, is_paused=True, highwater=40, requested_reset="latest")
+CLEAN = PartitionSnapshot(START, is_paused=False, highwater=None)
+USED = PartitionSnapshot(33, is_paused=True, highwater=40)
 
 
 def partition_snapshot(state: SubscriptionState, partition: TopicPartition) -> PartitionSnapshot:
-    """Return the state of an assigned partition, with the tracker's position even if a reset is requested."""
+    """Return the state of an assigned partition."""
     return PartitionSnapshot(
         state.offsets.position(partition),
         state.is_paused(partition),
         state.highwater(partition),
-        state.requested_reset(partition),
     )
 
 
@@ -91,4 +89,3 @@ def use(state: SubscriptionState, partition: TopicPartition) -> None:
     state.seek(partition, 33)
     state.pause(partition)
     state.set_highwater(partition, 40)
-    state.need_offset_reset(partition, "latest")

@@ -152,8 +152,8 @@ async def test_a_leader_survives_the_end_of_its_session(
     try:
         await eventually(lambda: candidate.leads, "it leads")
         before = candidate.member_id
-        assert candidate._supervisor.current is not None
-        thief = KazooClient(cluster_39.zk_hosts, client_id=candidate._supervisor.current.session.client.client_id)
+        assert candidate.current is not None
+        thief = KazooClient(cluster_39.zk_hosts, client_id=candidate.current.session.client.client_id)
         thief.start()
         thief.stop()
         thief.close()
@@ -181,10 +181,10 @@ async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, uniq
     )
     await candidate.start()
     try:
-        session = candidate._supervisor.current
+        session = candidate.current
         assert session is not None
         await eventually(
-            lambda: session._admitted.role.candidacy._leader_driver._planner._before is not None,
+            lambda: session.role.candidacy._leader_driver._planner._before is not None,
             "it has planned, and published what it needs",
         )
         with zookeeper(cluster_39) as client:

@@ -116,9 +116,7 @@ async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], s
             assert {each.leader for each in seen} == {group.members[0].consumer.member_id}
             assert [each.members for each in seen] == [1, 2, 3, 4]
             version = client.exists(layout.group_state).version
-            group.members[
-                0
-            ].consumer._lifecycle.connected.member._member_session._admitted.role.candidacy._leader_driver.changed(
+            group.members[0].consumer._lifecycle.connected.member._member_session.role.candidacy._leader_driver.changed(
                 "test"
             )  # type: ignore[union-attr]
             plans = group.members[0].consumer.metrics.latency("allocator").count

@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "the lease lasts longer than the session timeout",
         "group/lease.py",
-        "return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)",
+        "return last_proof_s + session_timeout_ms / 1000 * LEASE_SHARE",
         "return last_proof_s + session_timeout_ms / 1000 * 1.3",
         "tests/unit/zookeeper/test_lease_renewal.py",
     ),
@@ -124,9 +124,9 @@ MUTANTS = (
     ),
     Mutant(
         "a member joins again while its application still hangs",
-        "members/zookeeper/group_member.py",
-        "if self._member_session is not None and self._member_session.stalled:",
-        "if self._member_session is None:",
+        "members/zookeeper/group_session.py",
+        "if self.current is not None and self.current.stalled:",
+        "if self.current is not None and not self.current:",
         "tests/integration/test_group_watchdog.py::test_an_application_hangs_with_a_record_in_flight",
     ),
     Mutant(
@@ -209,15 +209,15 @@ MUTANTS = (
     Mutant(
         "a gate that was shut is opened again by a heartbeat",
         "members/brokers/gate.py",
-        "return now_s < self._deadline_s and not self._is_shut",
+        "return now_s < self._deadline_s and not self.is_shut",
         "return now_s < self._deadline_s",
         "tests/unit/members/brokers/test_generation_gate.py",
     ),
     Mutant(
         "a gate ignores the end of its lease",
         "members/brokers/gate.py",
-        "return now_s < self._deadline_s and not self._is_shut",
-        "return not self._is_shut",
+        "return now_s < self._deadline_s and not self.is_shut",
+        "return not self.is_shut",
         "tests/sim/test_broker_groups.py::test_a_stopped_member_does_not_deliver_beside_the_next_owner",
     ),
     Mutant(

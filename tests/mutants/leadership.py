@@ -165,15 +165,15 @@ MUTANTS = (
     Mutant(
         "a leader that was deposed begins a round",
         "group/rounds.py",
-        "return Opening(state, (Check(candidate), put), inputs.state_version + 1)",
-        "return Opening(state, (put,), inputs.state_version + 1)",
+        "return Opening(state, (proof, Put(path, data, version)), version + 1)",
+        "return Opening(state, (Put(path, data, version),), version + 1)",
         "tests/unit/group/test_round_rules.py",
     ),
     Mutant(
         "a leader overwrites a state that it has not read",
         "group/rounds.py",
-        "put = Put(layout.group_state, state.encode(), inputs.state_version)",
-        "put = Put(layout.group_state, state.encode())",
+        "(proof, Put(path, data, version))",
+        "(proof, Put(path, data))",
         "tests/unit/group/test_round_rules.py",
     ),
     Mutant(

@@ -107,7 +107,9 @@ MUTANTS = (
     Mutant(
         "a chosen reset is not stored",
         "members/offsets/owned_offsets.py",
-        "                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))\n",
+        '                written = await self._own_store.commit({partition: commit}, "")\n'
+        "                self._settle({partition: commit}, written)\n",
+        "                written = Written({partition: StoredOffset(*commit)}, {})\n"
         "                self._tracker.stored(partition, commit.offset, commit.version)\n",
         "tests/sim/test_resets.py",
     ),
@@ -180,13 +182,6 @@ MUTANTS = (
         "            if log_of in (None, created):\n                found",
         "            log_of = log_of or 0\n            if log_of == created:\n                found",
         "tests/sim/test_kafka_offsets.py",
-    ),
-    Mutant(
-        "a partition is fetched from its old position although a reset is requested",
-        "group/subscription.py",
-        "self._assigned[partition].requested_reset is None and self.offsets.is_open(partition)",
-        "self.offsets.is_open(partition)",
-        "tests/unit/group/test_subscribed_partitions.py",
     ),
     Mutant(
         "a seek counts the records in flight",

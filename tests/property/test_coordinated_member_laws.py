@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.group import member_events as e
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
-from kiel_groups.group.member_state import Holding, MemberState, Phase, step
+from kiel_groups.group import member_state as e
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Holding, MemberState, Phase, step
 
 pytestmark = pytest.mark.property
 

@@ -151,12 +151,10 @@ class SubscribedConsumer(RuleBasedStateMachine):
 
     # The application's partitions
 
-    @rule(number=any_partition, offset=any_offset, is_reset=st.booleans())
-    def seek(self, number: int, offset: int, is_reset: bool) -> None:
-        """Seek in a partition, also where a reset is requested."""
+    @rule(number=any_partition, offset=any_offset)
+    def seek(self, number: int, offset: int) -> None:
+        """Seek in a partition."""
         partition = self.chosen(number)
-        if is_reset and self.state.is_assigned(partition):
-            self.state.need_offset_reset(partition)
         is_assigned = self.state.is_assigned(partition)
         is_known = self.way == "manual" or self.state.offsets.is_open(partition)
         if is_assigned and is_known:
@@ -186,9 +184,9 @@ class SubscribedConsumer(RuleBasedStateMachine):
         if mark is not None:
             assert (state.seek_mark(waiting) is mark) is not is_later
 
-    @rule(number=any_partition, is_pause=st.booleans(), highwater=any_offset, policy=st.sampled_from(("latest", "")))
-    def use(self, number: int, is_pause: bool, highwater: int, policy: str) -> None:
-        """Pause or resume a partition, report its high watermark, and request a reset."""
+    @rule(number=any_partition, is_pause=st.booleans(), highwater=any_offset)
+    def use(self, number: int, is_pause: bool, highwater: int) -> None:
+        """Pause or resume a partition, and report its high watermark."""
         partition = self.chosen(number)
         if not self.state.is_assigned(partition):
             for call in (self.state.pause, self.state.resume, self.state.position, self.state.highwater):
@@ -199,11 +197,6 @@ class SubscribedConsumer(RuleBasedStateMachine):
         (self.state.pause if is_pause else self.state.resume)(partition)
         assert self.state.is_paused(partition) is is_pause
         self.state.set_highwater(partition, highwater)
-        if policy:
-            self.state.need_offset_reset(partition, policy)
-            assert self.state.position(partition) is None
-        else:
-            self.attempt(lambda: self.state.need_offset_reset(partition, policy), is_legal=False)
 
     # The member
 
@@ -279,7 +272,6 @@ class SubscribedConsumer(RuleBasedStateMachine):
         assert state.paused_partitions() <= assigned
         for partition in assigned - missing:
             assert state.position(partition) == state.offsets.position(partition)
-            assert not state.is_offset_reset_needed(partition)
 
     @invariant()
     def the_tracker_has_the_claims_and_the_manual_partitions_only(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.group.member_events import Drained
+from kiel_groups.group.member_state import Drained
 from kiel_groups.group.seen_topics import SeenTopics
 from kiel_groups.members.brokers.consumer_hooks import ConsumerHooks
 from kiel_groups.members.brokers.coordinator import BeatTarget, CoordinatorHeartbeat

@@ -381,3 +381,13 @@ def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
         Violation, match="resets t0:0 to the new log, and an operator has set it to 1719 in the new log"
     ):
         world.run_for(10.0)
+
+
+def test_a_deletion_of_a_claim_that_is_being_opened_excuses_its_owner(world: World) -> None:
+    """The opening ends after the deletion, and gives the member no owner znode (seed 7740015)."""
+    (consumer,) = world.consumers
+    partition = next(iter(world.partitions()))
+    world.operator.delete(world.layout.owner(partition))
+    assert world.history.owners.is_forced(consumer, partition)
+    world.history.owners.open(consumer, partition)
+    assert world.history.owners.is_forced(consumer, partition)

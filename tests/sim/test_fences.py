@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from kazoo.protocol.states import KazooState
 
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
-from kiel_groups.members.zookeeper.leader import Election
+from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome
 from kiel_groups.zookeeper.heartbeat import Heartbeat
@@ -187,12 +188,13 @@ def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_its
         await session.ensure(layout.parents)
         tasks = TaskSet(lambda _: None)
         context = session_context(session, tasks=tasks, runtime=bench.process.runtime)
-        election = Election(context, "/member", lambda *_: None, lambda: None)
+        planner = cast(Any, SimpleNamespace(stop=lambda: None))
+        candidacy = Candidacy(context, lambda _: planner, "/member")
         bench.ensemble.expire(session.id)
         while len(bench.process.sessions) == 1:  # noqa: ASYNC110 -- simulated time
             await asyncio.sleep(0.01)
         assert session.ended is None
-        election.feed(EnterElection())
+        candidacy.enter()
         await asyncio.sleep(1.0)
         assert bench.ensemble.tree.children(layout.election) == []
         await asyncio.sleep(3.0)

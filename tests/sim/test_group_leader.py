@@ -24,7 +24,7 @@ def leader_driver(world: World) -> LeaderDriver:
     """Return the driver of the group's leader."""
     (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
     assert leader.member._member_session is not None
-    return leader.member._member_session._admitted.role.candidacy._leader_driver
+    return leader.member._member_session.role.candidacy._leader_driver
 
 
 def causes(world: World) -> list[str]:

@@ -5,47 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from six import ensure_binary, ensure_text
 
 from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.model import MemberId, Slot, TopicPartition
-
-__all__ = [
-    "Snapshot",
-    "Znode",
-    "MemberInfo",
-    "GroupState",
-    "PublicationState",
-    "MemberAssignment",
-    "GroupSettings",
-    "check_version",
-    "make_member_id",
-    "unsigned_hex",
-    "encode_consumer_id",
-    "encode_object",
-    "encode_owner",
-    "encode_offset",
-    "parse_object",
-    "parse_offset",
-    "parse_owner",
-    "parse_preferred_leaders",
-    "parse_replicas",
-    "parse_topic",
-    "SettingDifference",
-    "parse_broker",
-    "parse_broker_rack",
-    "parse_broker_version",
-    "parse_endpoints",
-    "parse_leader",
-    "typed_field",
-    "whole_number",
-    "FirstOffsets",
-    "OrderedOffset",
-    "OrderNotice",
-]
+from kiel_groups.model import MemberId, Slot, TopicPartition, numbers_by_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +81,11 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
     return ensure_binary(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
+def named_fields(value: Any, **renamed: str) -> dict[str, Any]:
+    """Return the fields of a dataclass by their names in JSON: their own, or those in ``renamed``."""
+    return {renamed.get(each.name, each.name): getattr(value, each.name) for each in fields_of(value)}
+
+
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
     """Parse a JSON object. Raise ProtocolError for any other data."""
     try:
@@ -167,21 +139,12 @@ class MemberInfo:
         return self.instance_id or self.member_id
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "instance_id": self.instance_id,
-                "session_timeout_ms": self.session_timeout_ms,
-                "subscription": sorted(self.subscription),
-                "host": self.host,
-                "pid": self.pid,
-                "client": self.client,
-                "started_at": self.started_at_ms,
-                **({"capacity": self.capacity} if self.capacity != 1 else {}),
-                **({"rack": self.rack} if self.rack is not None else {}),
-                **({"settings": dict(self.settings)} if self.settings else {}),
-            }
-        )
+        found = named_fields(self, started_at_ms="started_at")
+        del found["member_id"]
+        found |= {"subscription": sorted(self.subscription), "settings": dict(self.settings)}
+        unset: dict[str, object] = {"capacity": 1, "rack": None, "settings": {}}
+        given = {name: value for name, value in found.items() if name not in unset or value != unset[name]}
+        return encode_object({"version": _VERSION, **given})
 
     @classmethod
     def parse(cls, member_id: MemberId, data: bytes, path: str) -> MemberInfo:
@@ -238,23 +201,10 @@ class GroupState:
     request_ms: int | None = None
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "generation": self.generation,
-                "state": self.state,
-                "leader": self.leader,
-                "allocator": self.allocator,
-                "cause": self.cause,
-                "members": self.members,
-                "partitions": self.partitions,
-                "unassigned": dict(self.unassigned),
-                "unassigned_names": list(self.unassigned_names),
-                "fallback": self.fallback,
-                "created_at": self.created_at_ms,
-                **({"rebalance": self.request_ms} if self.request_ms is not None else {}),
-            }
-        )
+        found = named_fields(self, created_at_ms="created_at", request_ms="rebalance")
+        if self.request_ms is None:
+            del found["rebalance"]
+        return encode_object({"version": _VERSION, **found})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> GroupState:
@@ -297,10 +247,8 @@ class MemberAssignment:
     away_since_ms: int | None = None
 
     def encode(self) -> bytes:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in sorted(self.partitions):
-            topics.setdefault(topic, []).append(partition)
-        fields = {"generation": self.generation, "for": self.member_id, "partitions": topics}
+        fields: dict[str, Any] = {"generation": self.generation, "for": self.member_id}
+        fields["partitions"] = numbers_by_topic(sorted(self.partitions))
         if self.away_since_ms is not None:
             fields["away_since"] = self.away_since_ms
         return encode_object(fields)
@@ -343,29 +291,18 @@ class GroupSettings:
     auto_offset_reset: str
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "store": self.store,
-                "mode": self.mode,
-                "auto_offset_reset": self.auto_offset_reset,
-            }
-        )
+        return encode_object({"version": _VERSION, **named_fields(self)})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> GroupSettings:
-        fields = parse_object(data, path)
-        return cls(
-            store=typed_field(fields, "store", str, path),
-            mode=typed_field(fields, "mode", str, path),
-            auto_offset_reset=typed_field(fields, "auto_offset_reset", str, path),
-        )
+        found = parse_object(data, path)
+        return cls(**{each.name: typed_field(found, each.name, str, path) for each in fields_of(cls)})
 
     def differences(self, other: GroupSettings) -> list[SettingDifference]:
         """Return the settings that differ."""
         return [
             SettingDifference(name, getattr(self, name), getattr(other, name))
-            for name in ("store", "mode", "auto_offset_reset")
+            for name in named_fields(self)
             if getattr(self, name) != getattr(other, name)
         ]
 
@@ -475,13 +412,10 @@ def parse_leader(data: bytes, path: str) -> int:
     return leader
 
 
-_STARTS_VERSION = 1
-
-
 @dataclass(frozen=True, slots=True)
 class FirstOffsets:
     """
-    Where a group began to read a topic.
+    The offsets at which a group began to read a topic.
 
     ``created`` is the topic's creation zxid, and ``at_ms`` the time of the decision in milliseconds since 1970.
     ``offsets`` has the first offset of each partition, by its number, as far as leaders returned them.
@@ -494,7 +428,7 @@ class FirstOffsets:
     def encode(self) -> bytes:
         """Encode the offsets as a list by partition, with null for an unknown offset, so that many partitions fit."""
         listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
-        return encode_object({"version": _STARTS_VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
+        return encode_object({"version": _VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> FirstOffsets:
@@ -513,7 +447,7 @@ class FirstOffsets:
 @dataclass(frozen=True, slots=True)
 class OrderNotice:
     """
-    What an operator's command announces about the offsets that it orders: the data of the ``orders`` znode.
+    The announcement of the offsets that an operator's command orders, the data of the ``orders`` znode.
 
     ``order_id`` is part of the names of the order's znodes. ``topics`` are the topics of the ordered partitions. ``by``
     names the command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.

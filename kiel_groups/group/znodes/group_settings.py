@@ -1,4 +1,4 @@
-"""What operators set for a group: settings, weights and requests for its leader. Also the group's history."""
+"""The settings, weights and requests that operators write for a group, and the group's history."""
 
 from __future__ import annotations
 
@@ -24,26 +24,6 @@ from kiel_groups.group.znodes.contents import (
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Operation
 from kiel_groups.model import MemberId, Slot, TopicPartition
-
-__all__ = [
-    "DynamicConfig",
-    "PlanRequest",
-    "Weights",
-    "check_reason",
-    "checked_weights",
-    "encode_weights",
-    "forget_departed",
-    "parse_weights",
-    "printed_weights",
-    "LARGEST_LOAD",
-    "LONGEST_REASON",
-    "HistoryEntry",
-    "generation_of",
-    "is_member_id",
-    "record",
-    "MOST_KEPT",
-]
-
 
 # Settings of a group that operators may change while it runs: fields of its ``config`` znode that the leader follows.
 #

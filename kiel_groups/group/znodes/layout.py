@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from urllib.parse import quote, unquote
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import LARGEST_OFFSET, whole_number
 from kiel_groups.model import MemberId, Slot, TopicPartition
-
-__all__ = [
-    "GroupLayout",
-    "BROKER_IDS",
-    "CLUSTER_ID",
-    "TOPICS",
-    "ROOT",
-    "RESTORED",
-    "SPARK_GROUPS",
-    "topic_path",
-    "partition_state_path",
-    "consumer_root",
-    "WorkerLayout",
-    "connector_of",
-    "history_offset_of",
-    "znode_name",
-]
-
 
 # The paths of a group's znodes in ZooKeeper, all relative to the chroot.
 #
@@ -66,84 +47,55 @@ def consumer_root(group: str) -> str:
     return f"{CONSUMERS}/{group}"
 
 
-@dataclass(frozen=True)
 class GroupLayout:
     """The paths of one group. Paths without parameters are computed only once."""
 
-    group: str
-
-    @cached_property
-    def root(self) -> str:
-        return f"{ROOT}/{self.group}"
-
-    @cached_property
-    def members(self) -> str:
-        return f"{self.root}/members"
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.root = f"{ROOT}/{group}"
+        self.members = f"{self.root}/members"
+        #: The parent of the candidates' znodes.
+        self.election = f"{self.root}/election"
+        #: The ``allocation`` znode, which has the state of the latest plan.
+        self.group_state = f"{self.root}/allocation"
+        #: The znode with the settings that all members agree on, and with the dynamic settings.
+        self.config = f"{self.root}/config"
+        #: The znode with the weights of partitions, for allocators that use weights.
+        self.weights = f"{self.root}/weights"
+        #: The parent of the first offsets, by topic, of a group whose offsets are in Kafka.
+        self.starts = f"{self.root}/starts"
+        #: The parent of the orders of offsets, one per partition. Its data names the command that placed them.
+        self.orders = f"{self.root}/orders"
+        #: The parent of the history entries, one per generation.
+        self.history = f"{self.root}/history"
+        #: The parent of Kafka's consumer ids, one per member.
+        self.ids = f"{consumer_root(group)}/ids"
+        #: The parent of the topics' folders of owner znodes. Each owner znode is the claim of one partition.
+        self.owners = f"{consumer_root(group)}/owners"
+        #: The parent of the topics' folders of offset znodes.
+        self.offsets = f"{consumer_root(group)}/offsets"
+        #: The parent of the znodes of kiel's members. kiel computes assignments without owner znodes.
+        self.kiel_members = f"{KIEL_GROUPS}/{group}/members"
 
     def member(self, member_id: MemberId) -> str:
         return f"{self.members}/{member_id}"
-
-    @cached_property
-    def election(self) -> str:
-        """The path of the parent of the candidates' znodes."""
-        return f"{self.root}/election"
 
     def candidate_prefix(self, uuid: str) -> str:
         """Return the path that a candidate creates. ZooKeeper appends a sequence number of ten digits."""
         return f"{self.election}/{uuid}{CANDIDATE_INFIX}"
 
-    @cached_property
-    def group_state(self) -> str:
-        """The path of the ``allocation`` znode, which has the state of the latest plan."""
-        return f"{self.root}/allocation"
-
     def assignment(self, slot: Slot) -> str:
         """Return the path of the znode of one slot's assignment."""
         return f"{self.group_state}/{slot}"
 
-    @cached_property
-    def config(self) -> str:
-        """The path of the znode with the settings that all members agree on, and with the dynamic settings."""
-        return f"{self.root}/config"
-
-    @cached_property
-    def weights(self) -> str:
-        """The path of the znode with the weights of partitions, for allocators that use weights."""
-        return f"{self.root}/weights"
-
-    @cached_property
-    def starts(self) -> str:
-        """The path above the first offsets of a group whose offsets are in Kafka, by topic."""
-        return f"{self.root}/starts"
-
     def topic_starts(self, topic: str) -> str:
         return f"{self.starts}/{topic}"
-
-    @cached_property
-    def orders(self) -> str:
-        """The path above the orders of offsets, one per partition. Its data names the command that placed them."""
-        return f"{self.root}/orders"
 
     def order(self, order_id: str, partition: TopicPartition) -> str:
         return f"{self.orders}/{order_id}:{partition}"
 
-    @cached_property
-    def history(self) -> str:
-        """The path of the parent of the history entries, one per generation."""
-        return f"{self.root}/history"
-
-    @cached_property
-    def ids(self) -> str:
-        """The path of the parent of Kafka's consumer ids, one per member."""
-        return f"{consumer_root(self.group)}/ids"
-
     def consumer_id(self, member_id: MemberId) -> str:
         return f"{self.ids}/{member_id}"
-
-    @cached_property
-    def owners(self) -> str:
-        """The parent of the topics' folders of owner znodes. Each owner znode is the claim of one partition."""
-        return f"{consumer_root(self.group)}/owners"
 
     def topic_owners(self, topic: str) -> str:
         return f"{self.owners}/{topic}"
@@ -151,41 +103,22 @@ class GroupLayout:
     def owner(self, partition: TopicPartition) -> str:
         return f"{self.owners}/{partition.topic}/{partition.partition}"
 
-    @cached_property
-    def offsets(self) -> str:
-        """The path above the offset znodes, by topic."""
-        return f"{consumer_root(self.group)}/offsets"
-
     def topic_offsets(self, topic: str) -> str:
         return f"{self.offsets}/{topic}"
 
     def offset(self, partition: TopicPartition) -> str:
         return f"{self.offsets}/{partition.topic}/{partition.partition}"
 
-    @cached_property
-    def kiel_members(self) -> str:
-        """The path under which kiel registers its members. kiel computes assignments without owner znodes."""
-        return f"{KIEL_GROUPS}/{self.group}/members"
-
     @property
     def roots(self) -> tuple[str, str, str]:
         """The paths below which all znodes of the group are: this package's, Kafka's and kiel's."""
         return self.root, consumer_root(self.group), f"{KIEL_GROUPS}/{self.group}"
 
-    @cached_property
+    @property
     def parents(self) -> tuple[str, ...]:
         """The paths of the persistent znodes that must exist before a member registers, parents first."""
-        return (
-            ROOT,
-            self.root,
-            self.members,
-            self.election,
-            CONSUMERS,
-            consumer_root(self.group),
-            self.ids,
-            self.owners,
-            self.offsets,
-        )
+        ours = (ROOT, self.root, self.members, self.election)
+        return (*ours, CONSUMERS, consumer_root(self.group), self.ids, self.owners, self.offsets)
 
 
 # The paths of the znodes of a group's workers, all relative to the chroot.
@@ -238,7 +171,6 @@ def history_offset_of(name: str) -> int | None:
     return whole_number(name, LARGEST_OFFSET) if len(name) >= _DIGITS else None
 
 
-@dataclass(frozen=True)
 class WorkerLayout:
     """
     The paths of the workers of one group.
@@ -247,50 +179,35 @@ class WorkerLayout:
     itself.
     """
 
-    group: str
-
-    @cached_property
-    def workers(self) -> str:
-        """The path above the workers' ephemeral znodes, which prove that the workers' sessions are alive."""
-        return f"{ROOT}/{self.group}/workers"
+    def __init__(self, group: str) -> None:
+        self.group = group
+        #: The parent of the workers' ephemeral znodes, which prove that the workers' sessions are alive.
+        self.workers = f"{ROOT}/{group}/workers"
+        #: The znode with the configuration offset. Every change of the configuration writes it.
+        self.config = f"{ROOT}/{group}/connect"
+        #: The parent of the configurations of the connectors.
+        self.connectors = f"{self.config}/connectors"
+        #: The parent of the entries of the latest changes, one per change.
+        self.history = f"{self.config}/history"
+        self.statuses = f"{self.config}/status"
+        #: The parent of the connectors' folders of source offsets.
+        self.offsets = f"{self.config}/offsets"
+        #: The parent of the connectors' folders of owner znodes. Each znode is the claim of a connector or task.
+        self.owners = f"{self.config}/owners"
 
     def worker(self, worker_id: str) -> str:
         return f"{self.workers}/{worker_id}"
 
-    @cached_property
-    def config(self) -> str:
-        """The path of the znode with the configuration offset. Every change of the configuration writes it."""
-        return f"{ROOT}/{self.group}/connect"
-
-    @cached_property
-    def connectors(self) -> str:
-        """The path above the configurations of the connectors."""
-        return f"{self.config}/connectors"
-
     def connector(self, connector: str) -> str:
         return f"{self.connectors}/{znode_name(connector)}"
 
-    @cached_property
-    def history(self) -> str:
-        """The path above the entries of the latest changes, one per change."""
-        return f"{self.config}/history"
-
     def history_entry(self, offset: int) -> str:
         return f"{self.history}/{offset:0{_DIGITS}d}"
-
-    @cached_property
-    def statuses(self) -> str:
-        return f"{self.config}/status"
 
     def status(self, connector: str, task: int | None = None) -> str:
         """Return the path of a status. A connector's path is above the paths of its tasks."""
         folder = f"{self.statuses}/{znode_name(connector)}"
         return folder if task is None else f"{folder}/{task}"
-
-    @cached_property
-    def offsets(self) -> str:
-        """The path above the source offsets, by connector."""
-        return f"{self.config}/offsets"
 
     def connector_offsets(self, connector: str) -> str:
         return f"{self.offsets}/{znode_name(connector)}"
@@ -299,18 +216,13 @@ class WorkerLayout:
         """Return the path of the offset of the source partition with this digest."""
         return f"{self.connector_offsets(connector)}/{digest}"
 
-    @cached_property
-    def owners(self) -> str:
-        """The parent of the connectors' folders of owner znodes. Each znode is the claim of a connector or task."""
-        return f"{self.config}/owners"
-
     def connector_owners(self, connector: str) -> str:
         return f"{self.owners}/{znode_name(connector)}"
 
     def owner(self, connector: str, task: int | None = None) -> str:
         return f"{self.connector_owners(connector)}/{CONNECTOR if task is None else task}"
 
-    @cached_property
+    @property
     def folders(self) -> tuple[str, ...]:
         """The paths of the persistent znodes that must exist before a worker starts."""
         return (self.workers, self.connectors, self.history, self.statuses, self.offsets, self.owners)

@@ -12,7 +12,6 @@ import binascii
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from kiel_groups.errors import GroupConfigError, ProtocolError
@@ -22,24 +21,12 @@ from kiel_groups.group.znodes.contents import (
     PublicationState,
     check_version,
     encode_object,
+    named_fields,
     parse_object,
     typed_field,
 )
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
 from kiel_groups.model import CONNECT_TYPE, MemberId
-
-__all__ = [
-    "JOINING",
-    "Offer",
-    "OfferedProtocol",
-    "RoundAssignment",
-    "RoundLayout",
-    "RoundMember",
-    "RoundSettings",
-    "RoundState",
-    "program_type",
-    "refusal_by_programs",
-]
 
 _VERSION = 2
 
@@ -50,7 +37,7 @@ JOINING: PublicationState = "joining"
 class RoundLayout(GroupLayout):
     """The paths of a group of programs, which Kafka's own tools do not see."""
 
-    @cached_property
+    @property
     def parents(self) -> tuple[str, ...]:
         """The paths of the persistent znodes that must exist before a member registers, parents first."""
         return (ROOT, self.root, self.members, self.election)
@@ -64,7 +51,7 @@ class OfferedProtocol(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a member joins with: the type of its program, and the protocols that it knows, the preferred one first."""
+    """The offer with which a member joins: its program's type, and its protocols, the preferred one first."""
 
     protocol_type: str
     protocols: tuple[OfferedProtocol, ...]
@@ -143,19 +130,7 @@ class RoundState:
     created_at_ms: int = 0
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "generation": self.generation,
-                "state": self.state,
-                "leader": self.leader,
-                "protocol": self.protocol,
-                "members": list(self.members),
-                "refused": dict(self.refused),
-                "cause": self.cause,
-                "created_at": self.created_at_ms,
-            }
-        )
+        return encode_object({"version": _VERSION, **named_fields(self, created_at_ms="created_at")})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> RoundState:
@@ -221,7 +196,7 @@ class RoundSettings:
 
 def program_type(settings: bytes | None, configuration: bytes | None, *, has_workers: bool) -> str | None:
     """
-    Return the type of a group's members if they are programs, and None if they are consumers or may be.
+    Return the type of a group's members if they are certainly programs, and None otherwise.
 
     The settings decide: the first member writes them. Workers of an earlier version in groups that brokers coordinate
     have written no settings. Their configuration and their own znodes identify such groups. The parents of these znodes

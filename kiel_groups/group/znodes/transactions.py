@@ -12,24 +12,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-__all__ = [
-    "Check",
-    "Create",
-    "Put",
-    "Delete",
-    "Operation",
-    "Failure",
-    "Done",
-    "Refused",
-    "Unknown",
-    "Answer",
-    "chunks",
-    "MOST_OPERATIONS",
-    "MOST_BYTES",
-    "LARGEST_BYTES",
-    "size_of",
-]
-
 #: The most operations per transaction: if one operation fails, the whole transaction is repeated, which must be cheap.
 MOST_OPERATIONS = 200
 

@@ -19,27 +19,7 @@ from urllib.parse import urlsplit
 from six import ensure_binary
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, parse_object, typed_field
-
-__all__ = [
-    "JsonObject",
-    "ConfigChange",
-    "SourceOffset",
-    "StoredConnector",
-    "TargetState",
-    "WorkState",
-    "WorkStatus",
-    "canonical_json",
-    "changed_keys",
-    "check_texts",
-    "encode_config_offset",
-    "parse_config_offset",
-    "partition_digest",
-    "WorkerInfo",
-    "workers_by_coordination",
-    "workers_by_token",
-]
-
+from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, named_fields, parse_object, typed_field
 
 #: A JSON object: the form of a source partition and of a source offset.
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -218,18 +198,7 @@ class ConfigChange:
     uid: str = ""
 
     def encode(self) -> bytes:
-        return encode_object(
-            {
-                "version": _VERSION,
-                "offset": self.offset,
-                "what": self.what,
-                "connector": self.connector,
-                "worker": self.worker,
-                "when": self.at_ms,
-                "keys": list(self.keys),
-                "uid": self.uid,
-            }
-        )
+        return encode_object({"version": _VERSION, **named_fields(self, at_ms="when")})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> ConfigChange:
@@ -271,7 +240,7 @@ def check_texts(settings: Mapping[str, str], what: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """How far a source task has read one partition of its source, in the terms of its connector."""
+    """The position of a source task in one partition of its source. The connector defines the form of both."""
 
     partition: JsonObject
     offset: JsonObject
@@ -352,7 +321,7 @@ def _versioned(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that UTF-8 can encode, which half of a surrogate pair is not."""
+    """Return whether a value is text that UTF-8 can encode. It cannot encode half of a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:
@@ -393,17 +362,14 @@ def _choice(fields: Mapping[str, Any], name: str, choices: type[_Choice], path: 
         ) from None
 
 
-_WORKER_VERSION = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """
     A worker's description of itself.
 
     ``session_timeout_ms`` is the timeout that the server granted. ``token_digest`` identifies the token that the
-    worker's REST interface asks for: it is "" if there is none, and None if the worker does not say.
-    ``coordination`` is ``zookeeper`` or ``brokers``, or None if the worker does not say.
+    worker's REST interface asks for. The digest is "" if the interface asks for no token. ``coordination`` is
+    ``zookeeper`` or ``brokers``. A worker of an earlier version does not name them, so both may be None.
     """
 
     url: str
@@ -421,16 +387,10 @@ class WorkerInfo:
 
     def encode(self) -> bytes:
         """Return the data of the znode."""
-        fields = {
-            "version": _WORKER_VERSION,
-            "url": self.url,
-            "host": self.host,
-            "pid": self.pid,
-            "session_timeout_ms": self.session_timeout_ms,
-            "started_at": self.started_at_ms,
-        }
-        said = {"token_digest": self.token_digest, "coordination": self.coordination}
-        return encode_object(fields | {name: value for name, value in said.items() if value is not None})
+        found = named_fields(self, started_at_ms="started_at")
+        return encode_object(
+            {"version": _VERSION} | {name: value for name, value in found.items() if value is not None}
+        )
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> WorkerInfo:

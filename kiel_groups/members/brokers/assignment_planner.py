@@ -13,14 +13,9 @@ from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assig
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.group.seen_topics import SeenTopics
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import TopicPartition, numbers_by_topic
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wording import some
-
-__all__ = [
-    "AssignmentPlanner",
-    "TopicSource",
-]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +28,7 @@ _METADATA_SHARE = 1 / 6
 
 
 class TopicSource(Protocol):
-    """The topics of the cluster: ``ClusterMetadata``, or those of the simulator."""
+    """The topics of the cluster. ``ClusterMetadata`` has those of real brokers, and the simulator has its own."""
 
     @property
     def seen(self) -> SeenTopics: ...
@@ -72,8 +67,8 @@ class AssignmentPlanner:
         """
         Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
 
-        If this member leads, and no other member has further topics, ``plan`` sends no request. It uses no answer that
-        is older than the join: each join begins with a call of this method or of ``drop_ahead``.
+        If this member leads, and no other member has further topics, ``plan`` then sends no request. Each join begins
+        with a call of this method or of ``drop_ahead``, so ``plan`` uses no answer that is older than the join.
         """
         self._ahead = asked = asyncio.get_running_loop().create_future()
         self._ahead_topics = frozenset(topics) | self._planned.keys()
@@ -121,7 +116,11 @@ class AssignmentPlanner:
             self._context.metrics.count("allocator_failures")
             raise
         self._context.metrics.observe("allocator", self._context.runtime.boot_time_s() - started_s)
-        return {member: _encoded(assigned.get(member, ())) for member in joined.members}
+        by_topic = {member: numbers_by_topic(assigned.get(member, ())) for member in joined.members}
+        return {
+            member: ConsumerAssignment({topic: tuple(numbers) for topic, numbers in topics.items()}).encode()
+            for member, topics in by_topic.items()
+        }
 
     async def _refresh(self, topics: Sequence[str]) -> None:
         """Ask for the topics' partitions, but only for a part of the session timeout, so that no session expires."""
@@ -212,10 +211,3 @@ class AssignmentPlanner:
             self._lacks_topics.clear()
         else:
             self._lacks_topics.set()
-
-
-def _encoded(partitions: Sequence[TopicPartition]) -> bytes:
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        by_topic.setdefault(topic, []).append(number)
-    return ConsumerAssignment({topic: tuple(numbers) for topic, numbers in by_topic.items()}).encode()

@@ -11,26 +11,20 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import CommitFailedError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.members.alarms import UnopenedClaims, report_slow_drain
 from kiel_groups.members.brokers.assignment_planner import AssignmentPlanner, TopicSource
 from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.start_positions import Positions, StartPositions
-from kiel_groups.members.drain_alarm import report_slow_drain
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.tasks import TaskSet
-
-__all__ = [
-    "ChosenStarts",
-    "ConsumerHooks",
-]
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +202,7 @@ class ConsumerHooks:
         ]
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the assignments of all members; called if this member leads. Raises as ``AssignmentPlanner.plan``."""
+        """Return the assignments of all members. The leader calls this method. Raises as ``AssignmentPlanner.plan``."""
         return await self.planner.plan(joined)
 
     # ------------------------------------------------------------------ the assignment

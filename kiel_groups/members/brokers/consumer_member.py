@@ -13,7 +13,7 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.config import HostPort
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
-from kiel_groups.group.member_events import GroupRequest
+from kiel_groups.group.member_state import GroupRequest
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.brokers.assignment_planner import TopicSource
@@ -35,11 +35,6 @@ from kiel_groups.wire.group_requests import DescribedGroup, DescribeGroupsReques
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
 from kiel_groups.zookeeper.watchdog import Watchdog, caught_up
-
-__all__ = [
-    "owner_words",
-    "ConsumerMember",
-]
 
 log = logging.getLogger(__name__)
 
@@ -119,23 +114,16 @@ class ConsumerMember:
             self._hooks,
             on_failure,
         )
-        self._offsets = CoordinatorOffsets(
-            context, self._member, self._tracker, context.timing.find_timeout_ms, topics.seen
-        )
+        self._offsets = CoordinatorOffsets(context, self._member, self._tracker, topics.seen)
         group, metrics = context.group, context.metrics
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets, self._owner_words)
         self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)
         self._renewed = RenewedTopics(group.group, handler, self._tracker, self._tasks, metrics, topics, self._offsets)
-        self._restarts = RecreatedTopics(
-            group.group,
-            handler,
-            self._tracker,
-            self._tasks,
-            metrics,
-            topics=self._renewed,
-            store=self._offsets,
-            writing=self._owned.writing,
+        renews = self._renewed.unless_recreated
+        restarts = RecreatedTopics(
+            group.group, handler, self._tracker, self._tasks, metrics, renews, self._offsets, self._owned.writing
         )
+        self._renewed.on_recreated = restarts.restart
         starts = StartPositions(group, handler, self._offsets, metrics, topics)
         self._hooks.attach(starts, self._starts, self._owned, self._renewed)
         self._loop = home_loop()
@@ -158,7 +146,6 @@ class ConsumerMember:
         self._watch()
         self._tasks.start(self._follow_topics())
         self._tasks.start(self._refresh_offsets())
-        self._tasks.start(self._restarts.run())
         self._tasks.start(self._renewed.look_regularly(self._context.timing.metadata_max_age_ms / 1000))
         if self._subscription.topics:
             await self._join()
@@ -271,7 +258,7 @@ class ConsumerMember:
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """
-        Return all partitions of the cluster, to ask for each one: no request lists a group's offsets.
+        Return all partitions of the cluster. The caller asks for each one, because no request lists a group's offsets.
 
         Raises:
             NoBrokersError: No broker has listed the topics.
@@ -330,7 +317,7 @@ class ConsumerMember:
         self._watchdog.start()
 
     def _stalled(self, reason: str) -> None:
-        """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
+        """Leave the group because the watchdog's limit is reached. The watchdog's thread calls this method."""
         self._member.give_up()
         # If the loop is closed, the member does not exist any more.
         with suppress(RuntimeError):
@@ -341,7 +328,7 @@ class ConsumerMember:
         self._tasks.start(self._join_after_stall())
 
     async def _join_after_stall(self) -> None:
-        """Join again once the application makes progress; earlier, it would not process the new partitions either."""
+        """Join again once the application makes progress. Before that, it would not process new partitions either."""
         stalled = self._handler.in_progress()
         self._member.given_up()
         await caught_up(self._handler.in_progress, stalled)

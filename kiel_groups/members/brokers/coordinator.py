@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError, NoBrokersError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
@@ -30,19 +30,6 @@ from kiel_groups.wire.group_requests import (
     SyncGroupResponse,
 )
 from kiel_groups.zookeeper.tasks import CloseLimit
-
-__all__ = [
-    "BeatReport",
-    "BeatTarget",
-    "CoordinatorWords",
-    "GroupCoordinator",
-    "JoinAnswer",
-    "SyncAnswer",
-    "CoordinatorHeartbeat",
-    "JoinOffer",
-    "refusal",
-    "BrokerCoordinator",
-]
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +112,7 @@ class GroupCoordinator(Protocol):
         """Return the gate of a generation whose sync was sent at the boot time ``sent_s``."""
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Prove this membership from now on, and report what the coordinator answers; None: prove nothing."""
+        """Prove this membership from now on, and report the coordinator's answers. None means to prove nothing."""
 
     def leave_at_once(self, target: BeatTarget) -> None:
         """Leave the group without the event loop. Any thread may call this."""
@@ -198,14 +185,16 @@ class CoordinatorHeartbeat:
 
     def follow(self, target: BeatTarget | None) -> None:
         """
-        Send heartbeats for this membership from now on; None: send none.
+        Send heartbeats for this membership from now on. If ``target`` is None, send no heartbeats.
 
         The first heartbeat is due after one interval, because the request before this call has just proved the
-        membership. If the lease is over already, as after a long sync, it is due at once, but not within an interval of
-        the last heartbeat: otherwise, a coordinator that refuses connections would get them without a pause.
+        membership. If the lease is over already, as after a long sync, the first heartbeat is due at once, but not
+        within an interval of the last heartbeat. Otherwise, a coordinator that refuses connections would get
+        heartbeats without a pause.
 
-        Later heartbeats are due at multiples of the interval after that, even if one was late. So the members of a
-        generation, which got their assignments at the same time, learn of the next rebalance at the same time.
+        Each later heartbeat is due a whole number of intervals after the first one, even if a heartbeat was late. All
+        members of a generation get their assignments at the same time. So they also learn of the next rebalance at
+        the same time.
         """
         if target == self._target:
             return
@@ -306,14 +295,13 @@ class CoordinatorHeartbeat:
             log.debug("group %s: a heartbeat was answered after its event loop was closed", self._group)
 
 
-class JoinOffer(NamedTuple):
-    """The protocol type and the protocols with which a member joins."""
-
-    protocol_type: str
-    protocols: Sequence[GroupProtocol]
-
-
-def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer: JoinOffer) -> KielGroupsError:
+def refusal(
+    request: GroupRequest,
+    code: int,
+    context: CoordinatedContext,
+    protocol_type: str,
+    protocols: Sequence[GroupProtocol],
+) -> KielGroupsError:
     """
     Return the error of a member that a coordinator refuses.
 
@@ -321,16 +309,17 @@ def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer
         request: The request that was refused.
         code: The coordinator's error code.
         context: The member's settings.
-        offer: The protocols that the member has joined with.
+        protocol_type: The type of the member's program.
+        protocols: The protocols that the member has joined with.
     """
     group, known = context.group.group, error_code(code)
     match code:
         case CoordinatorCode.INCONSISTENT_PROTOCOL:
-            names = ", ".join(protocol.name for protocol in offer.protocols)
-            if offer.protocol_type == PROTOCOL_TYPE:
+            names = ", ".join(protocol.name for protocol in protocols)
+            if protocol_type == PROTOCOL_TYPE:
                 others, advice = "are no consumers", "Give all members the same partition_allocator"
             else:
-                others = f"are of another type than {offer.protocol_type!r}"
+                others = f"are of another type than {protocol_type!r}"
                 advice = "Give the programs of all members a protocol in common"
             return GroupConfigError(
                 f"group {group}: the coordinator refuses this member ({known}): it offers {names}, and the members of"
@@ -376,7 +365,7 @@ class BrokerCoordinator:
         self._group = context.group.group
         self._hooks = hooks
         #: The protocols of the last join.
-        self._offer = JoinOffer("", ())
+        self._offered: Sequence[GroupProtocol] = ()
         #: The join or the sync under way, or the reading by the hooks before a join.
         self._sending: asyncio.Future[Any] | None = None
         self._heartbeat = CoordinatorHeartbeat(context, report)
@@ -402,8 +391,7 @@ class BrokerCoordinator:
         timing, type_ = self._context.timing, self._hooks.protocol_type
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
-        offered = tuple(await reading)
-        self._offer = JoinOffer(type_, offered)
+        self._offered = offered = tuple(await reading)
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -509,4 +497,4 @@ class BrokerCoordinator:
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a refused member. It names the brokers' settings that cause the refusal."""
-        return refusal(request, code, self._context, self._offer)
+        return refusal(request, code, self._context, self._hooks.protocol_type, self._offered)

@@ -1,8 +1,8 @@
 """
-Store the offsets of a member's partitions with the coordinator of its group, and read those of the group.
+Store the offsets of a member's partitions with the coordinator of its group, and read the offsets of the group.
 
-The coordinator is the fence: it accepts a commit only from a member of its present generation. So it fences the group
-as a whole, not each partition. When it answers a commit, the replicas of its log have stored it (acks -1).
+The coordinator is the fence: it accepts a commit only from a member of the present generation. So it fences the group
+as a whole, not each partition. When it answers a commit, the replicas of its log have stored the commit (acks -1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import Commit, StoredOffset
 from kiel_groups.group.seen_topics import SeenTopics
@@ -40,10 +40,6 @@ from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import Renew
 
-__all__ = [
-    "CoordinatorOffsets",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -67,17 +63,11 @@ class CoordinatorOffsets:
         context: The member's settings and runtime.
         member: The member, whose generation and id each commit carries.
         tracker: The offsets of the member's partitions.
-        request_timeout_ms: How long the coordinator may take for an answer.
         seen: The incarnations of topics.
     """
 
     def __init__(
-        self,
-        context: CoordinatedContext,
-        member: CoordinatedMember,
-        tracker: OffsetTracker,
-        request_timeout_ms: int,
-        seen: SeenTopics,
+        self, context: CoordinatedContext, member: CoordinatedMember, tracker: OffsetTracker, seen: SeenTopics
     ) -> None:
         self._context = context
         self._group = context.group.group
@@ -86,7 +76,7 @@ class CoordinatorOffsets:
         self._member = member
         self._tracker = tracker
         self._seen = seen
-        self._timeout_s = request_timeout_ms / 1000
+        self._timeout_s = context.timing.find_timeout_ms / 1000
         #: A join waits for reads under way, and must not be late because of them.
         self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
         #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
@@ -120,18 +110,6 @@ class CoordinatorOffsets:
         # After an error, the outcome stays unknown: the next commit stores an offset even if it has not changed.
         self._tracker.answered(sent, stored)
         return Written(stored, {})
-
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """
-        Store the positions that resets chose; raises as ``commit``.
-
-        Raises:
-            CommitFailedError: Also if the coordinator refuses a position. The reset is tried again after a pause.
-        """
-        written = await self.commit(commits, "")
-        if refused := sorted(commits.keys() - written.stored.keys()):
-            raise CommitFailedError(f"group {self._group}: the coordinator refuses to store {some(refused)}")
-        return written
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Return nothing: while a group has members, its coordinator lets no other client write offsets."""

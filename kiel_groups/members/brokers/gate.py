@@ -19,11 +19,6 @@ from __future__ import annotations
 
 from kiel_groups.model import GenerationToken
 
-__all__ = [
-    "GenerationGate",
-]
-
-
 #: The share of the session timeout that a lease lasts. The rest is for pauses, and for a coordinator that counts the
 #: session from the arrival of a request, on a clock of its own.
 LEASE_SHARE = 0.5
@@ -51,7 +46,8 @@ class GenerationGate:
         self.token = token
         self._drain_s = rebalance_timeout_s * DRAIN_SHARE
         self._lease_s = session_timeout_ms / 1000 * LEASE_SHARE
-        self._is_shut = False
+        #: Whether the gate was shut for good.
+        self.is_shut = False
         #: When the newest request was sent whose answer says that the group was stable, in seconds of boot time.
         self.confirmed_s = sent_s
         self._deadline_s = sent_s + self._lease_s
@@ -79,13 +75,8 @@ class GenerationGate:
 
     def shut(self) -> None:
         """Shut the gate for good: the member has left the generation, or was removed from it."""
-        self._is_shut = True
-
-    @property
-    def is_shut(self) -> bool:
-        """Whether the gate was shut for good."""
-        return self._is_shut
+        self.is_shut = True
 
     def is_open(self, now_s: float) -> bool:
         """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
-        return now_s < self._deadline_s and not self._is_shut
+        return now_s < self._deadline_s and not self.is_shut

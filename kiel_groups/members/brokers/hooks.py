@@ -15,13 +15,6 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = [
-    "CoordinatedContext",
-    "JoinedGroup",
-    "MemberHooks",
-]
-
-
 T = TypeVar("T")
 
 
@@ -40,7 +33,7 @@ class JoinedGroup(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedContext:
     """
-    A member of a group that brokers coordinate, as its parts see it.
+    The settings and tools that the parts of a member share in a group that brokers coordinate.
 
     ``versions`` says whether the brokers know JoinGroup v1. If they do not, the session timeout is also the time that a
     rebalance waits for a member.
@@ -86,7 +79,7 @@ class MemberHooks(Protocol):
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """
-        Return an assignment for each member; called if this member leads. An error of this method fails the member.
+        Return an assignment for each member. The member that leads calls this method. An error fails that member.
 
         Raises:
             KielGroupsError: No assignment can be made.

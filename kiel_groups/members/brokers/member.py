@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import home_loop
@@ -20,9 +20,17 @@ from kiel_groups.errors import (
     ProtocolError,
     SessionLostError,
 )
-from kiel_groups.group import member_events as events
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
-from kiel_groups.group.member_state import Holding, MemberState, Phase, step
+from kiel_groups.group import member_state
+from kiel_groups.group.member_state import (
+    CoordinatorCode,
+    GroupRequest,
+    Holding,
+    MemberState,
+    Phase,
+    Reaction,
+    reaction_to,
+    step,
+)
 from kiel_groups.members.brokers.coordinator import BeatReport, BeatTarget, GroupCoordinator
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
@@ -35,11 +43,6 @@ from kiel_groups.wire.error_codes import error_code
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
 
-__all__ = [
-    "HeldAssignment",
-    "CoordinatedMember",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -48,15 +51,9 @@ log = logging.getLogger(__name__)
 FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
-class _LeaseWords(NamedTuple):
-    """The words of log lines for the effects of the end of a lease, and of its renewal."""
-
-    stopped: str
-    continues: str
-
-
-_DELIVERY = _LeaseWords("delivery has stopped", "delivery continues")
-_USE = _LeaseWords("the assignment may not be used", "the assignment may be used again")
+#: The words of log lines for the effects of the end of a lease, and of its renewal.
+_DELIVERY = ("delivery has stopped", "delivery continues")
+_USE = ("the assignment may not be used", "the assignment may be used again")
 
 
 class HeldAssignment:
@@ -129,21 +126,21 @@ class HeldAssignment:
         is_over = left_s <= 0
         if is_over == self._is_over:
             return
-        self._is_over, member_id, words = is_over, self.gate.token.member_id, self._lease_words
+        self._is_over, member_id, (stopped, continues) = is_over, self.gate.token.member_id, self._lease_words
         if is_over:
             log.warning(
                 "group %s: %s: the lease of %s is over, because %s has not confirmed its membership; %s when it does",
                 self._name,
-                words.stopped,
+                stopped,
                 member_id,
                 self._confirmer,
-                words.continues,
+                continues,
             )
         else:
             log.warning(
                 "group %s: %s: %s has confirmed the membership of %s",
                 self._name,
-                words.continues,
+                continues,
                 self._confirmer,
                 member_id,
             )
@@ -340,7 +337,7 @@ class CoordinatedMember:
 
     def request_rejoin(self) -> None:
         """Have the member join again, because the protocols or the metadata that it offers have changed."""
-        self._feed(events.Rejoin())
+        self._feed(member_state.Rejoin())
 
     async def ensure_active(self) -> None:
         """
@@ -378,21 +375,21 @@ class CoordinatedMember:
         If the caller is cancelled, or no broker answers, the heartbeat's thread sends the leave request.
         """
         limit = limit or CloseLimit()
-        self._feed(events.Leave())
+        self._feed(member_state.Leave())
         try:
             async with limit.timeout(reserves=True):
                 await self._ended.wait()
         except TimeoutError:
             log.warning("group %s: leaving although the application or a broker is not done", self._name)
-            self._feed(events.LeaveAtOnce())
+            self._feed(member_state.LeaveAtOnce())
             with suppress(TimeoutError):
                 async with limit.timeout():
                     await self._ended.wait()
         finally:
             if not self._ended.is_set():
                 self._leave_by_thread()
-                self._feed(events.GivenUp())
-                self._feed(events.LeaveAnswered())
+                self._feed(member_state.GivenUp())
+                self._feed(member_state.LeaveAnswered())
             self._coordination.stop()
             cancelled = self._tasks.cancel()
         await cancelled
@@ -414,7 +411,7 @@ class CoordinatedMember:
 
     def given_up(self) -> None:
         """End the membership after ``give_up``. The member joins again only after ``request_rejoin``."""
-        self._feed(events.GivenUp())
+        self._feed(member_state.GivenUp())
         self._coordination.abandon()
 
     def leave(self) -> None:
@@ -451,23 +448,23 @@ class CoordinatedMember:
             coordinator = await self._coordination.find()
         if coordinator is None:
             raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
-        self._feed(events.RequestStarted())
+        self._feed(member_state.RequestStarted())
         try:
             return await request(coordinator)
         except KielGroupsError:
             if token is not None:
-                self._feed(events.Answered(kind, None, *token))
+                self._feed(member_state.Answered(kind, None, *token))
             raise
         finally:
-            self._feed(events.RequestEnded())
+            self._feed(member_state.RequestEnded())
 
     def note(self, kind: GroupRequest, code: int, token: GenerationToken) -> None:
-        """Apply what an error code in an answer about offsets says about the membership."""
-        self._feed(events.Answered(kind, code, *token))
+        """Apply the error code of an answer about offsets to the membership."""
+        self._feed(member_state.Answered(kind, code, *token))
 
     # ------------------------------------------------------------------ the state machine
 
-    def _feed(self, event: events.Event) -> None:
+    def _feed(self, event: member_state.Event) -> None:
         before = self._state
         self._state, effects = step(before, event)
         if self._state.is_joining and not before.is_joining:
@@ -486,29 +483,29 @@ class CoordinatedMember:
         coordination.follow(target)
         self._has_stepped.set()
 
-    def _perform(self, effect: events.Effect) -> None:
+    def _perform(self, effect: member_state.Effect) -> None:
         match effect:
-            case events.FindCoordinator(discovery):
+            case member_state.FindCoordinator(discovery):
                 self._tasks.start(self._find(discovery))
-            case events.Pause(pause, failures):
+            case member_state.Pause(pause, failures):
                 self._tasks.start(self._wait(pause, self._pauses.delay_s(failures)))
-            case events.Join(join, member_id):
+            case member_state.Join(join, member_id):
                 self._tasks.start(self._join(join, member_id))
-            case events.Assign(join):
+            case member_state.Assign(join):
                 self._tasks.start(self._assign(join))
-            case events.Sync(join):
+            case member_state.Sync(join):
                 self._tasks.start(self._sync(join))
-            case events.Open():
+            case member_state.Open():
                 self._open()
-            case events.Drain():
+            case member_state.Drain():
                 self._held.drain()
-            case events.Lose():
+            case member_state.Lose():
                 self._held.drop()
-            case events.SendLeave(member_id):
+            case member_state.SendLeave(member_id):
                 self._tasks.start(self._leave(member_id))
-            case events.Fail(request, code):
+            case member_state.Fail(request, code):
                 self._fail(self._coordination.refusal(request, code))
-            case events.Ended():
+            case member_state.Ended():
                 if not self._over.done():
                     self._over.set_result(None)
                 self._ended.set()
@@ -522,13 +519,13 @@ class CoordinatedMember:
             if reaction_to(GroupRequest.FIND, error.code) is not Reaction.FAIL:
                 self._failures.note(GroupRequest.FIND, error)
             self._held.report_lease()
-            self._feed(events.FindFailed(discovery, error.code))
+            self._feed(member_state.FindFailed(discovery, error.code))
             return
-        self._feed(events.CoordinatorFound(discovery, coordinator))
+        self._feed(member_state.CoordinatorFound(discovery, coordinator))
 
     async def _wait(self, pause: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        self._feed(events.PauseOver(pause))
+        self._feed(member_state.PauseOver(pause))
 
     async def _join(self, join: int, member_id: str) -> None:
         if (join, Phase.JOINING) != (self._state.join, self._state.phase):
@@ -538,15 +535,15 @@ class CoordinatedMember:
                 answer = await self._coordination.join(self._coordinator, member_id)
         except (BrokerError, ProtocolError) as error:
             self._failures.note(GroupRequest.JOIN, error)
-            self._feed(events.JoinAnswered(join, None))
+            self._feed(member_state.JoinAnswered(join, None))
             return
         if answer.error.number:
             self._failures.note_code(GroupRequest.JOIN, answer.error)
-            self._feed(events.JoinAnswered(join, answer.error.number))
+            self._feed(member_state.JoinAnswered(join, answer.error.number))
             return
         if join == self._state.join:
             self._joined = answer.joined
-        self._feed(events.JoinAnswered(join, 0, *answer.token, answer.is_leader))
+        self._feed(member_state.JoinAnswered(join, 0, *answer.token, answer.is_leader))
 
     async def _assign(self, join: int) -> None:
         try:
@@ -554,11 +551,11 @@ class CoordinatedMember:
         except Exception as error:
             if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
                 self._fail(reported(self._name, error))
-            self._feed(events.AssignFailed(join))
+            self._feed(member_state.AssignFailed(join))
             return
         if join == self._state.join:
             self._assignments = assignments
-        self._feed(events.Assigned(join))
+        self._feed(member_state.Assigned(join))
 
     async def _sync(self, join: int) -> None:
         assignments, self._assignments = self._assignments, {}
@@ -569,12 +566,12 @@ class CoordinatedMember:
                 answer = await self._coordination.sync(self._coordinator, token, assignments)
         except (BrokerError, ProtocolError) as error:
             self._failures.note(GroupRequest.SYNC, error)
-            self._feed(events.SyncAnswered(join, None))
+            self._feed(member_state.SyncAnswered(join, None))
             return
         if answer.error.number:
             self._failures.note_code(GroupRequest.SYNC, answer.error)
         self._assignment = answer.assignment
-        self._feed(events.SyncAnswered(join, answer.error.number))
+        self._feed(member_state.SyncAnswered(join, answer.error.number))
 
     @property
     def _coordinator(self) -> int:
@@ -591,7 +588,7 @@ class CoordinatedMember:
                 self._name,
                 error,
             )
-        self._feed(events.LeaveAnswered())
+        self._feed(member_state.LeaveAnswered())
 
     # ------------------------------------------------------------------ the assignment
 
@@ -608,7 +605,7 @@ class CoordinatedMember:
         self._held.open(gate, self._joined, self._assignment)
 
     def _drained(self) -> None:
-        self._feed(events.Drained())
+        self._feed(member_state.Drained())
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
         if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
@@ -623,7 +620,7 @@ class CoordinatedMember:
         else:
             self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
         self._held.report_lease()
-        self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
+        self._feed(member_state.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
 
     # ------------------------------------------------------------------ failures and the end
 
@@ -632,7 +629,7 @@ class CoordinatedMember:
         if self._over.done():
             log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
         self._fail(reported(self._name, error))
-        self._feed(events.LeaveAtOnce())
+        self._feed(member_state.LeaveAtOnce())
 
     def _fail(self, error: KielGroupsError) -> None:
         if self._over.done():

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -19,7 +19,7 @@ from kiel_groups.errors import (
     NoBrokersError,
     NoOffsetsError,
 )
-from kiel_groups.group.member_events import CoordinatorCode
+from kiel_groups.group.member_state import CoordinatorCode
 from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.partition_handler import ReadOffsets, StoreAnswer
 from kiel_groups.metrics import Metrics
@@ -37,23 +37,6 @@ from kiel_groups.wire.error_codes import (
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, FetchedOffset, OffsetCommitRequestV1, OffsetFetchRequestV1
 from kiel_groups.wording import counted, some
-
-__all__ = [
-    "FIRST_READ_PAUSE_S",
-    "LONGEST_READ_PAUSE_S",
-    "NO_GENERATION",
-    "NO_MEMBER",
-    "PASSING",
-    "REPEATED",
-    "Fetched",
-    "fetch_stored",
-    "read_offsets",
-    "report_refused",
-    "FoundOffsets",
-    "StoredInKafka",
-    "check_kafka_offsets",
-    "find_kafka_offsets",
-]
 
 log = logging.getLogger(__name__)
 
@@ -79,24 +62,13 @@ REPEATED: frozenset[int] = frozenset(
 Send: TypeAlias = Callable[[OffsetFetchRequestV1], Awaitable[Mapping[TopicPartition, FetchedOffset]]]
 
 
-class Fetched(NamedTuple):
-    """
-    The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
-
-    A partition without an offset is in neither field. The error is a NoOffsetsError for a permanent refusal.
-    """
-
-    found: dict[TopicPartition, FetchedOffset]
-    failures: dict[TopicPartition, KielGroupsError]
-
-
 async def fetch_stored(
     group: str,
     partitions: Iterable[TopicPartition],
     send: Send,
     refused: Callable[[int], object] = lambda _: None,
     repeated: frozenset[int] = REPEATED,
-) -> Fetched:
+) -> ReadOffsets:
     """
     Read the offsets that a group has committed, with their texts.
 
@@ -107,9 +79,13 @@ async def fetch_stored(
         refused: Called with each error code of an answer.
         repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
             ends.
+
+    Returns:
+        The offsets. The error of a partition is a NoOffsetsError for a permanent refusal.
     """
     waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
-    fetched = Fetched({}, {})
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    failures: dict[TopicPartition, KielGroupsError] = {}
     for attempt in range(_TRIES):
         if not waiting:
             break
@@ -118,24 +94,20 @@ async def fetch_stored(
             answers = await send(OffsetFetchRequestV1(group, waiting))
         except KielGroupsError as error:
             log.info("group %s: no answer to a read of offsets: %s", group, error)
-            fetched.failures.update(dict.fromkeys(waiting, error))
+            failures |= dict.fromkeys(waiting, error)
             continue
-        fetched.found.update((p, each) for p, each in answers.items() if each.error == NO_ERROR and each.offset >= 0)
-        fetched.failures.clear()
-        fetched.failures.update({p: _failure(group, p, answers.get(p)) for p in waiting if _failed(answers.get(p))})
+        sound = {p: each for p, each in answers.items() if each.error == NO_ERROR}
+        found |= {p: OffsetAndMetadata(each.offset, each.metadata) for p, each in sound.items() if each.offset >= 0}
+        failures = {p: _failure(group, p, answers.get(p)) for p in waiting if p not in sound}
         codes = {each.error.number for each in answers.values() if each.error != NO_ERROR}
         for code in sorted(codes):
             refused(code)
         if codes - repeated:
             break
-        waiting = tuple(fetched.failures)
+        waiting = tuple(failures)
         if waiting:
-            log.info("%s", fetched.failures[waiting[0]])
-    return fetched
-
-
-def _failed(answer: FetchedOffset | None) -> bool:
-    return answer is None or answer.error != NO_ERROR
+            log.info("%s", failures[waiting[0]])
+    return ReadOffsets(found, failures)
 
 
 def _failure(group: str, partition: TopicPartition, answer: FetchedOffset | None) -> KielGroupsError:
@@ -226,8 +198,7 @@ class StoredInKafka:
 
     async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
         """Read offsets; see ``KafkaOffsets.read``."""
-        found, failures = await fetch_stored(self._group, partitions, self._ask, self._note, PASSING)
-        return ReadOffsets({p: OffsetAndMetadata(each.offset, each.metadata) for p, each in found.items()}, failures)
+        return await fetch_stored(self._group, partitions, self._ask, self._note, PASSING)
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
         """Ask the coordinator once to store offsets; see ``KafkaOffsets.store``."""
@@ -298,7 +269,7 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers can store offsets in Kafka; those of 0.8.0 and 0.8.1 close the connection instead.
+    Check that the brokers can store offsets in Kafka. Brokers of 0.8.0 and 0.8.1 close the connection instead.
 
     Raises:
         ConfigError: The brokers cannot store offsets in Kafka.

@@ -20,11 +20,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.tasks import TaskSet
 
-__all__ = [
-    "RenewedTopics",
-    "warn_of_unknown",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -34,16 +29,14 @@ _PAUSES_S = (0.0, 1.0, 4.0)
 
 class RenewedTopics:
     """
-    Notices that topics of a member's partitions were created again, for ``RecreatedTopics``.
-
-    It is the ``Recreations`` of a group that brokers coordinate.
+    Notices that topics of a member's partitions were created again, and calls ``on_recreated`` with each one.
 
     Args:
         group: The group's name.
         handler: Compares logs with what was read from them.
         tracker: The offsets of the member's partitions.
         tasks: Runs the look-ups.
-        metrics: Counts recreated topics, and logs of which it cannot be known whether they are new.
+        metrics: Counts recreated topics, and logs that may be new without proof.
         topics: The topics of the cluster.
         offsets: The group's offsets.
     """
@@ -63,7 +56,8 @@ class RenewedTopics:
         self.tracker = tracker
         self.tasks = tasks
         self.metrics = metrics
-        self.recreations: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        #: Called with a topic and the number of its new incarnation; see ``RecreatedTopics.restart``.
+        self.on_recreated: Callable[[str, int], None] = lambda topic, number: None
         self._topics = topics
         self._seen = topics.seen
         self._offsets = offsets
@@ -94,7 +88,7 @@ class RenewedTopics:
             outdated[0],
             0 if state is None else state.position,
         )
-        self.recreations.put_nowait((topic, number))
+        self.on_recreated(topic, number)
 
     def unless_recreated(self, topic: str) -> Callable[[Any, Any], Any]:
         """Return a function that drops all writes as soon as a newer incarnation of the topic is known."""

@@ -6,17 +6,12 @@ import logging
 from collections.abc import Mapping
 
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import ErrorCode
 from kiel_groups.wording import counted
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import SlowStep
-
-__all__ = [
-    "RequestFailures",
-    "reported",
-]
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,6 @@ from kiel_groups.model import GenerationToken, TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Positions",
-    "StartPositions",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -139,10 +134,10 @@ class StartPositions:
 
     async def _are_renewed(self, topics: Collection[str], numbers: Mapping[str, int]) -> bool:
         """
-        Return whether one of these topics was created again since ``numbers``, its incarnation's number, was read.
+        Return whether one of these topics was created again since the numbers of their incarnations were read.
 
-        The coordinator lacks offsets of these topics: from Kafka 0.10 on, it deletes those of a deleted topic. If the
-        topic is created again, it has another id. Topics without ids are not checked.
+        The coordinator lacks offsets of these topics. From Kafka 0.10 on, a coordinator deletes the offsets of a
+        deleted topic. A topic that is created again has another id. Topics without ids are not checked.
         """
         lacking = {topic for topic in topics if self._seen.has_id(topic)}
         if lacking:
@@ -175,10 +170,10 @@ class StartPositions:
 
     def _find_forgotten(self, missing: Collection[TopicPartition], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
-        Find partitions whose offsets the coordinator has deleted with a topic that has no id, as from 0.10 on.
+        Find partitions whose offsets the coordinator has deleted with a topic that has no id.
 
-        The sign is that the topic was missing, and an earlier assignment had partitions of it: the group had stored
-        their offsets.
+        Coordinators do so from Kafka 0.10 on. The sign is that the topic was missing, and that an earlier assignment
+        had partitions of the topic, so that the group had stored their offsets.
         """
         for topic, known in sorted(trusted.items()):
             forgotten = {each for each in missing if each.topic == topic}.difference(known, self._outlived)
@@ -197,9 +192,9 @@ class StartPositions:
 
     async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
-        Find out which stored offsets that are not trusted are of the logs of deleted topics.
+        Find out which untrusted offsets belong to the logs of deleted topics.
 
-        These stay untrusted until another offset is stored, because the member may lose the partition before that.
+        Such an offset stays untrusted until another one is stored, because the member may lose the partition before.
 
         Args:
             stored: The stored offsets.

@@ -18,16 +18,6 @@ from kiel_groups.wire.group_requests import FindCoordinatorRequest, SyncGroupRes
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from kiel_groups.wording import counted
 
-__all__ = [
-    "BeatAnswer",
-    "FindError",
-    "GroupTransport",
-    "code_of",
-    "HeartbeatConnection",
-    "ClusterTransport",
-]
-
-
 T = TypeVar("T")
 
 

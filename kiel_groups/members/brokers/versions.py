@@ -11,11 +11,6 @@ from kiel_groups.wire.group_requests import JoinGroupRequestV1, ListGroupsReques
 from kiel_groups.wire.metadata import TopicIdsRequest
 from kiel_groups.wire.versions import VersionRange
 
-__all__ = [
-    "GroupVersions",
-]
-
-
 #: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
 #: and to refuse the fetch requests of this package.
 _COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 8), (4,)
@@ -23,7 +18,7 @@ _COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 
 
 class GroupVersions:
     """
-    What the brokers know of the group protocol.
+    The versions of group requests that the brokers know.
 
     ``has_rebalance_timeout`` is true if they know JoinGroup v1, and ``has_topic_ids`` if they know Metadata v10. Until
     ``probe`` has returned, the oldest version is assumed. ``ranges`` has the versions that the asked broker knows, by

@@ -23,10 +23,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "ClaimOpener",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +39,8 @@ class _ClaimOffsets(NamedTuple):
     The claims of one topic, divided by whether their offsets can be rewritten now.
 
     ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
-    ``stored`` their offsets, if they were read already. ``failures`` has the reason for each claim without one.
+    ``stored`` has their offsets, if these were read already. ``failures`` has the reason for each claim that has no
+    offset.
     """
 
     created: int

@@ -26,14 +26,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
-__all__ = [
-    "KafkaStore",
-    "NewOffset",
-    "StoreOutcome",
-    "StoredNotes",
-    "KafkaClaimOpener",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -131,16 +123,12 @@ class KafkaStore:
         self._tracker.answered(known, stored)
         return Written(stored, {})
 
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; as ``commit``."""
-        return await self.commit(commits, "")
-
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """
         Return nothing: an offset of another writer is not followed while the partition is owned.
 
-        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner stores
-        an old one. Neither differs from an operator's offset, except by a text that any program can write.
+        A broker that is cut off from the others returns old offsets, and a delayed request of a former owner stores an
+        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note.
         """
         return {}
 
@@ -303,11 +291,11 @@ _MOST_NAMES = 10
 
 class KafkaClaimOpener:
     """
-    Opens the claims of one member on its session, whose offsets are in Kafka: it finds where each claimed partition
-    starts, and stores that again.
+    Opens the claims of one member whose offsets are in Kafka.
 
-    The write tells Kafka that the offset is in use, so that it does not expire, and notes the new claim with it. It
-    fences nothing: a delayed request of a former owner may replace it.
+    The opener finds the start position of each claimed partition, and stores it again. This write keeps Kafka from
+    expiring the offset, and notes the new claim. The write fences nothing: a delayed request of a former owner may
+    replace the offset.
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
@@ -340,8 +328,8 @@ class KafkaClaimOpener:
         """
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
-        A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
-        it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``_first_offsets`` says.
+        A partition starts at the group's offset in Kafka. If that offset belongs to a deleted topic of the same name,
+        the partition starts at the beginning of the new log. Without an offset in Kafka, ``_first_offsets`` decides.
         """
         while True:
             await self._topics.catch_up()
@@ -415,9 +403,10 @@ class KafkaClaimOpener:
         """
         Return the start positions of owned partitions of a topic that have no offset in Kafka.
 
-        A partition starts at its first offset. A partition without one was added to the topic, or had no leader when
-        the first offsets were chosen: it starts at its earliest offset, whatever the reset policy is, so that nothing
-        is skipped. A partition is left out if the topic was created again meanwhile, or has an offset by now.
+        A partition starts at its first offset. A partition without a first offset was added to the topic later, or had
+        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, whatever the reset
+        policy is, so that no record is skipped. A partition is left out if its topic was created again meanwhile, or
+        if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -522,7 +511,7 @@ class KafkaClaimOpener:
 
     async def _offsets_in_znodes(self, partitions: Sequence[TopicPartition], created: int) -> dict[TopicPartition, int]:
         """
-        Return the offsets that the group has in ZooKeeper, if it had another store: it continues there.
+        Return the offsets that the group has stored in ZooKeeper with another store. The group continues there.
 
         An offset that is older than its topic belongs to a deleted topic of the same name.
         """

@@ -19,10 +19,6 @@ from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "OffsetOrders",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -18,15 +18,6 @@ from kiel_groups.wording import some
 from kiel_groups.zookeeper.fenced_writes import Renew
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "owner_words",
-    "OffsetStore",
-    "Starts",
-    "Written",
-    "Attempt",
-    "OwnedOffsets",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -97,11 +88,16 @@ class OffsetStore(Protocol):
             SessionLostError: The membership is over; no further offset was stored.
         """
 
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; as ``commit`` otherwise."""
-
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Read the stored offsets of owned partitions, to find offsets of other writers."""
+
+
+class OwnOffsetStore(OffsetStore, Protocol):
+    """
+    A store whose offsets the member writes itself.
+
+    Positions that a reset or a new log chose go there: the next owner might choose others if it did not find them.
+    """
 
     async def store_starts(
         self,
@@ -145,7 +141,7 @@ class Attempt(NamedTuple):
 
 class OwnedOffsets:
     """
-    Stores the offsets of a member's partitions in the store of its group, and adopts those of other writers.
+    Stores the offsets of a member's partitions in the store of its group, and adopts offsets of other writers.
 
     Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
 
@@ -156,6 +152,7 @@ class OwnedOffsets:
         metrics: Counts the stored and the adopted offsets.
         store: The store of the group.
         owner_of: Returns the words that name the owner of a partition that this member does not own.
+        own: Stores the positions that resets chose, if ``store`` leaves its writes to brokers.
     """
 
     def __init__(
@@ -166,12 +163,14 @@ class OwnedOffsets:
         metrics: Metrics,
         store: OffsetStore,
         owner_of: Callable[[TopicPartition], Awaitable[str]],
+        own: OwnOffsetStore | None = None,
     ) -> None:
         self._group = group
         self._handler = handler
         self._tracker = tracker
         self._metrics = metrics
         self._store = store
+        self._own_store = own or store
         self._owner_of = owner_of
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
@@ -216,7 +215,7 @@ class OwnedOffsets:
         If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
 
         Args:
-            owned: Returns the partitions; called when no other write is in progress.
+            owned: Returns the partitions. It is called when no other write is in progress.
         """
         async with self.writing:
             states = {partition: self._tracker.of(partition) for partition in sorted(owned())}
@@ -257,6 +256,8 @@ class OwnedOffsets:
 
         Raises:
             SessionLostError: The session is over; nothing was stored.
+            CommitFailedError: The store refuses the position, or does not confirm it. The reset is tried again after a
+                pause.
         """
         async with self.writing:
             while self._tracker.reset_applies(partition, reset):
@@ -264,7 +265,13 @@ class OwnedOffsets:
                     return self._tracker.complete_reset(partition)
                 # A later write of a late broker is treated as another writer's.
                 self._tracker.requested({partition: None})
-                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))
+                written = await self._own_store.commit({partition: commit}, "")
+                self._settle({partition: commit}, written)
+                if not (written.stored or written.found) and self._tracker.reset_applies(partition, reset):
+                    raise CommitFailedError(
+                        f"group {self._group}: the position {commit.offset} of {partition}, which a reset chose, was"
+                        " not stored: brokers refuse it as the log says, or have not confirmed it"
+                    )
             return None
 
     def _settle(self, commits: Mapping[TopicPartition, Commit], written: Written) -> Attempt:
@@ -289,11 +296,12 @@ class OwnedOffsets:
         """
         Adopt the offsets that other writers stored between commits.
 
-        ``owned`` returns the partitions that the member owns, without those that are being revoked; it is called when
-        no other write is in progress.
+        The version of an offset znode reveals another writer, even if the stored offset is the same. Such a write is a
+        reset, too: the records after the offset must be delivered again.
 
-        The znode's version reveals another writer, even if the stored offset is the same. Such a write is a reset, too:
-        the records after the offset must be delivered again.
+        Args:
+            owned: Returns the owned partitions that are not being revoked. It is called when no other write is in
+                progress.
         """
         async with self.writing:
             for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():

@@ -6,14 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Protocol
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import StoredOffset
 from kiel_groups.group.znodes.layout import TOPICS, topic_path
-from kiel_groups.members.offsets.owned_offsets import OffsetStore
+from kiel_groups.members.offsets.owned_offsets import OwnOffsetStore
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -21,12 +20,6 @@ from kiel_groups.wording import counted
 from kiel_groups.zookeeper.fenced_writes import Renew
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import TaskSet
-
-__all__ = [
-    "TopicIncarnations",
-    "RecreatedTopics",
-    "Recreations",
-]
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +29,15 @@ class TopicIncarnations:
     Watches the topics of a member's partitions during one session.
 
     A topic that is created again has another creation zxid. Its log is a new one, for which positions in the old log
-    are meaningless. As soon as a new incarnation is read, the tracker is notified, and the topic is put into
-    ``recreations`` with its new creation zxid.
+    are meaningless. As soon as a new incarnation is read, the tracker is notified, and ``on_recreated`` is called with
+    the topic and its new creation zxid.
     """
 
     def __init__(self, session: Session, tasks: TaskSet, tracker: OffsetTracker) -> None:
         self._session = session
         self._tasks = tasks
         self._tracker = tracker
-        self.recreations: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.on_recreated: Callable[[str, int], None] = lambda topic, created: None
         #: Creation zxid by topic; 0 for a topic that did not exist yet.
         self._created: dict[str, int] = {}
         self._hints: dict[str, Callable[[], None]] = {}
@@ -56,7 +49,7 @@ class TopicIncarnations:
         self._audited = -1
 
     async def follow(self, topics: Collection[str]) -> None:
-        """Start to watch these topics as well, and wait for their first read; to be called before reading positions."""
+        """Watch these topics, too, and wait for their first read. Callers await this before they read positions."""
         for topic in sorted(topics):
             if topic not in self._first_reads:
                 self._hints[topic] = partial(self._hint, topic)
@@ -79,7 +72,7 @@ class TopicIncarnations:
         """Tell the tracker of the topic's newest known incarnation, and have outdated partitions restarted there."""
         created = self.creation(topic)
         self._tracker.recreated(topic, created)
-        self.recreations.put_nowait((topic, created))
+        self.on_recreated(topic, created)
 
     def recheck(self) -> None:
         """Read all topics again, because watches may have been lost."""
@@ -100,7 +93,7 @@ class TopicIncarnations:
 
     async def catch_up(self) -> None:
         """
-        Wait until all topics whose watch has fired have been read; to be called before offsets are stored.
+        Wait until all topics whose watch has fired have been read. Callers await this before they store offsets.
 
         After an outage, or a long block of the event loop, watches have fired for topics that are not read yet.
         """
@@ -133,14 +126,6 @@ FIRST_RESTART_PAUSE_S = 0.5
 LONGEST_RESTART_PAUSE_S = 5.0
 
 
-class Recreations(Protocol):
-    """Announces topics that were created again: ``TopicIncarnations`` on ZooKeeper, ``RenewedTopics`` with brokers."""
-
-    @property
-    def recreations(self) -> asyncio.Queue[tuple[str, int]]: ...
-    def unless_recreated(self, topic: str) -> Callable[[Any, Any], Any]: ...
-
-
 class RecreatedTopics:
     """
     Restarts the partitions of one member in new logs; with ZooKeeper, during one session.
@@ -151,7 +136,7 @@ class RecreatedTopics:
         tracker: The offsets of the member's partitions.
         tasks: Runs the restarts.
         metrics: Counts restarts that are delayed.
-        topics: Announces the recreated topics.
+        unless_recreated: Returns a ``renew`` function that drops all writes once the topic was created again.
         store: Stores the start offsets.
         writing: The lock that is held by all writes of offsets.
     """
@@ -163,8 +148,8 @@ class RecreatedTopics:
         tracker: OffsetTracker,
         tasks: TaskSet,
         metrics: Metrics,
-        topics: Recreations,
-        store: OffsetStore,
+        unless_recreated: Callable[[str], Renew[object]],
+        store: OwnOffsetStore,
         writing: asyncio.Lock,
     ) -> None:
         self._group = group
@@ -172,15 +157,13 @@ class RecreatedTopics:
         self._tracker = tracker
         self._tasks = tasks
         self._metrics = metrics
-        self._topics = topics
+        self._unless_recreated = unless_recreated
         self._store = store
         self._writing = writing
 
-    async def run(self) -> None:
-        """Restart the partitions of each topic that is announced as recreated, until this task is cancelled."""
-        while True:
-            topic, created = await self._topics.recreations.get()
-            self._tasks.start(self._restart(topic, created))
+    def restart(self, topic: str, created: int) -> None:
+        """Restart the partitions of a recreated topic, in the background."""
+        self._tasks.start(self._restart(topic, created))
 
     async def _restart(self, topic: str, created: int) -> None:
         """
@@ -228,7 +211,7 @@ class RecreatedTopics:
         Returns:
             The reason for each partition whose log start is not known.
         """
-        renew = self._topics.unless_recreated(topic)
+        renew = self._unless_recreated(topic)
         # Outside the lock: brokers may take long, and the member's other partitions must be committed meanwhile.
         earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self._writing:

@@ -17,11 +17,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome, Renew
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
-__all__ = [
-    "OffsetZnodes",
-    "BrokerCommits",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -73,7 +68,7 @@ class OffsetZnodes:
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
-        """Return the content of an offset znode; log an error if it is not an offset."""
+        """Return the content of an offset znode. Log an error if the data is not an offset."""
         try:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
@@ -140,10 +135,6 @@ class OffsetZnodes:
         if commits:
             self._metrics.observe("commit", self._runtime.boot_time_s() - started_s)
         return written
-
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; as ``commit``."""
-        return await self.commit(commits, "")
 
     async def put_ordered(
         self, commits: Mapping[TopicPartition, Commit], orders: Mapping[TopicPartition, str]
@@ -370,24 +361,6 @@ class BrokerCommits:
         found = foreign | await self.read(wanted)
         self._context.metrics.observe("commit", self._context.runtime.boot_time_s() - started_s)
         return Written({}, found)
-
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """
-        Store the positions that resets chose, by the member itself.
-
-        Otherwise the next owner might choose another position.
-        """
-        return await self._znodes.commit(commits, "")
-
-    async def store_starts(
-        self,
-        topic: str,
-        earliest: Mapping[TopicPartition, int],
-        is_known: Callable[[TopicPartition, StoredOffset], bool],
-        renew: Renew[object],
-    ) -> dict[TopicPartition, StoredOffset]:
-        """Store the starts of new logs, by the member itself; see ``OffsetZnodes.store_starts``."""
-        return await self._znodes.store_starts(topic, earliest, is_known, renew)
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
         """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""

@@ -18,13 +18,6 @@ from kiel_groups.wire.primitives import LONGEST_STRING
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.tasks import SlowStep
 
-__all__ = [
-    "MessageSizes",
-    "StoredSizes",
-    "ZnodeSizes",
-    "CheckedHooks",
-]
-
 log = logging.getLogger(__name__)
 
 

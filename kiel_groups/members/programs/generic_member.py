@@ -28,12 +28,6 @@ from kiel_groups.metrics import KAFKA_GROUP, MEMBER_METRICS, Metrics
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
-__all__ = [
-    "GenericMember",
-    "member_on_zookeeper",
-]
-
-
 _ZOOKEEPER_SESSION_MS = 10_000
 _SESSION_MS, _HEARTBEAT_MS = 30_000, 3_000
 
@@ -278,7 +272,8 @@ class GenericMember:
         Wait until the coordinator is known; raises as ``start``.
 
         Args:
-            timeout_ms: How long to wait, in milliseconds. None: until attempts have failed for ``connect_timeout_ms``.
+            timeout_ms: How long to wait, in milliseconds. None means until attempts have failed for
+                ``connect_timeout_ms``.
 
         Returns:
             Whether the coordinator is known.
@@ -295,8 +290,8 @@ class GenericMember:
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
         Returns:
-            ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``, as of ``GroupedConsumer``, without
-            metrics of commits and partitions.
+            ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. ``GroupedConsumer`` returns these
+            metrics, too, and metrics of commits and partitions.
         """
         return {KAFKA_GROUP: {metric.name: metric.read(self.metrics, 0) for metric in MEMBER_METRICS}}
 
@@ -321,7 +316,7 @@ class GenericMember:
         Give the assignment back, and leave the group in one attempt. Further calls do nothing.
 
         Args:
-            timeout_s: After this time the close ends even if the program or a server is not done. None: no limit.
+            timeout_s: The close ends after this time, even if the program or a server is not done. None means no limit.
         """
         if self._is_closed:
             return

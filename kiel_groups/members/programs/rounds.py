@@ -10,28 +10,10 @@ from typing import Any, NamedTuple
 
 from kiel_groups.errors import ConfigError, ProtocolError, SessionLostError
 from kiel_groups.group.planner import Publication
-from kiel_groups.group.rounds import (
-    Choice,
-    Opening,
-    RoundInputs,
-    choose,
-    latecomers,
-    opening,
-    publication,
-    round_cause,
-)
+from kiel_groups.group.rounds import Choice, Opening, RoundInputs, choose, latecomers, opening, publication, round_cause
 from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import JOINING, Offer, RoundAssignment, RoundMember, RoundState
-from kiel_groups.group.znodes.transactions import (
-    LARGEST_BYTES,
-    Check,
-    Create,
-    Done,
-    Operation,
-    Put,
-    Unknown,
-    size_of,
-)
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Check, Create, Done, Operation, Put, Unknown, size_of
 from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan, PlanVoid
 from kiel_groups.members.zookeeper.planner import WatchedValues
 from kiel_groups.members.zookeeper.registration import create_registration
@@ -40,18 +22,16 @@ from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.session import Node, get_watched
 from kiel_groups.zookeeper.tasks import SessionContext, SlowStep
 
-__all__ = [
-    "RoundExchange",
-    "JoinedRound",
-    "RoundMembership",
-    "RoundPlanner",
-]
-
 log = logging.getLogger(__name__)
 
 
 class RoundExchange:
-    """Passes a round from the leader to its own member, and calls ``changed`` when the members have joined."""
+    """
+    Passes a round from the leader to the member of the same process, and the assignments back.
+
+    The leader calls ``assignments_of``, and the member calls the other methods. ``changed`` is called when the members
+    of the round have joined.
+    """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -62,11 +42,11 @@ class RoundExchange:
         self._assignments: asyncio.Future[Mapping[MemberId, bytes]] | None = None
 
     def choice_of(self, generation: int) -> Choice | None:
-        """Called by the member: return who has joined a generation that this process leads, or None before."""
+        """Return the members of a generation that this process leads, or None until they have joined."""
         return self._choice if generation == self._generation else None
 
     async def assignments_of(self, generation: int, choice: Choice) -> Mapping[MemberId, bytes]:
-        """Called by the leader: pass on who has joined, and wait for the assignments of this process's member."""
+        """Pass the members that have joined to this process's member, and wait for its assignments."""
         self._assignments = asyncio.get_running_loop().create_future()
         self._generation, self._choice = generation, choice
         self._changed()
@@ -76,7 +56,7 @@ class RoundExchange:
             self._choice = self._assignments = None
 
     def assign(self, generation: int, assignments: Mapping[MemberId, bytes]) -> None:
-        """Called by the member: pass its assignments to the waiting leader. Ignored if that round is over."""
+        """Pass the member's assignments to the waiting leader. If that round is over, do nothing."""
         if generation == self._generation and self._assignments is not None and not self._assignments.done():
             self._assignments.set_result(assignments)
 
@@ -444,7 +424,7 @@ class RoundPlanner:
         Return the members of a round and their assignments.
 
         Raises:
-            PlanVoid: An operator has deleted or overwritten the state of the round, so that members wait for the next.
+            PlanVoid: An operator has deleted or overwritten the state of the round, so members wait for the next round.
         """
         assigned = asyncio.ensure_future(self._assigned(begun.state.generation))
         disturbed = asyncio.ensure_future(self._state_changed(begun))

@@ -17,16 +17,10 @@ from kiel_groups.errors import (
     KielGroupsError,
     NoZooKeeperError,
 )
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundLayout
-from kiel_groups.members.brokers.coordinator import (
-    BeatReport,
-    BeatTarget,
-    CoordinatorWords,
-    JoinAnswer,
-    SyncAnswer,
-)
+from kiel_groups.members.brokers.coordinator import BeatReport, BeatTarget, CoordinatorWords, JoinAnswer, SyncAnswer
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
@@ -39,12 +33,6 @@ from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
-
-__all__ = [
-    "RoundRole",
-    "SessionGate",
-    "ZooKeeperCoordinator",
-]
 
 log = logging.getLogger(__name__)
 

@@ -9,70 +9,12 @@ from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.members.zookeeper.registration import refuse_programs
 from kiel_groups.zookeeper.session import Session, get_watched
 from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
-
-__all__ = [
-    "AllocatorProcess",
-    "AllocatorRole",
-    "allocator_kind",
-]
-
-
-class AllocatorProcess:
-    """
-    A candidate in one group's election, from ``start`` to ``close``, across sessions.
-
-    An allocator process registers neither as a member nor as a consumer; its only znode is its election znode. Members
-    that join check their settings against the group's, not against this process's.
-
-    Args:
-        process: The process and its settings. Only these settings are used: the group's name, the debounce, and the
-            allocator's time limit.
-        allocator: Computes the assignments while this process leads.
-        on_failure: Called with an error that a new session cannot fix, such as missing rights.
-    """
-
-    def __init__(
-        self, process: ProcessContext, allocator: Allocator, on_failure: Callable[[KielGroupsError], None]
-    ) -> None:
-        self._process = process
-        self._kind = allocator_kind(allocator)
-        self._supervisor = SessionSupervisor(process, self._join, on_failure)
-
-    async def start(self) -> None:
-        """
-        Join the election. Errors of the first session are raised; lost sessions are replaced in the background.
-
-        Raises:
-            NoZooKeeperError: No server answered in time.
-            ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The members of the group are programs that share no partitions.
-            CoordinationError: ZooKeeper refused a write.
-        """
-        await self._supervisor.start()
-
-    async def _join(self, by_s: float) -> GroupSession[AllocatorRole]:
-        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
-        await session.join(by_s)
-        return session
-
-    @property
-    def member_id(self) -> str | None:
-        """The name that this process has as a leader. It changes with each session; None before the first session."""
-        return self._supervisor.current.member_id if self._supervisor.current else None
-
-    @property
-    def leads(self) -> bool:
-        return self._supervisor.current is not None and self._supervisor.current.leads
-
-    async def close(self) -> None:
-        """Leave the election: the election znode is deleted at once, and the next candidate can lead."""
-        await self._supervisor.close()
 
 
 def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
@@ -81,7 +23,7 @@ def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
 
 
 async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
-    """Check that the group's members are consumers, or that it has none; they choose its other settings."""
+    """Check that the group has no members other than consumers. The first consumer writes the group's settings."""
     await refuse_programs(session, layout, await session.get(layout.config))
 
 
@@ -121,3 +63,23 @@ class AllocatorRole(SessionRole):
     async def restore(self) -> None:
         """Read the group's settings again, in case a watch was lost. The candidacy restores the election znode."""
         await self._follow_settings()
+
+
+class AllocatorProcess(SessionSupervisor[AllocatorRole]):
+    """
+    A candidate in one group's election, from ``start`` to ``close``, across sessions.
+
+    An allocator process registers neither as a member nor as a consumer; its only znode is its election znode, which a
+    close deletes at once. Members that join check their settings against the group's, not against this process's.
+
+    Args:
+        process: The process and its settings. Only these settings are used: the group's name, the debounce, and the
+            allocator's time limit.
+        allocator: Computes the assignments while this process leads.
+        on_failure: Called with an error that a new session cannot fix, such as missing rights.
+    """
+
+    def __init__(
+        self, process: ProcessContext, allocator: Allocator, on_failure: Callable[[KielGroupsError], None]
+    ) -> None:
+        super().__init__(process, allocator_kind(allocator), on_failure)

@@ -11,12 +11,7 @@ from functools import partial
 from kiel_groups.allocators import Allocator
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, HostPort
-from kiel_groups.errors import (
-    CommitFailedError,
-    CoordinationError,
-    KielGroupsError,
-    SessionLostError,
-)
+from kiel_groups.errors import CommitFailedError, CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -31,12 +26,6 @@ from kiel_groups.members.zookeeper.registration import SubscriptionRegistration,
 from kiel_groups.model import TopicPartition
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
-from kiel_groups.zookeeper.watchdog import caught_up
-
-__all__ = [
-    "MemberRole",
-    "GroupMember",
-]
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +121,8 @@ class GroupMember:
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
-        cluster: The brokers, which the first join compares with those that ZooKeeper registers; None skips that.
+        cluster: The brokers, which the first join compares with those that ZooKeeper registers. None skips the
+            comparison.
     """
 
     def __init__(
@@ -144,14 +134,13 @@ class GroupMember:
         on_failure: Callable[[KielGroupsError], None],
         cluster: ClusterMetadata | None = None,
     ) -> None:
-        self._process = process
         self._config = process.config
         self._handler = handler
         self._subscription = subscription
         self._allocator = allocator
         self._cluster = cluster
-        self._kind = RoleKind("delivery is paused", GroupLayout, self._admit, self._new_role)
-        self._supervisor = SessionSupervisor(process, self._join, on_failure)
+        kind = RoleKind("delivery is paused", GroupLayout, self._admit, self._new_role)
+        self._supervisor = SessionSupervisor(process, kind, on_failure, self._joined)
 
     async def start(self) -> None:
         """
@@ -175,15 +164,8 @@ class GroupMember:
         member = MemberContext.of(context, self._handler, self._subscription.offsets)
         return MemberRole(member, self._subscription, self._allocator)
 
-    async def _join(self, by_s: float) -> GroupSession[MemberRole]:
-        if self._member_session is not None and self._member_session.stalled:
-            await caught_up(self._handler.in_progress, self._handler.in_progress())
-            # The time that the application took does not count against the connect timeout.
-            by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
-        member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
-        await member_session.join(by_s)
+    def _joined(self, member_session: GroupSession[MemberRole]) -> None:
         self._handler.gate_changed(member_session.session.gate)
-        return member_session
 
     @property
     def _member_session(self) -> GroupSession[MemberRole] | None:
@@ -192,11 +174,11 @@ class GroupMember:
     @property
     def member_id(self) -> str | None:
         """The member id of the current session, which changes with each session. None before the first join."""
-        return self._member_session.member_id if self._member_session else None
+        return self._supervisor.member_id
 
     @property
     def leads(self) -> bool:
-        return self._member_session is not None and self._member_session.leads
+        return self._supervisor.leads
 
     @property
     def settled(self) -> bool:
@@ -338,7 +320,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            limit: When the close must end, even if the application or a server delays it. After that, the session is
-                closed, and unfinished records are not committed. None: no limit.
+            limit: When the close must end, even if the application or a server delays it. After the limit, the session
+                is closed, and unfinished records are not committed. None means no limit.
         """
         await self._supervisor.close(limit)

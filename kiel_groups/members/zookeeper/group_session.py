@@ -29,17 +29,7 @@ from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.zookeeper.heartbeat import Heartbeat
 from kiel_groups.zookeeper.session import Session, SessionEvent
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet, cancelled_by
-from kiel_groups.zookeeper.watchdog import Watchdog
-
-__all__ = [
-    "RoleKind",
-    "SessionRole",
-    "GroupSession",
-    "MOVES",
-    "SessionPhase",
-    "is_fatal",
-    "SessionSupervisor",
-]
+from kiel_groups.zookeeper.watchdog import Watchdog, caught_up
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +58,11 @@ class SessionRole:
         """Restore znodes of this process that an operator deleted and that other processes rely on."""
 
     def in_progress(self) -> Collection[Work]:
-        """Return the application's work in progress; also called from other threads."""
+        """Return the application's work in progress. Other threads may call this method, too."""
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Report work that makes no progress, in addition to the log line; called on a thread of its own."""
+        """Report work that makes no progress, in addition to the log line. This method runs on its own thread."""
 
     async def release(self, *, alone: bool) -> None:
         """
@@ -141,53 +131,6 @@ MOVES: Mapping[SessionPhase, frozenset[SessionPhase]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts(Generic[RoleT]):
-    """The parts of an open session."""
-
-    context: SessionContext
-    role: RoleT
-    heartbeat: Heartbeat
-    watchdog: Watchdog
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process is the group's leader."""
-        return self.role.candidacy is not None and self.role.candidacy.leads
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this process leads and knows of no other member."""
-        return self.role.candidacy is not None and self.role.candidacy.alone
-
-    def recheck(self) -> None:
-        """Read again the candidates and everything else that is watched."""
-        if self.role.candidacy is not None:
-            self.role.candidacy.recheck()
-        self.role.recheck()
-
-    async def restore(self) -> None:
-        """Check the candidates, and restore what an operator has deleted."""
-        if self.role.candidacy is not None:
-            self.role.candidacy.recheck()
-        await self.role.restore()
-
-    def start(self) -> None:
-        """Start the parts that run while the process takes part in the group."""
-        self.heartbeat.start()
-        self.watchdog.start()
-        if self.role.candidacy is not None:
-            self.role.candidacy.enter()
-
-    def end(self) -> None:
-        """Stop all parts, because the session is over."""
-        self.heartbeat.stop()
-        self.watchdog.stop()
-        if self.role.candidacy is not None:
-            self.role.candidacy.end()
-        self.role.end()
-
-
 class GroupSession(Generic[RoleT]):
     """
     One ZooKeeper session in one group.
@@ -216,29 +159,23 @@ class GroupSession(Generic[RoleT]):
         #: Whether the watchdog ended the session: the application may still be processing the same records.
         self.stalled = False
         self.session = Session(process.zookeeper, process.metrics, self._on_session, process.runtime)
-        #: None until the process was admitted.
-        self._parts: _Parts[RoleT] | None = None
+        #: The member id of a process that was admitted; "" before that.
+        self.member_id = ""
+        self._role: RoleT | None = None
+        #: Run while the process takes part in the group.
+        self._threads: tuple[Heartbeat | Watchdog, ...] = ()
         self.over: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     @property
     def role(self) -> RoleT:
         """The role of a process that was admitted."""
-        return self._admitted.role
-
-    @property
-    def member_id(self) -> str:
-        """The member id of a process that was admitted."""
-        return self._admitted.context.member_id
+        assert self._role is not None, "the process was not admitted yet"
+        return self._role
 
     @property
     def leads(self) -> bool:
         """Whether this process is the group's leader."""
-        return self._active and self._admitted.leads
-
-    @property
-    def _admitted(self) -> _Parts[RoleT]:
-        assert self._parts is not None, "the process was not admitted yet"
-        return self._parts
+        return self._active and self.role.candidacy is not None and self.role.candidacy.leads
 
     async def join(self, by_s: float) -> None:
         """
@@ -296,28 +233,25 @@ class GroupSession(Generic[RoleT]):
         # Only now: a process that is refused must leave no znodes in a group.
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
-        self._parts = parts = self._compose()
-        self._step = "the registration"
-        await parts.role.register()
-        self._continue_in(SessionPhase.JOINED)
-        parts.start()
-        self._tasks.start(self._check_regularly(parts))
-        self._step = "what follows the registration"
-        await parts.role.joined()
-
-    def _compose(self) -> _Parts[RoleT]:
         process, context = self._process, self._new_context()
-        role = self._kind.new_role(context)
-        return _Parts(
-            context=context,
-            role=role,
-            heartbeat=Heartbeat(
+        self.member_id = context.member_id
+        self._role = role = self._kind.new_role(context)
+        self._threads = (
+            Heartbeat(
                 self.session, role.proof, process.zookeeper.heartbeat_interval_ms, process.metrics, process.runtime
             ),
-            watchdog=Watchdog(
-                process.config, role.in_progress, role.stalled, self._give_up, process.metrics, process.runtime
-            ),
+            Watchdog(process.config, role.in_progress, role.stalled, self._give_up, process.metrics, process.runtime),
         )
+        self._step = "the registration"
+        await role.register()
+        self._continue_in(SessionPhase.JOINED)
+        for thread in self._threads:
+            thread.start()
+        if role.candidacy is not None:
+            role.candidacy.enter()
+        self._tasks.start(self._check_regularly(context))
+        self._step = "what follows the registration"
+        await role.joined()
 
     def _new_context(self) -> SessionContext:
         """Return the context of the open session, whose id is part of the member id."""
@@ -398,7 +332,7 @@ class GroupSession(Generic[RoleT]):
             log.warning("group %s: %s; using a third of the granted session timeout for now", self._config.group, error)
 
     def _give_up(self, reason: str) -> None:
-        """Give up the session when the watchdog's limit is reached; called on the watchdog's thread."""
+        """Give up the session because the watchdog's limit is reached. The watchdog's thread calls this method."""
         self.stalled = True
         self.session.abandon(reason)
 
@@ -412,13 +346,19 @@ class GroupSession(Generic[RoleT]):
             # Logged at the level of the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
-            self._admitted.recheck()
+            self._recheck_candidates()
+            self.role.recheck()
 
-    async def _check_regularly(self, parts: _Parts[RoleT]) -> None:
+    def _recheck_candidates(self) -> None:
+        if self.role.candidacy is not None:
+            self.role.candidacy.recheck()
+
+    async def _check_regularly(self, context: SessionContext) -> None:
         """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
-            await asyncio.sleep(parts.context.audit_interval_s())
-            await parts.restore()
+            await asyncio.sleep(context.audit_interval_s())
+            self._recheck_candidates()
+            await self.role.restore()
 
     def fail(self, error: BaseException) -> None:
         """End the session because of an error."""
@@ -436,7 +376,11 @@ class GroupSession(Generic[RoleT]):
         """Shut the gate, stop all parts of the session, and complete ``over``."""
         self.session.gate.shut("membership over")
         if self._active:
-            self._admitted.end()
+            for thread in self._threads:
+                thread.stop()
+            if self.role.candidacy is not None:
+                self.role.candidacy.end()
+            self.role.end()
         self._enter(SessionPhase.ENDED)
         if not self.over.done():
             self.over.set_result(error)
@@ -445,8 +389,8 @@ class GroupSession(Generic[RoleT]):
         """Release what the process owns, then close the session."""
         if self._active:
             self._enter(SessionPhase.LEAVING)
-            parts = self._admitted
-            releasing = asyncio.ensure_future(parts.role.release(alone=parts.is_alone))
+            alone = self.role.candidacy is not None and self.role.candidacy.alone
+            releasing = asyncio.ensure_future(self.role.release(alone=alone))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -498,23 +442,27 @@ class SessionSupervisor(Generic[RoleT]):
 
     Args:
         process: The process; its ``connect_timeout_ms`` is how long a session may take to join.
-        begin: Creates a session that joins the group by the given time on the event loop's clock.
+        kind: The kind of role that the process has on its sessions.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
+        joined: Called with each session that has joined the group.
     """
 
     def __init__(
         self,
         process: ProcessContext,
-        begin: Callable[[float], Awaitable[GroupSession[RoleT]]],
+        kind: RoleKind[RoleT],
         on_failure: Callable[[KielGroupsError], None],
+        joined: Callable[[GroupSession[RoleT]], None] = lambda session: None,
     ) -> None:
+        self._process = process
+        self._kind = kind
+        self._joined = joined
         self._group = process.config.group
         self._first_pause_s = process.config.retry_backoff_ms / 1000
         self._limit_s = process.zookeeper.connect_timeout_ms / 1000
         self._metrics = process.metrics
         self._runtime = process.runtime
-        self._open_and_join = begin
         self._on_failure = on_failure
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
@@ -524,6 +472,16 @@ class SessionSupervisor(Generic[RoleT]):
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._closing: set[asyncio.Future[Any]] = set()
+
+    @property
+    def member_id(self) -> str | None:
+        """The member id of the current session, which changes with each session. None before the first one."""
+        return self.current.member_id if self.current else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the group's leader."""
+        return self.current is not None and self.current.leads
 
     async def start(self) -> None:
         """
@@ -550,8 +508,8 @@ class SessionSupervisor(Generic[RoleT]):
 
         Args:
             limit: When the close must end. If leaving in order takes too long, the last part of the time is used to
-                close the session. A session that ZooKeeper does not close in time is closed in the background. None: no
-                limit.
+                close the session. A session that ZooKeeper does not close in time is closed in the background. None
+                means no limit.
         """
         self._is_closed = True
         try:
@@ -587,6 +545,18 @@ class SessionSupervisor(Generic[RoleT]):
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self._limit_s
+
+    async def _open_and_join(self, by_s: float) -> GroupSession[RoleT]:
+        """Open a session that joins the group by the given time on the event loop's clock."""
+        if self.current is not None and self.current.stalled:
+            role = self.current.role
+            await caught_up(role.in_progress, role.in_progress())
+            # The time that the application took does not count against the connect timeout.
+            by_s = self._due_s()
+        session = GroupSession(self._process, self._kind, first=self.current is None)
+        await session.join(by_s)
+        self._joined(session)
+        return session
 
     async def _start_session(self, by_s: float) -> GroupSession[RoleT]:
         session = await self._open_and_join(by_s)

@@ -14,107 +14,7 @@ from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation, Refused
 from kiel_groups.zookeeper.tasks import SessionContext
 
-__all__ = [
-    "Election",
-    "LeaderDriver",
-    "MakePlan",
-    "PlanMaker",
-    "PlanVoid",
-    "Candidacy",
-]
-
 log = logging.getLogger(__name__)
-
-
-#: The pause before a refused attempt to join the election is repeated, in seconds.
-CANDIDACY_PAUSE_S = 0.2
-
-
-class Election:
-    """
-    Takes part in a group's election on one session.
-
-    The election znode is only created while the znode ``proof`` exists: the member znode, or the election folder for an
-    allocator process. ``on_leading`` is called when this candidate becomes the leader, and when a later check confirms
-    that it still leads. Its arguments are the path of the election znode, and whether another candidate was ahead
-    before. ``on_resigned`` is called when this candidate is no longer the leader.
-    """
-
-    def __init__(
-        self,
-        context: SessionContext,
-        proof: str,
-        on_leading: Callable[[str, bool], None],
-        on_resigned: Callable[[], None],
-    ) -> None:
-        self._session = context.session
-        self._layout = context.layout
-        self._member_id = context.member_id
-        self._tasks = context.tasks
-        self._metrics = context.metrics
-        self._proof = proof
-        self._on_leading = on_leading
-        self._on_resigned = on_resigned
-        self._candidate = candidate.Candidate(context.runtime.unique_name())
-
-    @property
-    def leads(self) -> bool:
-        return self._candidate.leads
-
-    def feed(self, event: candidate.Event) -> None:
-        """Apply an event, and perform its effects."""
-        before = self._candidate
-        self._candidate, effects = candidate.step(before, event)
-        if self._candidate.followed and not before.followed:
-            log.info("group %s: %s is standing by, another process leads", self._layout.group, self._member_id)
-        for effect in effects:
-            self._perform(effect)
-
-    def _perform(self, effect: candidate.Effect) -> None:
-        match effect:
-            case candidate.CreateCandidate():
-                self._tasks.start(self._create())
-            case candidate.ReadCandidates():
-                self._tasks.start(self._read())
-            case candidate.WatchPredecessor(name):
-                self._tasks.start(self._watch(name))
-            case candidate.BecomeLeader(name, succeeds):
-                self._on_leading(f"{self._layout.election}/{name}", succeeds)
-            case candidate.ResignLeader():
-                self._on_resigned()
-
-    async def _create(self) -> None:
-        answer = await self._session.transact(
-            [
-                Check(self._proof),
-                Create(
-                    self._layout.candidate_prefix(self._candidate.uuid),
-                    self._member_id.encode(),
-                    ephemeral=True,
-                    sequence=True,
-                ),
-            ]
-        )
-        if isinstance(answer, Refused):
-            # Either the member znode was deleted, which the heartbeat will find, or the election folder was.
-            self._metrics.count("candidacies_refused")
-            log.warning("group %s: could not join the election (%s); retrying", self._layout.group, answer.failure.name)
-            await self._session.ensure(self._layout.parents)
-            await asyncio.sleep(CANDIDACY_PAUSE_S)
-        name = answer.paths[1] if isinstance(answer, Done) else None
-        self.feed(candidate.Created(name.rpartition("/")[2] if name else None))
-
-    async def _read(self) -> None:
-        names = await self._session.children(self._layout.election)
-        self.feed(candidate.Candidates(tuple(names or ())))
-
-    async def _watch(self, name: str) -> None:
-        path = f"{self._layout.election}/{name}"
-        if await self._session.exists(path, self._changed) is None:
-            self._changed()
-
-    def _changed(self) -> None:
-        self.feed(candidate.PredecessorGone())
 
 
 #: Makes a plan from inputs that were read, and returns the writes, or None. Its arguments are the path of the leader's
@@ -322,24 +222,35 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
+#: The pause before a refused attempt to join the election is repeated, in seconds.
+CANDIDACY_PAUSE_S = 0.2
+
+
 class Candidacy:
     """
-    The election, and the leader's parts, which are idle while another process leads.
+    The part of a process in its group's election on one session, and in the leadership once it is elected.
 
     Args:
         context: The process on its session.
-        planner: Returns the maker of the group's plans.
-        proof: The znode that must exist for this process to be a candidate; see ``Election``.
+        planner: Returns the maker of the group's plans, which is idle while another process leads.
+        proof: The znode that must exist for this process to be a candidate: the member znode, or the election folder
+            for an allocator process.
     """
 
     def __init__(self, context: SessionContext, planner: Callable[[LeaderDriver], PlanMaker], proof: str) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._member_id = context.member_id
+        self._tasks = context.tasks
+        self._metrics = context.metrics
+        self._proof = proof
         self._leader_driver = LeaderDriver(context, planner, self.recheck)
-        self._election = Election(context, proof, self._lead, self._leader_driver.resign)
+        self._candidate = candidate.Candidate(context.runtime.unique_name())
 
     @property
     def leads(self) -> bool:
         """Whether this process is the group's leader."""
-        return self._election.leads
+        return self._candidate.leads
 
     @property
     def alone(self) -> bool:
@@ -348,16 +259,56 @@ class Candidacy:
 
     def enter(self) -> None:
         """Become a candidate. The znode ``proof`` must have been registered."""
-        self._election.feed(candidate.EnterElection())
+        self._feed(candidate.EnterElection())
 
     def recheck(self) -> None:
         """Read the candidates again: an operator may have deleted the election znode, or a watch was lost."""
-        self._election.feed(candidate.Resumed())
+        self._feed(candidate.Resumed())
 
     def end(self) -> None:
         """Stop leading and taking part, because the session is over."""
         self._leader_driver.close()
-        self._election.feed(candidate.SessionEnded())
+        self._feed(candidate.SessionEnded())
 
-    def _lead(self, path: str, succeeds: bool) -> None:
-        self._leader_driver.lead(path, succeeds=succeeds)
+    def _feed(self, event: candidate.Event) -> None:
+        """Apply an event, and perform its effects."""
+        before = self._candidate
+        self._candidate, effects = candidate.step(before, event)
+        if self._candidate.followed and not before.followed:
+            log.info("group %s: %s is standing by, another process leads", self._layout.group, self._member_id)
+        for effect in effects:
+            match effect:
+                case candidate.CreateCandidate():
+                    self._tasks.start(self._create())
+                case candidate.ReadCandidates():
+                    self._tasks.start(self._read())
+                case candidate.WatchPredecessor(name):
+                    self._tasks.start(self._watch(name))
+                case candidate.BecomeLeader(name, succeeds):
+                    self._leader_driver.lead(f"{self._layout.election}/{name}", succeeds=succeeds)
+                case candidate.ResignLeader():
+                    self._leader_driver.resign()
+
+    async def _create(self) -> None:
+        path, data = self._layout.candidate_prefix(self._candidate.uuid), self._member_id.encode()
+        answer = await self._session.transact([Check(self._proof), Create(path, data, ephemeral=True, sequence=True)])
+        if isinstance(answer, Refused):
+            # Either the member znode was deleted, which the heartbeat will find, or the election folder was.
+            self._metrics.count("candidacies_refused")
+            log.warning("group %s: could not join the election (%s); retrying", self._layout.group, answer.failure.name)
+            await self._session.ensure(self._layout.parents)
+            await asyncio.sleep(CANDIDACY_PAUSE_S)
+        name = answer.paths[1] if isinstance(answer, Done) else None
+        self._feed(candidate.Created(name.rpartition("/")[2] if name else None))
+
+    async def _read(self) -> None:
+        names = await self._session.children(self._layout.election)
+        self._feed(candidate.Candidates(tuple(names or ())))
+
+    async def _watch(self, name: str) -> None:
+        path = f"{self._layout.election}/{name}"
+        if await self._session.exists(path, self._changed) is None:
+            self._changed()
+
+    def _changed(self) -> None:
+        self._feed(candidate.PredecessorGone())

@@ -23,13 +23,6 @@ from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.zookeeper.session import Session, children_watched
 from kiel_groups.zookeeper.tasks import SessionContext
 
-__all__ = [
-    "ForeignMembers",
-    "ForeignMemberMonitor",
-    "find_foreign_members",
-    "OwnershipMonitor",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +31,7 @@ class ForeignMembers:
     """
     The names of foreign members, and the folder that lists them.
 
-    If both ``/consumers/<group>/ids`` and kiel's folder list foreign members, this is the first of the two folders.
+    If both ``/consumers/<group>/ids`` and kiel's folder list foreign members, ``folder`` is the former.
     """
 
     names: tuple[str, ...] = ()
@@ -95,7 +88,7 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 
 
 class ForeignMemberMonitor:
-    """Watches for foreign members while this process leads: it logs an error and sets a gauge if there are any."""
+    """Watches for foreign members while this process leads. If there are any, logs an error and sets a gauge."""
 
     def __init__(self, context: SessionContext) -> None:
         self._session = context.session

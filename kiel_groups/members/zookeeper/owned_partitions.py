@@ -10,23 +10,17 @@ from functools import partial
 from typing import Any, NoReturn
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import (
-    CoordinationError,
-    DuplicateInstanceError,
-    KielGroupsError,
-    ProtocolError,
-)
+from kiel_groups.errors import CoordinationError, DuplicateInstanceError, KielGroupsError, ProtocolError
 from kiel_groups.group import claims
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
-from kiel_groups.members.drain_alarm import report_slow_drain
+from kiel_groups.members.alarms import UnopenedClaims, report_slow_drain
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.offset_orders import OffsetOrders
-from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, Starts, owner_words
+from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, OwnOffsetStore, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
-from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders
 from kiel_groups.metrics import Metrics
@@ -36,12 +30,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Node, get_watched
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, SessionContext
-
-__all__ = [
-    "RebalanceTimes",
-    "UnsubscribedTopics",
-    "OwnedPartitions",
-]
 
 log = logging.getLogger(__name__)
 
@@ -129,13 +117,15 @@ class UnsubscribedTopics:
 
     async def check(self, node: Node, found: MemberAssignment, subscribed: frozenset[str]) -> None:
         """
-        Log an assignment that names topics the member does not subscribe to; count it once each time it is written.
+        Log an assignment that names topics to which the member does not subscribe. Count each such assignment once.
 
-        The log line is a warning at first: a leader that has not read the latest registration writes such an assignment
-        and soon corrects it. If assignments have named other topics for ``REPLANNED_S``, it is an error.
+        At first, the log line is a warning: a leader that has not read the latest registration writes such an
+        assignment, and soon corrects it. Once assignments have named other topics for ``REPLANNED_S``, the log line is
+        an error.
 
-        An assignment older than the member's registration is exempt: it was made for the previous subscription, and the
-        leader plans again. An assignment that the registration allows is exempt, too: the member will register again.
+        Two kinds of assignments are exempt. An assignment older than the member's registration was made for the
+        previous subscription, and the leader will plan again. For an assignment that the registration allows, the
+        member will register again.
         """
         unsubscribed = await self._unsubscribed(node, found, subscribed)
         if not unsubscribed:
@@ -154,7 +144,7 @@ class UnsubscribedTopics:
     async def _unsubscribed(
         self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
     ) -> list[TopicPartition]:
-        """Return the partitions whose topics neither ``subscribed`` nor the registration names; [] if exempt."""
+        """Return the partitions whose topics neither ``subscribed`` nor the registration names; [] if it is exempt."""
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)
@@ -214,21 +204,23 @@ class MemberOffsets:
         self.znodes = znodes = OffsetZnodes(context, writer, topics)
         self.limit = CloseLimit()
         self.opener: ClaimOpener | KafkaClaimOpener
-        store: OffsetStore
+        own: OwnOffsetStore = znodes
         if tracker.rules.in_kafka:
-            store = kafka = KafkaStore(context, writer, topics, self.limit)
+            own = kafka = KafkaStore(context, writer, topics, self.limit)
             self.opener = opener = KafkaClaimOpener(context, writer, topics, znodes, kafka)
             #: Returns the partitions in which the group may have an offset, in ascending order.
             self.partitions = opener.partitions
         else:
-            store = BrokerCommits(context, znodes, writer, self.limit) if tracker.rules.through_brokers else znodes
             self.opener = ClaimOpener(context, writer, topics, znodes)
             self.partitions = znodes.partitions
-        self.store = store
-        self.owned = OwnedOffsets(group, handler, tracker, metrics, store, partial(owner_words, context))
-        self.recreated_topics = RecreatedTopics(
-            group, handler, tracker, context.tasks, metrics, topics, store, self.owned.writing
+        self.store: OffsetStore = own
+        if tracker.rules.through_brokers:
+            self.store = BrokerCommits(context, znodes, writer, self.limit)
+        self.owned = OwnedOffsets(group, handler, tracker, metrics, self.store, partial(owner_words, context), own)
+        restarts = RecreatedTopics(
+            group, handler, tracker, context.tasks, metrics, topics.unless_recreated, own, self.owned.writing
         )
+        topics.on_recreated = restarts.restart
 
 
 class OwnedPartitions:
@@ -272,7 +264,6 @@ class OwnedPartitions:
         """Start to follow the assignment."""
         # Claims of an earlier session that it never opened.
         self._tracker.end_unopened()
-        self._tasks.start(self.offsets.recreated_topics.run())
         if self._tracker.rules.in_kafka:
             self._tasks.start(self._renew_offsets())
         self._tasks.start(self._follow_assignment())
@@ -424,8 +415,9 @@ class OwnedPartitions:
         """
         Tell the subscription which partitions the application has.
 
-        These are delivered partitions, and draining ones until the revoked hook has ended: it may seek, and the release
-        stores that offset. After that, the release may have been sent already.
+        The application has the partitions that are delivered. It also has draining partitions until the revoked hook
+        has ended, because the hook may seek, and the release stores that offset. After the hook, the release may have
+        been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
@@ -472,7 +464,7 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """For each topic, start a task that opens its claimed partitions; called when no claim is pending."""
+        """For each topic, start a task that opens its claimed partitions. No claim is pending when this is called."""
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
@@ -580,7 +572,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drain partitions; those without records in flight do not wait for the others."""
+        """Drain partitions. Partitions without records in flight do not wait for the others."""
         busy = self._handler.stop(partitions)
         for part in (partitions - busy, busy):
             if part:
@@ -618,7 +610,7 @@ class OwnedPartitions:
 
 
 class _OwnerWatch:
-    """The watcher of one owner znode; it is called when the znode may be gone."""
+    """The watcher of one owner znode. The session calls the watcher when the znode may be gone."""
 
     __slots__ = ("_owned_partitions", "partition")
 

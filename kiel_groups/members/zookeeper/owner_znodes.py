@@ -22,14 +22,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter, Stop
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import MemberContext
 
-__all__ = [
-    "OwnerZnodes",
-    "Ownership",
-    "Releases",
-    "PartitionLeaders",
-    "registered_brokers",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -50,13 +42,6 @@ class Ownership(NamedTuple):
 
     mine: frozenset[TopicPartition]
     free: frozenset[TopicPartition]
-
-
-class _UnopenedClaims(NamedTuple):
-    """The offsets stored for claims that were never opened, and the claims among them that are gone."""
-
-    stored: dict[TopicPartition, StoredOffset]
-    gone: frozenset[TopicPartition]
 
 
 class OwnerZnodes:
@@ -107,7 +92,7 @@ class OwnerZnodes:
 
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
-        """Stop if another session owns a partition: it may own more of them, and each would cost a transaction."""
+        """Stop if another session owns a partition. It may own more, and each of them would cost a transaction."""
         if failure is Failure.NODE_EXISTS:
             raise Stop
 
@@ -160,7 +145,7 @@ class OwnerZnodes:
         return await self._writer.holds([*owners, *offsets])
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own; the tracker forgets never opened claims of these."""
+        """Return the partitions that this session does *not* own. The tracker forgets their unopened claims."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
@@ -181,12 +166,8 @@ class OwnerZnodes:
         committed here. A partition whose offset another writer has changed is released without a commit, and that
         offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
         """
-        unopened = await self._read_unopened(partitions)
-        gone = set(unopened.gone)
-        waiting = {
-            partition: self._release(partition, unopened.stored.get(partition))
-            for partition in sorted(set(partitions) - gone)
-        }
+        unopened, gone = await self._read_unopened(partitions)
+        waiting = {each: self._release(each, unopened.get(each)) for each in sorted(set(partitions) - gone)}
         released: set[TopicPartition] = set()
         seen: dict[TopicPartition, StoredOffset | None] = {}
 
@@ -242,20 +223,23 @@ class OwnerZnodes:
         self._metrics.count("partitions_released", len(released))
         return Releases(released, gone)
 
-    async def _read_unopened(self, partitions: Collection[TopicPartition]) -> _UnopenedClaims:
+    async def _read_unopened(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """
-        Read the offsets of claims that were never opened, and after that the owner znodes of these claims.
+        Return the offsets of claims that were never opened, and the claims among them that are gone.
 
-        A new owner writes the offset before it delivers a record. So if the release still finds the version that was
-        read here, no other member has opened a claim of the partition in between.
+        The owner znodes are read after the offsets. A new owner writes the offset before it delivers a record. So if
+        the release still finds the version that was read here, no other member has opened a claim of the partition in
+        between.
         """
         unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
-            return _UnopenedClaims({}, frozenset())
+            return {}, set()
         await self._writer.prove()
         stored = await self._offsets.read(unopened)
         mine = (await self._read_owners(unopened)).mine
-        return _UnopenedClaims(stored, frozenset(unopened) - mine)
+        return stored, set(unopened) - mine
 
     def _operations(self, partition: TopicPartition, decision: Release) -> tuple[Operation, ...]:
         """Return the operations that store or verify the offset, and delete the owner znode."""

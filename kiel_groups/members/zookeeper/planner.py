@@ -54,12 +54,6 @@ from kiel_groups.wording import counted
 from kiel_groups.zookeeper.session import Node, children_watched
 from kiel_groups.zookeeper.tasks import SessionContext
 
-__all__ = [
-    "WatchedValues",
-    "PlanReader",
-    "PartitionPlanner",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -41,15 +41,6 @@ from kiel_groups.wording import own_command, some
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import SessionContext
 
-__all__ = [
-    "SubscriptionRegistration",
-    "admit_program",
-    "create_registration",
-    "check_admission",
-    "check_cluster",
-    "refuse_programs",
-]
-
 log = logging.getLogger(__name__)
 
 #: The most topics whose existence is asked for one by one. For more, the names of all topics are read at once.

@@ -45,8 +45,13 @@ class Owners:
             self._forced.add((deletion.partition, deletion.owner))
 
     def open(self, consumer: Consumer, partition: TopicPartition) -> None:
-        """Record that a consumer has claimed and opened a partition again."""
-        self._forced.discard((partition, consumer))
+        """
+        Record that a consumer has opened a claim.
+
+        An operator may have deleted the owner znode while the claim was being opened: then the deletion still counts.
+        """
+        if self.owns(consumer, partition):
+            self._forced.discard((partition, consumer))
 
     def is_forced(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Return whether an operator deleted the consumer's owner znode and left its member znode."""

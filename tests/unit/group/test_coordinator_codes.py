@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from kiel_groups.group.member_events import (
+from kiel_groups.group.member_state import (
     REACTIONS,
     CoordinatorCode,
     GroupRequest,

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.group.member_events import CoordinatorCode, Event, JoinAnswered, Pause, SyncAnswered
-from kiel_groups.group.member_state import MemberState, step
+from kiel_groups.group.member_state import CoordinatorCode, Event, JoinAnswered, MemberState, Pause, SyncAnswered, step
 from tests.helpers.coordinated_states import JOINED, WAITING
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.group.member_events import (
+from kiel_groups.group.member_state import (
     Answered,
     Assign,
     Assigned,
@@ -23,15 +23,18 @@ from kiel_groups.group.member_events import (
     FindFailed,
     GivenUp,
     GroupRequest,
+    Holding,
     Join,
     JoinAnswered,
     Leave,
     LeaveAnswered,
     LeaveAtOnce,
     Lose,
+    MemberState,
     Open,
     Pause,
     PauseOver,
+    Phase,
     Reaction,
     Rejoin,
     RequestEnded,
@@ -39,8 +42,8 @@ from kiel_groups.group.member_events import (
     Sync,
     SyncAnswered,
     reaction_to,
+    step,
 )
-from kiel_groups.group.member_state import Holding, MemberState, Phase, step
 from tests.helpers.coordinated_states import (
     AGAIN,
     BUSY,

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from kiel_groups.group import member_state as member_state_module
-from kiel_groups.group.member_events import (
+from kiel_groups.group.member_state import (
     NO_GENERATION,
     Answered,
     Assigned,
@@ -25,21 +25,24 @@ from kiel_groups.group.member_events import (
     FindFailed,
     GivenUp,
     GroupRequest,
+    Holding,
     Join,
     JoinAnswered,
     Leave,
     LeaveAnswered,
     LeaveAtOnce,
     Lose,
+    MemberState,
     Open,
     PauseOver,
+    Phase,
     Rejoin,
     RequestEnded,
     RequestStarted,
     SendLeave,
     SyncAnswered,
+    step,
 )
-from kiel_groups.group.member_state import Holding, MemberState, Phase, step
 from tests.helpers.coordinated_states import CODES
 from tests.helpers.recorded_moves import assert_moves_of_table, record_moves
 

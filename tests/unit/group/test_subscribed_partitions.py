@@ -98,9 +98,6 @@ def test_a_manual_assignment_has_legal_partitions(given: Any) -> None:
         lambda state: state.pause(U0),
         lambda state: state.resume(U0),
         lambda state: state.highwater(U0),
-        lambda state: state.need_offset_reset(U0, "latest"),
-        lambda state: state.requested_reset(U0),
-        lambda state: state.is_offset_reset_needed(U0),
     ],
 )
 def test_a_partition_that_is_not_assigned_is_refused(
@@ -165,16 +162,14 @@ def test_the_first_seek_of_a_manual_partition_opens_it() -> None:
 
 @pytest.mark.parametrize("make", [member, manual])
 def test_a_seek_moves_position_and_finished(make: Callable[..., SubscriptionState]) -> None:
-    """Backwards, too. Resets are void: the requested one and the one that the policy has chosen. A pause remains."""
+    """Backwards, too. A reset that the policy has chosen is void. A pause remains."""
     state = make(T0)
     state.pause(T0)
     state.offsets.choose_reset(T0, PendingReset(10, 20, 30, 20))
-    state.need_offset_reset(T0, "earliest")
     state.seek(T0, 3)
     offsets = state.offsets.of(T0)
     assert offsets is not None
     assert (state.position(T0), offsets.finished, offsets.reset) == (3, 3, None)
-    assert not state.is_offset_reset_needed(T0)
     assert state.is_paused(T0)
 
 
@@ -211,46 +206,8 @@ def test_a_paused_partition_keeps_its_position(make: Callable[..., SubscriptionS
     assert state.paused_partitions() == frozenset()
 
 
-# Requested resets
-
-
-@pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_a_requested_reset_takes_the_position(policy: str) -> None:
-    """The partition has no position until a seek gives it another one. The tracker keeps what is finished."""
-    state = member(T0, T1)
-    state.need_offset_reset(T0, policy)
-    assert state.is_offset_reset_needed(T0)
-    assert not state.is_offset_reset_needed(T1)
-    assert state.requested_reset(T0) == policy
-    assert state.position(T0) is None
-    assert state.missing_fetch_positions() == {T0}
-    assert state.position(T1) == START
-    assert state.offsets.position(T0) == START
-    state.seek(T0, 90)
-    assert state.missing_fetch_positions() == frozenset()
-
-
-@pytest.mark.parametrize(("policy", "has_default"), [("earliest", True), ("latest", True), ("none", False)])
-def test_the_default_reset_policy_is_that_of_the_settings(policy: Any, has_default: bool) -> None:
-    """The policy ``none`` names no position, so that no reset can be requested by it."""
-    state = SubscriptionState(GroupConfig(group="g", auto_offset_reset=policy))
-    state.assign_from_user([T0])
-    if has_default:
-        state.need_offset_reset(T0)
-        assert state.requested_reset(T0) == policy
-    else:
-        with pytest.raises(ConfigError, match=r"'none' is the reset policy for t:0; .* call seek\(\)"):
-            state.need_offset_reset(T0)
-        assert not state.is_offset_reset_needed(T0)
-
-
-@pytest.mark.parametrize("policy", ["newest", "LATEST", "", 0, "none"])
+@pytest.mark.parametrize("policy", ["newest", "LATEST", "", 0])
 def test_an_unknown_reset_policy_is_an_error(policy: Any) -> None:
-    """The error lists the known policies, for a request and for the default."""
-    state = member(T0)
-    with pytest.raises(ConfigError, match=r"expected 'earliest' or 'latest' \('none' names no position"):
-        state.need_offset_reset(T0, policy)
-    assert not state.is_offset_reset_needed(T0)
-    if policy != "none":
-        with pytest.raises(ConfigError, match=f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or"):
-            GroupConfig(group="g", auto_offset_reset=policy)
+    """The error lists the known policies."""
+    with pytest.raises(ConfigError, match=f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or"):
+        GroupConfig(group="g", auto_offset_reset=policy)

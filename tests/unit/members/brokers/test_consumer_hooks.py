@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from kiel_groups.errors import BrokerConnectionError, CommitFailedError, NoBrokersError, SessionLostError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.group.partition_offsets import PendingReset, StartOrigin
 from kiel_groups.members.brokers import member as held_assignment
 from kiel_groups.model import GenerationToken, TopicPartition

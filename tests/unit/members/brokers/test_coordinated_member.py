@@ -7,7 +7,7 @@ import pytest
 from kiel_groups.errors import (
     BrokerConnectionError,
 )
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.transport import FindError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.group_requests import JoinGroupRequest, SyncGroupRequest

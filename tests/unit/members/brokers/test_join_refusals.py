@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
-from kiel_groups.members.brokers.coordinator import JoinOffer, refusal
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
+from kiel_groups.members.brokers.coordinator import refusal
 from kiel_groups.wire.group_requests import GroupProtocol
 from tests.helpers.scripted_coordinator import MemberBench
 
 pytestmark = pytest.mark.unit
 
 C = CoordinatorCode
-OFFER = JoinOffer("consumer", (GroupProtocol("range", b""), GroupProtocol("kiel-sticky", b"")))
+PROTOCOLS = (GroupProtocol("range", b""), GroupProtocol("kiel-sticky", b""))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ async def test_a_refusal_says_what_to_do(
     request_: GroupRequest, code: int, kind: type[KielGroupsError], words: str
 ) -> None:
     """The class of the error says who can act, its text what to change."""
-    error = refusal(request_, code, MemberBench().context, OFFER)
+    error = refusal(request_, code, MemberBench().context, "consumer", PROTOCOLS)
     assert type(error) is kind
     with pytest.raises(kind, match=words):
         raise error
@@ -54,8 +54,8 @@ async def test_a_refusal_says_what_to_do(
 
 async def test_a_refused_program_hears_of_programs() -> None:
     """The words for consumers and their allocators would mislead the author of another program."""
-    offer = JoinOffer("crawlers", (GroupProtocol("by-host", b""),))
-    error = refusal(GroupRequest.JOIN, C.INCONSISTENT_PROTOCOL, MemberBench().context, offer)
+    offered = (GroupProtocol("by-host", b""),)
+    error = refusal(GroupRequest.JOIN, C.INCONSISTENT_PROTOCOL, MemberBench().context, "crawlers", offered)
     assert type(error) is GroupConfigError
     assert str(error) == (
         "group g: the coordinator refuses this member (INCONSISTENT_GROUP_PROTOCOL (23)): it offers by-host, and the"

@@ -16,7 +16,7 @@ from kiel_groups.errors import (
     ProtocolError,
     SessionLostError,
 )
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers import member as held_assignment
 from kiel_groups.members.brokers.transport import FindError
 from kiel_groups.metrics import Latency

@@ -86,7 +86,7 @@ class Process:
             metrics=self.metrics,
             runtime=runtime,
         )
-        self.offsets = CoordinatorOffsets(context, cast(Any, Member(runtime)), OffsetTracker(), 1_000, self.topics.seen)
+        self.offsets = CoordinatorOffsets(context, cast(Any, Member(runtime)), OffsetTracker(), self.topics.seen)
         self.starts = StartPositions(group, cast(Any, self.ends), self.offsets, self.metrics, self.topics)
 
     async def start(self) -> dict[TopicPartition, tuple[int, StartOrigin]]:

@@ -16,7 +16,7 @@ from kiel_groups.errors import (
     KielGroupsError,
     SessionLostError,
 )
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.coordinator import BeatTarget
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError

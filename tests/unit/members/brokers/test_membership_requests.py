@@ -118,10 +118,10 @@ async def test_a_join_waits_for_what_its_hooks_read() -> None:
     requests = requests_to(transport, hooks)
     joining = asyncio.ensure_future(requests.join(COORDINATOR, ""))
     await run_ready_tasks()
-    assert (joining.done(), requests._offer.protocols) == (False, ())
+    assert (joining.done(), requests._offered) == (False, ())
     hooks.is_read.set()
     assert (await joining).token == TOKEN
-    assert requests._offer.protocols == (GroupProtocol("default", b"metadata"),)
+    assert requests._offered == (GroupProtocol("default", b"metadata"),)
 
 
 async def test_a_member_that_is_given_up_while_its_hooks_read_does_not_join() -> None:
@@ -134,4 +134,4 @@ async def test_a_member_that_is_given_up_while_its_hooks_read_does_not_join() ->
     hooks.is_read.set()
     with pytest.raises(asyncio.CancelledError):
         await joining
-    assert requests._offer.protocols == ()
+    assert requests._offered == ()

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.errors import BrokerConnectionError, BrokerError, KielGroupsError, NoOffsetsError
 from kiel_groups.members.brokers import offset_requests as offset_reads
 from kiel_groups.members.brokers.offset_requests import fetch_stored, read_offsets
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.wire.offsets import FetchedOffset, OffsetFetchRequestV1
 
@@ -114,7 +114,7 @@ async def test_offsets_have_their_texts_and_partitions_their_errors() -> None:
     """A caller that needs some of the partitions gets those that were found."""
     coordinator = Coordinator({P0: 7, P1: REFUSED})
     found, failures = await fetch_stored("g", [P0, P1], coordinator.send)
-    assert found == {P0: FetchedOffset(7, "", NO_ERROR)}
+    assert found == {P0: OffsetAndMetadata(7, "")}
     assert failures.keys() == {P1}
 
 

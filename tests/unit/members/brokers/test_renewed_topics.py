@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.errors import NoBrokersError, SessionLostError
-from kiel_groups.group.member_events import CoordinatorCode
+from kiel_groups.group.member_state import CoordinatorCode
 from kiel_groups.group.partition_offsets import StartOrigin
 from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.members.brokers import renewed_topics

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.group.member_events import CoordinatorCode as C
-from kiel_groups.group.member_events import GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode as C
+from kiel_groups.group.member_state import GroupRequest
 from kiel_groups.members.brokers.request_failures import CREATION_S, RequestFailures
 from kiel_groups.members.brokers.transport import FindError
 from kiel_groups.wire.error_codes import error_code

@@ -29,6 +29,8 @@ class Topics:
         self.errors: list[BaseException] = []
         self.tracker = OffsetTracker()
         self.incarnations = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append), self.tracker)
+        self._announced: list[tuple[str, int]] = []
+        self.incarnations.on_recreated = lambda *announced: self._announced.append(announced)
 
     async def exists(self, _path: str, _watcher: object) -> object:
         self.reads += 1
@@ -38,9 +40,7 @@ class Topics:
     @property
     def created(self) -> list[tuple[str, int]]:
         """The topics that were announced as recreated, in order; the next call returns later ones only."""
-        announced = []
-        while not self.incarnations.recreations.empty():
-            announced.append(self.incarnations.recreations.get_nowait())
+        announced, self._announced = self._announced, []
         return announced
 
     async def recreate(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError, NoZooKeeperError
-from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundState
 from kiel_groups.members.brokers.coordinator import BeatTarget

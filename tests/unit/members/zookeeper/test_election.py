@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from kiel_groups.group.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation
-from kiel_groups.members.zookeeper.leader import Election
+from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.zookeeper.tasks import TaskSet
 from tests.helpers.contexts import session_context
 from tests.helpers.waiting import run_ready_tasks
@@ -45,15 +46,11 @@ async def test_the_election_znode_has_its_golden_bytes() -> None:
     znode exists.
     """
     session = FakeSession()
-    led: list[tuple[str, bool]] = []
+    planner = cast(Any, SimpleNamespace(begin=lambda: None, forget=lambda: None, stop=lambda: None))
     errors: list[BaseException] = []
-    election = Election(
-        session_context(session, member_id=ID, tasks=TaskSet(errors.append)),
-        LAYOUT.member(ID),
-        on_leading=lambda path, succeeds: led.append((path, succeeds)),
-        on_resigned=pytest.fail,
-    )
-    election.feed(EnterElection())
+    context = session_context(session, member_id=ID, tasks=TaskSet(errors.append))
+    candidacy = Candidacy(context, lambda _: planner, LAYOUT.member(ID))
+    candidacy.enter()
     await run_ready_tasks()
     ((check, create),) = session.transactions
     assert check == Check("/kiel-groups/g/members/g_box-1700000000123-10a")
@@ -62,4 +59,6 @@ async def test_the_election_znode_has_its_golden_bytes() -> None:
     assert (prefix.rpartition("/")[0], infix, rest) == ("/kiel-groups/g/election", "-n_", "")
     assert (create.data, create.ephemeral, create.sequence) == (b"g_box-1700000000123-10a", True, True)
     assert errors == []
-    assert led == [(f"{create.path}0000000012", False)]
+    state = candidacy._leader_driver._state
+    assert (candidacy.leads, state.candidate, state.causes) == (True, f"{create.path}0000000012", ("first plan",))
+    candidacy.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -58,6 +59,17 @@ class Session:
             self.session.abandoned = True
 
 
+def supervised(
+    context: ProcessContext,
+    begin: Callable[[float], Awaitable[Any]],
+    on_failure: Callable[[KielGroupsError], None],
+) -> SessionSupervisor[Any]:
+    """Return a supervisor whose sessions are those that ``begin`` returns."""
+    supervisor: SessionSupervisor[Any] = SessionSupervisor(context, cast(Any, None), on_failure)
+    supervisor._open_and_join = begin  # type: ignore[method-assign,assignment]
+    return supervisor
+
+
 @pytest.mark.parametrize("first", [True, False])
 async def test_joins_are_repeated_with_growing_pauses(monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
     """The first pause is ``retry_backoff_ms``; each one varies by half, so that members do not join together."""
@@ -77,7 +89,7 @@ async def test_joins_are_repeated_with_growing_pauses(monkeypatch: pytest.Monkey
         await sleep(0)
 
     monkeypatch.setattr(session_supervisor.asyncio, "sleep", note)
-    supervisor = SessionSupervisor(process(retry_backoff_ms=40), cast(Any, begin), lambda error: None)
+    supervisor = supervised(process(retry_backoff_ms=40), begin, lambda error: None)
     await supervisor.start()
     async with asyncio.timeout(5.0):
         while len(tries) < 9:
@@ -101,7 +113,7 @@ async def test_an_error_that_no_retry_can_heal_is_raised_once(first: bool) -> No
             return Session(is_over=True)
         raise error
 
-    supervisor = SessionSupervisor(process(retry_backoff_ms=1), cast(Any, begin), failures.append)
+    supervisor = supervised(process(retry_backoff_ms=1), begin, failures.append)
     if first:
         with pytest.raises(ForeignMemberError):
             await supervisor.start()
@@ -133,7 +145,7 @@ async def test_each_cause_of_failed_joins_is_logged_once(caplog: pytest.LogCaptu
         return sessions[-1]
 
     context = process(retry_backoff_ms=1)
-    supervisor = SessionSupervisor(context, cast(Any, begin), lambda error: None)
+    supervisor = supervised(context, begin, lambda error: None)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session_supervisor, "LONGEST_JOIN_PAUSE_S", 0.002)
         await supervisor.start()
@@ -160,7 +172,7 @@ async def test_a_close_ends_by_its_limit(leaves: bool, closes: bool) -> None:
     async def begin(by_s: float) -> Any:
         return session
 
-    supervisor = SessionSupervisor(process(), cast(Any, begin), lambda error: None)
+    supervisor = supervised(process(), begin, lambda error: None)
     await supervisor.start()
     now_s = asyncio.get_running_loop().time
     began_s = now_s()
@@ -186,7 +198,7 @@ async def test_a_close_ends_a_join_and_the_closes_of_lost_sessions() -> None:
         finally:
             await asyncio.Event().wait()
 
-    supervisor = SessionSupervisor(process(retry_backoff_ms=1), cast(Any, begin), lambda error: None)
+    supervisor = supervised(process(retry_backoff_ms=1), begin, lambda error: None)
     await supervisor.start()
     await eventually(lambda: len(tries) == 2, "another session joins")
     async with asyncio.timeout(5.0):
@@ -202,7 +214,7 @@ async def test_a_close_that_is_cancelled_closes_the_session(turns: int) -> None:
     async def begin(by_s: float) -> Any:
         return session
 
-    supervisor = SessionSupervisor(process(), cast(Any, begin), lambda error: None)
+    supervisor = supervised(process(), begin, lambda error: None)
     await supervisor.start()
     closing = asyncio.ensure_future(supervisor.close())
     for _ in range(turns):
@@ -222,7 +234,7 @@ async def test_a_start_beside_a_close_is_refused() -> None:
         await joined.wait()
         return session
 
-    supervisor = SessionSupervisor(process(), cast(Any, begin), lambda error: None)
+    supervisor = supervised(process(), begin, lambda error: None)
     starting = asyncio.ensure_future(supervisor.start())
     await asyncio.sleep(0)
     await supervisor.close()

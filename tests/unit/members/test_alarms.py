@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.errors import BrokerError
-from kiel_groups.members.offsets import unopened_claims
-from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
+from kiel_groups.members import alarms
+from kiel_groups.members.alarms import UnopenedClaims
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
@@ -21,7 +21,7 @@ async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplo
     """
     A claim that cannot be opened has one warning, with the reason. A later claim of the same partition has another one.
     """
-    monkeypatch.setattr(unopened_claims, "NEW_TOPIC_S", 0.0)
+    monkeypatch.setattr(alarms, "NEW_TOPIC_S", 0.0)
     claims = UnopenedClaims("g", Metrics(), cast(Any, None))
     for errors in (
         {P0: BrokerError("no leader")},

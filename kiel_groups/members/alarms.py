@@ -1,4 +1,4 @@
-"""Report claims whose start position is not known yet, in the log and in metrics."""
+"""Report partitions that cannot be released yet, and claims whose start position is not known yet."""
 
 from __future__ import annotations
 
@@ -13,11 +13,31 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "UnopenedClaims",
-]
-
 log = logging.getLogger(__name__)
+
+
+def report_slow_drain(
+    group: str, partitions: Collection[TopicPartition], seconds: float, handler: PartitionHandler, metrics: Metrics
+) -> None:
+    """
+    Log an error: the application has held up the release of these partitions for ``seconds``; count ``drain_alarms``.
+
+    Hooks run one at a time, so a hook for other partitions may be the cause, too.
+    """
+    metrics.count("drain_alarms")
+    works = handler.in_progress()
+    hooks = [work.hook for work in works if work.hook]
+    is_processing = any(not work.hook and not work.partitions.isdisjoint(partitions) for work in works)
+    log.error(
+        "group %s: cannot release %s, first %s, for %.0f s now: %s; other members wait for them",
+        group,
+        counted(partitions, "partition"),
+        min(partitions),
+        seconds,
+        f"the listener's {hooks[0]} is still running"
+        if hooks and not is_processing
+        else "the application is still processing records",
+    )
 
 
 #: A new topic has leaders within this time, in seconds; a failure before that is not worth a warning.
@@ -38,7 +58,8 @@ class UnopenedClaims:
     """
     The claims of one member whose last attempt to open failed, each with the error.
 
-    The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the failed attempts, ``open_alarms`` the alarms.
+    The gauge ``claims_unopened`` is the number of these claims. The counter ``claims_not_opened`` counts the failed
+    attempts, and ``open_alarms`` the alarms.
     """
 
     def __init__(self, group: str, metrics: Metrics, handler: PartitionHandler) -> None:
@@ -51,8 +72,8 @@ class UnopenedClaims:
         """
         Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``.
 
-        If no reset policy applies, only an operator or the application may be able to fix that. So the next call that
-        consumes this topic raises the error. Calls for other topics do not.
+        If no reset policy applies, an operator or the application has to choose the start position. So the next call
+        that consumes this topic raises the error. Calls that consume other topics do not raise it.
         """
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
