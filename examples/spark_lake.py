@@ -100,22 +100,23 @@ class Ledger:
         yield from self._wrong
         for log, count in sorted(self.produced.items()):
             rows = self._rows.get(log, bytearray(count))
-            told: dict[str, set[int]] = defaultdict(set)
+            kinds: dict[str, set[int]] = defaultdict(set)
             for kind, start, end in verified.get(log, ()):
-                told[kind].update(range(start, end if end > start else count))
-            told.pop("out of order", None)
+                kinds[kind].update(range(start, end if end > start else count))
+            kinds.pop("out of order", None)
             pairs = (
                 ("twice in the lake", {each for each in range(count) if rows[each] > 1}, set()),
                 ("not in the lake", {each for each in range(count) if not rows[each]}, self._destroyed(log)),
-                ("quarantined, says verify", told.pop("quarantined", set()), self.damaged[log]),
-                ("lost, says verify", told.pop("lost", set()), self.deleted[log]),
-                *((f"{kind}, says verify", offsets, set()) for kind, offsets in told.items()),
+                ("quarantined, says verify", kinds.pop("quarantined", set()), self.damaged[log]),
+                ("lost, says verify", kinds.pop("lost", set()), self.deleted[log]),
+                *((f"{kind}, says verify", offsets, set()) for kind, offsets in kinds.items()),
             )
             for what, have, expected in pairs:
                 if have != expected:
                     first = min(have ^ expected)
                     yield f"{log}: {len(have):,} offsets are {what}, {len(expected):,} expected; see offset {first}"
-        yield from (f"{log} was never produced" for log in sorted(set(verified) - set(self.produced)))
+        told = {log for log, ranges in verified.items() if ranges}
+        yield from (f"{log} was never produced" for log in sorted(told - set(self.produced)))
 
     def _destroyed(self, log: Log) -> set[int]:
         return self.damaged[log] | self.deleted[log]

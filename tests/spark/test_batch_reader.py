@@ -61,7 +61,7 @@ def test_batches_have_exactly_the_schema_that_spark_expects(cluster_39: Cluster,
         made = next(iter(reader.read(tasks[0])))
         assert isinstance(made, pa.RecordBatch)
         if asked is not None:
-            assert made.schema.equals(to_arrow_schema(asked, timezone="UTC"))
+            assert made.schema.equals(to_arrow_schema(asked))
     assert made.schema.names == ["offset", "value"]
 
 

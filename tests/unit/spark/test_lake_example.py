@@ -68,7 +68,9 @@ def test_what_verify_says_is_compared_too(example: ModuleType) -> None:
     assert line.endswith("0 offsets are quarantined, says verify, 1 expected; see offset 3")
     (line,) = differences(example, told=TOLD | {KEPT: [("doubled", 2, 3)]})
     assert line.endswith("1 offsets are doubled, says verify, 0 expected; see offset 2")
-    assert differences(example, told=TOLD | {("users", 1, 0): []}) == ["('users', 1, 0) was never produced"]
+    never = TOLD | {("users", 1, 0): [("unplanned", 0, 1)]}
+    assert differences(example, told=never) == ["('users', 1, 0) was never produced"]
+    assert differences(example, told=TOLD | {("users", 1, 1): []}) == [], "an empty partition"
 
 
 def test_a_row_with_the_value_of_another_is_found(example: ModuleType) -> None:
