@@ -1,7 +1,7 @@
 """
 Measure how fast Spark reads 0.8 topics, and how long a micro-batch takes.
 
-    python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream]
+    python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream] [--kafka 3.9.1]
 
 The benchmark runs a real broker, and one Spark session on all cores of this machine, with the settings in
 docs/spark.rst. The figures are medians of the rounds, in which the ways to read take turns.
@@ -11,10 +11,16 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
   many tasks, a consumer in each, into a table of the same columns. It reads only the beginning of the topic, because
   the whole topic would take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it
   returns one ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either
-  source, is part of the time. ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
+  source, is part of the time. ``cpu_us`` is the processor time for each row of Spark and its Python workers,
+  ``broker_us`` that of the broker, in microseconds. ``to …`` is the rate divided by that of another way in the same
+  round; above 1 is faster.
 - ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches, and one of Spark's
   own ``rate`` source with as many rows and tasks; the figures are the times that Spark reports for a micro-batch and
   its parts, in milliseconds.
+
+With ``--kafka 3.9.1``, ``spark`` is Spark's own source, ``spark-sql-kafka-0-10``, which reads no topics of 0.8. Maven
+fetches its jars into the cache of the servers' jars. The release of the jars is that of Spark, 4.0.0, so this needs
+PySpark 4.0.
 
 kafka-python has an environment of its own (see ``benchmarks.peers``); if it cannot be installed, the benchmark says so
 and continues without it.
@@ -56,6 +62,8 @@ from benchmarks.members.spark_sources import (
 from benchmarks.peers import available_peer
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.jars import jar_folder
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, ClassPath, Coordinate
 from kiel_groups.spark.columns import READ_SCHEMA
 
 REPOSITORY = Path(__file__).parents[1]
@@ -69,6 +77,18 @@ SET_BYTES = 16 << 10
 STREAM_PARTITIONS = 100
 STREAM_MESSAGES = 10
 LIMIT_S = 60.0
+
+#: Spark's own source, for the release of Kafka that it reads. Spark has what else it needs.
+NEWER_KAFKA = "3.9.1"
+SPARKS_OWN = ClassPath(
+    "spark-sql-kafka-4.0.0",
+    (
+        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
+        Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+        Coordinate("org.apache.kafka", "kafka-clients", "3.9.0"),
+        Coordinate("org.apache.commons", "commons-pool2", "2.12.0"),
+    ),
+)
 
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 TUNED = {"spark.python.unix.domain.socket.enabled": "true"}
@@ -126,19 +146,26 @@ class Feeder:
 class Contest:
     """The ways to read a topic, in one Spark session. Each way returns a table of the rows, and their number."""
 
-    def __init__(self, spark: SparkSession, broker: str, peer_packages: str | None, peer_rows: int) -> None:
+    def __init__(
+        self, spark: SparkSession, cluster: Cluster, kafka: str, peer_packages: str | None, peer_rows: int
+    ) -> None:
         self._spark = spark
-        self._broker = broker
+        self._broker = cluster.brokers[0]
+        self._is_newer = kafka == NEWER_KAFKA
         self._peer_packages = peer_packages
         self._peer_rows = peer_rows
+        #: The processes whose time is measured: Java with its workers, and the broker.
+        self.processes = (spark.sparkContext._gateway.proc.pid, cluster.kafka[0].pid)
         self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {"kiel": self._kiel, "arrow": self._ready_made}
+        if self._is_newer:
+            self.ways["spark"] = partial(self._kiel, source="kafka")
         if peer_packages:
             self.ways["kafka-python"] = self._kafka_python
         spark.dataSource.register(ReadyMade)
 
-    def _kiel(self, topic: Topic) -> tuple[DataFrame, int]:
+    def _kiel(self, topic: Topic, source: str = "kiel") -> tuple[DataFrame, int]:
         options = {"kafka.bootstrap.servers": self._broker, "subscribe": topic.name, "startingOffsets": "earliest"}
-        return self._spark.read.format("kiel").options(**options).load(), topic.rows
+        return self._spark.read.format(source).options(**options).load(), topic.rows
 
     def _ready_made(self, topic: Topic) -> tuple[DataFrame, int]:
         options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes}
@@ -147,7 +174,8 @@ class Contest:
     def _kafka_python(self, topic: Topic) -> tuple[DataFrame, int]:
         each = min(topic.rows_each, max(1, self._peer_rows // topic.partitions))
         shares = [range(task, topic.partitions, topic.tasks) for task in range(topic.tasks)]
-        read = partial(kafka_python_rows, self._peer_packages, self._broker, topic.name, each)
+        version = None if self._is_newer else (0, 8, 2)
+        read = partial(kafka_python_rows, self._peer_packages, self._broker, version, topic.name, each)
         rows = self._spark.sparkContext.parallelize(shares, topic.tasks).mapPartitions(read)
         return self._spark.createDataFrame(rows, READ_SCHEMA), each * topic.partitions
 
@@ -155,21 +183,28 @@ class Contest:
 def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
     """Measure the speed of each way to read. An additional first round warms up."""
     rates: dict[str, list[float]] = defaultdict(list)
+    used_us: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for number in range(rounds + 1):
         for name, way in contest.ways.items():
-            start_s = time.perf_counter()
+            start_s, before_s = time.perf_counter(), [cpu_time_below_s(pid) for pid in contest.processes]
             table, rows = way(topic)
             table.write.format("noop").mode("overwrite").save()
+            took_s = time.perf_counter() - start_s
             if number:
-                rates[name].append(rows / (time.perf_counter() - start_s))
+                rates[name].append(rows / took_s)
+                after_s = (cpu_time_below_s(pid) for pid in contest.processes)
+                used_us[name].append(tuple(1e6 * (a - b) / rows for a, b in zip(after_s, before_s, strict=True)))
     for name, found in rates.items():
-        others = [other for other in ("arrow", "kafka-python") if other in rates]
+        others = [other for other in ("arrow", "kafka-python", "spark") if other in rates]
+        cpu_us, broker_us = (round(median(each), 2) for each in zip(*used_us[name], strict=True))
         yield {
             "partitions": topic.partitions,
             "value_bytes": topic.value_bytes,
             "way": name,
             "rows_per_s": round(median(found)),
             "mb_per_s": round(median(found) * (topic.value_bytes + KEY_BYTES) / 1e6, 1),
+            "cpu_us": cpu_us,
+            "broker_us": broker_us,
             **{f"to {other}": ratio(found, rates[other]) for other in others},
         }
 
@@ -177,6 +212,24 @@ def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
 def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
     """Return the median of the ratios within each round."""
     return round(median(one / other for one, other in zip(ones, others, strict=True)), 2)
+
+
+def cpu_time_below_s(pid: int) -> float:
+    """Return the processor time of a process and of all processes below it, those included that have ended."""
+    children: dict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # The process has ended meanwhile.
+        children[int(fields[1])].append(int(file.parent.name))
+        ticks[int(file.parent.name)] = sum(map(int, fields[11:15]))
+    total, waiting = 0, [pid]
+    while waiting:
+        total += ticks.get(each := waiting.pop(), 0)
+        waiting += children[each]
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 # ---------------------------------------------------------------------- micro-batches
@@ -234,12 +287,19 @@ def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
 # ---------------------------------------------------------------------- command
 
 
-def session(stack: ExitStack) -> SparkSession:
+def session(stack: ExitStack, kafka: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # With PYTHONPATH, workers import the modules of this checkout, wherever the benchmark is started.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("benchmarks.spark_read")
-    for name, value in {**QUIET, **TUNED}.items():
+    settings = {**QUIET, **TUNED}
+    if kafka == NEWER_KAFKA:
+        if not pyspark.__version__.startswith("4.0."):
+            raise click.ClickException(
+                f"Spark's own source is of 4.0.0, and PySpark {pyspark.__version__} is installed"
+            )
+        settings["spark.jars"] = ",".join(map(str, sorted(jar_folder(SPARKS_OWN).glob("*.jar"))))
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     stack.callback(spark.stop)
@@ -254,14 +314,14 @@ def peer_packages() -> str | None:
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def run(only: str | None, *, quick: bool) -> Iterator[Row]:
+def run(only: str | None, kafka: str, *, quick: bool) -> Iterator[Row]:
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster())
+        cluster = stack.enter_context(Cluster(kafka=kafka))
         feeder, broker = Feeder(cluster), cluster.brokers[0]
         stack.callback(feeder.close)
-        spark = session(stack)
+        spark = session(stack, kafka)
         if only in (None, "batch"):
-            contest = Contest(spark, broker, peer_packages(), 20_000 if quick else 100_000)
+            contest = Contest(spark, cluster, kafka, peer_packages(), 20_000 if quick else 100_000)
             for value_bytes, rows in ((100, 2_000_000), (1024, 300_000)):
                 for partitions in PARTITIONS:
                     topic = Topic(partitions, value_bytes, rows // (10 if quick else 1) // partitions)
@@ -277,15 +337,16 @@ def run(only: str | None, *, quick: bool) -> Iterator[Row]:
 @click.option("--quick", is_flag=True, help="A tenth of the rows, and one round after the first.")
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
 @click.option("--only", type=click.Choice(["batch", "stream"]), help="Measure only one of the two.")
-def main(quick: bool, target: Path | None, only: str | None) -> None:
+@click.option("--kafka", type=click.Choice([DEFAULT_KAFKA, NEWER_KAFKA]), default=DEFAULT_KAFKA, show_default=True)
+def main(quick: bool, target: Path | None, only: str | None, kafka: str) -> None:
     rows = []
-    for row in run(only, quick=quick):
+    for row in run(only, kafka, quick=quick):
         click.echo(", ".join(f"{name} {figure}" for name, figure in row.items()))
         rows.append(row)
     if target:
         about = {"benchmark": "spark_read", "date": datetime.now(UTC).isoformat(timespec="seconds")}
         machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": CORES}
-        versions = {"pyspark": pyspark.__version__}
+        versions = {"pyspark": pyspark.__version__, "kafka": kafka}
         target.write_text(json.dumps({**about, **machine, **versions, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -37,15 +37,24 @@ def message_set(count: int, value_bytes: int) -> bytes:
 
 
 def kafka_python_rows(
-    packages: str, broker: str, topic: str, count: int, shares: Iterator[range]
+    packages: str,
+    broker: str,
+    version: tuple[int, ...] | None,
+    topic: str,
+    count: int,
+    shares: Iterator[range],
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the first ``count`` messages of some partitions, read with kafka-python, in one task."""
+    """
+    Yield the rows of the first ``count`` messages of some partitions, read with kafka-python, in one task.
+
+    ``version`` is that of the broker; kafka-python asks brokers from 0.10 on for it.
+    """
     if packages not in sys.path:
         sys.path.append(packages)
     import kafka
 
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=[broker], api_version=(0, 8, 2), enable_auto_commit=False, group_id=None
+        bootstrap_servers=[broker], api_version=version, enable_auto_commit=False, group_id=None
     )
     left = {kafka.TopicPartition(topic, number) for share in shares for number in share}
     consumer.assign(left)

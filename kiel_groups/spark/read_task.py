@@ -457,7 +457,7 @@ class _TaskReader:
                     raise failure
             while in_flight:
                 lane, positions = in_flight.popleft()
-                batches, failure = self._take(positions, broker.receive(self._timeout_s))
+                batches, failure = self._take(positions, self._receive(broker, positions))
                 # The next request goes out before Spark gets the messages, so that broker and Spark work in parallel.
                 failure = failure or self._ask(broker, lane, in_flight)
                 if batches:
@@ -466,6 +466,28 @@ class _TaskReader:
                     self._progressed_at_s = time.monotonic()
                 if failure is not None:
                     raise failure
+
+    def _receive(self, broker: BrokerSocket, asked: Mapping[RangeReader, FetchPosition]) -> FetchResponse:
+        """
+        Return the next answer. Stop waiting if another broker has become the leader of a range meanwhile.
+
+        A computer that is frozen or cut off keeps its connections, so only the other brokers tell that it is not the
+        leader any more.
+        """
+
+        def look_up_leaders() -> None:
+            others = [each for each in self._known_brokers() if each != broker.address]
+            with suppress(errors.NoBrokersError):
+                leaders = find_leaders(others, self._options.client_id, self._topics)
+                for each in asked:
+                    leader = leaders.get(each.topic_partition)
+                    if leader not in (None, broker.address):
+                        host, port = broker.address
+                        what = f"{broker.address} sends nothing, and {leader} leads {each.topic_partition} now"
+                        raise errors.BrokerConnectionError(what, host=host, port=port)
+
+        answer: FetchResponse = broker.receive(self._timeout_s, look_up_leaders)
+        return answer
 
     @property
     def _timeout_s(self) -> float:
@@ -571,13 +593,16 @@ class _TaskReader:
             ) from error
 
     def _refresh_leaders(self, failure: errors.KielGroupsError) -> None:
-        known = filter(None, self._leaders.values())
         # A broker that does not accept connections is asked last: its computer may be down, and each try take seconds.
         down = (failure.host, failure.port) if isinstance(failure, errors.BrokerConnectionError) else None
-        addresses = sorted(dict.fromkeys([*self._options.brokers, *known]), key=lambda each: each == down)
+        addresses = sorted(self._known_brokers(), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(errors.NoBrokersError):
             self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
+
+    def _known_brokers(self) -> list[HostPort]:
+        """Return the brokers of the options, and then the leaders that are not among them."""
+        return list(dict.fromkeys([*self._options.brokers, *filter(None, self._leaders.values())]))
 
     def _check_bounds(self, reading: RangeReader) -> None:
         """Look up the bounds of the log of a range, and skip the offsets that the log certainly does not have."""

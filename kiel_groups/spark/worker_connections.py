@@ -11,8 +11,9 @@ import gc
 import os
 import select
 import socket
+import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ __all__ = ["BrokerSocket", "borrowed", "find_leaders", "freeze_collector"]
 T = TypeVar("T")
 
 _CORRELATION_IDS = 1 << 31
+#: Four times as long as a broker may delay an answer that would be empty.
+_SILENCE_S = 2.0
 
 
 class BrokerSocket:
@@ -62,15 +65,15 @@ class BrokerSocket:
             # A host or a port that cannot be one raises the latter two.
             raise self._broken(f"cannot connect: {getattr(error, 'strerror', None) or error}") from error
 
-    def is_dropped(self) -> bool:
+    def is_readable(self, wait_s: float) -> bool:
         """
-        Return whether the broker has closed the connection, as brokers do with unused ones after ten minutes.
+        Wait up to ``wait_s`` seconds for a part of an answer, or for the end of the connection. Return whether it came.
 
-        Call this only while no answer is in flight: a connection without one has nothing else to read.
+        While no answer is in flight, only the end can come: brokers close unused connections after ten minutes.
         """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(max(0.0, wait_s) * 1000))
 
     def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
         """
@@ -94,12 +97,13 @@ class BrokerSocket:
             raise self._broken(f"the connection broke: {error.strerror or error}") from error
         self._in_flight.append((number, request, most_bytes))
 
-    def receive(self, timeout_s: float) -> Any:
+    def receive(self, timeout_s: float, on_silence: Callable[[], None] = lambda: None) -> Any:
         """
         Read the answer to the oldest request in flight.
 
         Args:
             timeout_s: How long to wait for each part of the answer, in seconds; the whole answer may take longer.
+            on_silence: Called every two seconds until the answer begins. An error that it raises ends the wait.
 
         Raises:
             RequestTimeoutError: A part of the answer did not arrive in time.
@@ -108,7 +112,12 @@ class BrokerSocket:
                 ``most_bytes``.
         """
         number, request, most_bytes = self._in_flight.popleft()
+        deadline_s = time.monotonic() + timeout_s
         try:
+            while not self.is_readable(min(_SILENCE_S, deadline_s - time.monotonic())):
+                if time.monotonic() >= deadline_s:
+                    raise TimeoutError
+                on_silence()
             self._socket.settimeout(timeout_s)
             frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
             response = split_response(frame)
@@ -173,7 +182,7 @@ def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
     key = (os.getpid(), address, client_id)
     broker = _idle.pop(key, None)
-    if broker is not None and broker.is_dropped():
+    if broker is not None and broker.is_readable(0):
         broker.close()
         broker = None
     broker = broker or BrokerSocket(address, client_id, connect_timeout_s=_CONNECT_S)

@@ -37,6 +37,7 @@ TESTED = {
     "produce_lines.py",
     "sharded_crawlers.py",
     "spark_archive.py",  # in tests/spark/test_archive_command.py
+    "spark_lake.py",  # its account, in tests/project/test_lake_example.py
     "worker.py",
 }
 

@@ -19,6 +19,7 @@ from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import archive, archive_files
 from tests.helpers.commands import REPOSITORY, Running, environment
 from tests.helpers.spark.archives import assert_complete, settings
+from tests.helpers.spark.clusters import executors_of, standalone_cluster
 from tests.helpers.spark.queries import brokers_of, fill
 from tests.helpers.waiting import eventually_blocking
 
@@ -38,10 +39,10 @@ def topic(cluster_39: Cluster, unique: Callable[[str], str]) -> str:
     return name
 
 
-def driver(cluster: Cluster, topic: str, folder: Path) -> Running:
+def driver(cluster: Cluster, topic: str, folder: Path, master: str = "local[2]") -> Running:
     """Start the example program. Small batches make it slow."""
     words = ["--brokers", brokers_of(cluster), "--output", str(folder / "archive"), "--batch-records", "5", "--json"]
-    return Running([str(REPOSITORY / "examples" / "spark_archive.py"), topic, "--master", "local[2]", *words])
+    return Running([str(REPOSITORY / "examples" / "spark_archive.py"), topic, "--master", master, *words])
 
 
 def unlocked(folder: Path) -> bool:
@@ -80,15 +81,28 @@ def commits(folder: Path) -> int:
     return sum(path.name.isdigit() for path in (folder / "archive" / "_checkpoint" / "commits").iterdir())
 
 
+def kill_an_executor(folder: Path, *ancestors: int) -> None:
+    """Kill one of two executors after a batch, and wait until further batches have finished."""
+    eventually_blocking(lambda: len(executors_of(*ancestors)) == 2, "both executors run", PATIENCE_S)
+    os.kill(executors_of(*ancestors)[0], signal.SIGKILL)
+    killed_at = commits(folder)
+    eventually_blocking(lambda: commits(folder) > killed_at + 1, "the archive continues", PATIENCE_S)
+
+
 def test_killed_processes_leave_no_record_twice(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
     """
-    Java is killed in the middle of a batch, which the driver reports in one line. Then the driver itself is killed. In
-    the end, the archive has every record once.
+    On a standalone cluster with two workers, an executor is killed, and then the driver's Java in the middle of a
+    batch, which the driver reports in one line. On a local cluster, an executor is killed, and then the driver itself.
+    In the end, the archive has every record once.
     """
-    with driver(cluster_39, topic, tmp_path) as process:
+    with (
+        standalone_cluster(tmp_path, PATIENCE_S) as cluster,
+        driver(cluster_39, topic, tmp_path, cluster.url) as process,
+    ):
         process.wait_for_error("info: 5 records, ", PATIENCE_S)
+        kill_an_executor(tmp_path, *cluster.workers)
         os.kill(java_of(process), signal.SIGKILL)
         assert process.wait(PATIENCE_S) == 1
     (error,) = (line for line in process.errors if not line.startswith(("info: ", "warning: ")))
@@ -96,8 +110,9 @@ def test_killed_processes_leave_no_record_twice(
     first = commits(tmp_path)
     output = tmp_path / "archive"
     assert archive_files(str(output)) == sorted(map(str, output.glob("topic=*/**/part-*")))
-    with driver(cluster_39, topic, tmp_path) as process:
+    with driver(cluster_39, topic, tmp_path, "local-cluster[2,1,1024]") as process:
         process.wait_for_error("info: 5 records, ", PATIENCE_S)
+        kill_an_executor(tmp_path, process.process.pid)
         process.process.kill()
         process.wait()
     eventually_blocking(lambda: unlocked(tmp_path), "Java has ended, too", PATIENCE_S)

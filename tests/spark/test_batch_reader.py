@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -60,7 +61,7 @@ def test_batches_have_exactly_the_schema_that_spark_expects(cluster_39: Cluster,
         made = next(iter(reader.read(tasks[0])))
         assert isinstance(made, pa.RecordBatch)
         if asked is not None:
-            assert made.schema.equals(to_arrow_schema(asked, timezone="UTC"))
+            assert made.schema.equals(to_arrow_schema(asked))
     assert made.schema.names == ["offset", "value"]
 
 
@@ -152,6 +153,15 @@ def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: s
     (task,) = tasks
     task.value = ReadTask(dict.fromkeys(task.value.leaders, HostPort("127.0.0.1", 1)), task.value.ranges)
     assert len(list(records(reader, task))) == len(VALUES)
+
+
+def test_a_task_leaves_a_broker_that_is_silent_and_no_leader_any_more(cluster_39: Cluster, topic: str) -> None:
+    """A frozen computer accepts connections and does not answer. The task asks the others long before its timeout."""
+    reader, (task,) = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1", kafka_request_timeout_ms="600000")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        frozen = HostPort(*silent.getsockname())
+        task.value = ReadTask(dict.fromkeys(task.value.leaders, frozen), task.value.ranges)
+        assert len(list(records(reader, task))) == len(VALUES)
 
 
 def test_a_task_does_not_wait_forever_for_missing_records(cluster_39: Cluster, topic: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.commands import Running
+from tests.helpers.spark.clusters import executors_of
 from tests.helpers.spark.queries import brokers_of, fill
 from tests.helpers.spark.sessions import worker_environment
 
@@ -38,23 +39,3 @@ def test_an_executor_is_killed_in_a_task(
         (tmp_path / "go").touch()
         found = json.loads(job.wait_for_lines(2, PATIENCE_S)[1])
     assert found == [value.decode() for value in values]
-
-
-def executors_of(driver: int) -> list[int]:
-    """Return the process ids of a job's executors: the descendants of its driver that run the executor command."""
-    parents: dict[int, int] = {}
-    executors = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
-        except OSError:
-            continue  # the process has ended since
-        pid = int(folder.name)
-        parents[pid] = int(stat.rpartition(")")[2].split()[1])
-        if b"CoarseGrainedExecutorBackend" in command:
-            executors.append(pid)
-
-    def is_below(pid: int) -> bool:
-        return pid == driver or (pid in parents and is_below(parents[pid]))
-
-    return sorted(pid for pid in executors if is_below(pid))
