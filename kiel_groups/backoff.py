@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Backoff", "shortening"]
-
 #: 2 ** 40 times the first delay exceeds every longest delay.
 _MOST_DOUBLINGS = 40
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["counted", "some"]
-
 
 def some(things: Iterable[object], most: int = 4) -> str:
     """List at most ``most`` things, and count the rest: ``a, b and 3 more``."""

@@ -36,15 +36,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit
 
-__all__ = [
-    "AutoCommit",
-    "ConnectedConsumer",
-    "ConsumerSettings",
-    "DeliveryHandler",
-    "AssignedConsumer",
-    "StoredOffsets",
-]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -23,8 +23,6 @@ from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, Topic
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = ["Consumer"]
-
 
 class Consumer:
     """

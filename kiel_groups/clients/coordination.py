@@ -34,18 +34,6 @@ from kiel_groups.wire.offsets import FetchedOffset, OffsetFetchRequestV1
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import ProcessContext
 
-__all__ = [
-    "BrokerCoordination",
-    "Coordination",
-    "CoordinationName",
-    "Member",
-    "Process",
-    "Timeouts",
-    "ZooKeeperCoordination",
-    "coordination_of",
-]
-
-
 #: The member of a consumer in its group.
 Member: TypeAlias = GroupMember | ConsumerMember
 

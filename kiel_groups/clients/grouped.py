@@ -22,8 +22,6 @@ from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics, kafka_metrics
 from kiel_groups.model import Batch, FencingToken, OffsetAndMetadata, Record, TopicPartition
 
-__all__ = ["GroupedConsumer", "naive_allocator"]
-
 #: kiel's name for its default allocator, which assigns the partitions as this package's default allocator does.
 naive_allocator = round_robin
 

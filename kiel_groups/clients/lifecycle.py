@@ -28,8 +28,6 @@ from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit, cancelled_by
 
-__all__ = ["CommitCallback", "Commits", "GroupLifecycle", "Offsets"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -32,8 +32,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["Producer", "RecordMetadata"]
-
 log = logging.getLogger(__name__)
 
 

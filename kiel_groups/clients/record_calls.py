@@ -22,14 +22,12 @@ from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.zookeeper.tasks import CloseLimit
-
-__all__ = ["Connected", "Lifecycle", "RecordCalls"]
 
 F = TypeVar("F")
 R = TypeVar("R")

@@ -25,7 +25,8 @@ from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest
-from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_columns
+from kiel_groups.wire.message_sets.decoder import decode_columns
+from kiel_groups.wire.message_sets.message_layout import PartialMessage
 
 __all__ = ["LogIdentity"]
 

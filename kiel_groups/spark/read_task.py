@@ -49,8 +49,8 @@ from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_array
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
-from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
-from kiel_groups.wire.message_sets.message_layout import DamagedMessage
+from kiel_groups.wire.message_sets.decoder import decode_columns
+from kiel_groups.wire.message_sets.message_layout import DamagedMessage, NoRecords, PartialMessage
 from kiel_groups.wording import counted
 
 __all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]

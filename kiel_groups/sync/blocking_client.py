@@ -28,22 +28,6 @@ from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
-__all__ = [
-    "HOOK_ARGUMENTS",
-    "HookThreads",
-    "Attributes",
-    "Blocking",
-    "C",
-    "blocking",
-    "takes_arguments_of",
-    "ending",
-    "immediate",
-    "in_background",
-    "open_clients",
-    "takes_hook",
-    "until_closed",
-]
-
 log = logging.getLogger(__name__)
 
 

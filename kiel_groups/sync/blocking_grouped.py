@@ -15,8 +15,6 @@ from kiel_groups.sync.blocking_client import (
 )
 from kiel_groups.sync.blocking_records import BlockingConsumer, asked_behind
 
-__all__ = ["GroupedConsumer"]
-
 _of = Attributes(clients.GroupedConsumer)
 
 

@@ -12,8 +12,6 @@ from kiel_groups.clients import RecordMetadata
 from kiel_groups.errors import ClosedError
 from kiel_groups.sync.blocking_client import Attributes, Blocking, blocking, ending, takes_arguments_of
 
-__all__ = ["Producer"]
-
 _of = Attributes(clients.Producer)
 
 

@@ -24,8 +24,6 @@ from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.sync.blocking_client import Attributes, Blocking, C, blocking, immediate, open_clients
 
-__all__ = ["BlockingConsumer", "BlockingRecords", "asked_behind"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

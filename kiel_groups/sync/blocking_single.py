@@ -18,8 +18,6 @@ from kiel_groups.sync.blocking_client import (
 )
 from kiel_groups.sync.blocking_records import BlockingConsumer
 
-__all__ = ["SingleConsumer"]
-
 _of = Attributes(clients.SingleConsumer)
 
 

@@ -13,18 +13,6 @@ from dataclasses import dataclass
 from kiel_groups.wire.member_data import MemberData
 from kiel_groups.wire.primitives import INT16, INT32, INT64, STRING, fields, numbers_by_name
 
-__all__ = [
-    "CONFIG_MISMATCH",
-    "CONNECTOR_TASK",
-    "DEFAULT_PROTOCOL",
-    "NO_OFFSET",
-    "STICKY_PROTOCOL",
-    "ConnectAssignment",
-    "ConnectMetadata",
-    "StickyMetadata",
-]
-
-
 #: The name of the protocol whose metadata is ``ConnectMetadata``.
 DEFAULT_PROTOCOL = "default"
 #: The name of the protocol whose metadata is ``StickyMetadata``.

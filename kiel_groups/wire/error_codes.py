@@ -15,8 +15,6 @@ from typing import Final
 from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
 from kiel_groups.wire.primitives import FieldType
 
-__all__ = ["ERROR", "ErrorCode", "error_code"]
-
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
@@ -326,5 +324,3 @@ def error_code(number: int) -> ErrorCode:
 ERROR: Final = FieldType[ErrorCode](
     lambda reader: error_code(reader.int16()), lambda writer, error: writer.int16(error.number), 2
 )
-
-__all__ += [name for name, value in vars().items() if isinstance(value, ErrorCode)]

@@ -12,15 +12,6 @@ from kiel_groups.wire.error_codes import ErrorCode, error_code
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import INT32, FieldType, Reader, Writer, by_partition, fields, numbers, structure
 
-__all__ = [
-    "FetchRequest",
-    "FetchResponse",
-    "FetchPosition",
-    "FetchedPartition",
-    "CLIENT_REPLICA_ID",
-]
-
-
 #: The replica id of a client, in a field where brokers put their own id.
 CLIENT_REPLICA_ID = -1
 

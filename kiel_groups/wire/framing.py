@@ -15,8 +15,6 @@ import six
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.primitives import Buffer, FieldType, Writer
 
-__all__ = ["Request", "Response", "SIZE_BYTES", "encode_request", "decode_size", "split_response"]
-
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 _INT32 = Struct(">i")

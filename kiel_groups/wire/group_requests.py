@@ -11,27 +11,6 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import BrokerAddress
 from kiel_groups.wire.primitives import BYTES, INT32, STRING, array, fields, mapping, structure, throttled
 
-__all__ = [
-    "FindCoordinatorRequest",
-    "FoundCoordinator",
-    "GroupProtocol",
-    "JoinGroupRequest",
-    "JoinGroupRequestV1",
-    "JoinGroupResponse",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-    "HeartbeatRequest",
-    "LeaveGroupRequest",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListedGroup",
-    "DescribeGroupsRequest",
-    "DescribedGroup",
-    "DescribedMember",
-    "DeleteGroupsRequest",
-]
-
-
 # FindCoordinator v0: ask any broker which broker coordinates a group.
 #
 # Kafka 0.8.2 has the same request under the name ConsumerMetadata; its coordinators store offsets, and know no members.

@@ -12,20 +12,6 @@ from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import INT32, INT64, array, by_partition, fields, numbers, structure
 
-__all__ = [
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "OffsetQuery",
-    "ListedOffsets",
-    "EARLIEST",
-    "LATEST",
-    "NO_MESSAGE",
-    "WITHOUT_TIMES",
-    "FoundOffset",
-    "ListOffsetsRequestV1",
-]
-
-
 #: In place of a time: the first offset that the log still has.
 EARLIEST: Final = -2
 #: In place of a time: the offset that the next message will get.

@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Self
 from kiel_groups.errors import ConfigError
 from kiel_groups.wire.primitives import Buffer, FieldType, Reader, Writer
 
-__all__ = ["MemberData"]
-
 
 class MemberData:
     """

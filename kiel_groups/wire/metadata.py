@@ -23,17 +23,6 @@ from kiel_groups.wire.primitives import (
     tuple_of,
 )
 
-__all__ = [
-    "MetadataRequest",
-    "MetadataResponse",
-    "BrokerAddress",
-    "ClusterAnswer",
-    "ClusterRequest",
-    "TopicMetadata",
-    "PartitionMetadata",
-    "TopicIdsRequest",
-]
-
 T = TypeVar("T")
 
 

@@ -11,12 +11,6 @@ from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import BYTES, INT16, INT32, INT64, by_partition, fields, structure
 
-__all__ = [
-    "ProduceRequest",
-    "ProduceResponse",
-    "ProducedPartition",
-]
-
 
 class ProducedPartition(NamedTuple):
     """The outcome of one message set. ``base_offset`` is the offset of its first message, or -1 after an error."""

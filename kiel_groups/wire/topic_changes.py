@@ -27,13 +27,6 @@ from kiel_groups.wire.primitives import (
     tuple_of,
 )
 
-__all__ = [
-    "CreateTopicsRequest",
-    "CreatePartitionsRequest",
-    "DeleteTopicsRequest",
-    "NewTopic",
-]
-
 
 class NewTopic(NamedTuple):
     """The size of a topic. The controller assigns the replicas to brokers."""

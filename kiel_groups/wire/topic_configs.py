@@ -26,15 +26,6 @@ from kiel_groups.wire.primitives import (
     tuple_of,
 )
 
-__all__ = [
-    "OF_TOPIC",
-    "AlterConfigsRequest",
-    "ConfigAnswer",
-    "ConfigEntry",
-    "DescribeConfigsRequest",
-    "IncrementalAlterConfigsRequest",
-]
-
 #: The type of a resource that is a topic, and the source of a setting that the topic has itself.
 _TOPIC = 2
 OF_TOPIC = 1

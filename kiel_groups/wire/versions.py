@@ -12,14 +12,6 @@ from kiel_groups.wire.fetch import CLIENT_REPLICA_ID, FetchPosition, FetchReques
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import INT16, Buffer, fields, mapping, numbers, structure
 
-__all__ = [
-    "FetchProbeRequest",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "VersionRange",
-]
-
-
 # Fetch v3 as a question: is the broker of 0.10.1 or later?
 #
 # ApiVersions, which asks for that, harms the other clients of a broker of 0.9: the broker fails on the unknown API key

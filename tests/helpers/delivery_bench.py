@@ -14,7 +14,8 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordDelivery, RecordLoop
 from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
-from kiel_groups.clients.fetch.fetcher import ANY, Fetcher, Selection
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
+from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import BadRecordError

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
 from kiel_groups.metrics import Metrics

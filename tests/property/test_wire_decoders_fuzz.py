@@ -43,8 +43,9 @@ from kiel_groups.wire.list_offsets import (
     ListOffsetsRequestV1,
     ListOffsetsResponse,
 )
-from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.wire.metadata import (
     BrokerAddress,
     ClusterRequest,

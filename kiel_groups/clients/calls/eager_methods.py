@@ -20,24 +20,6 @@ from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Batch
 
-__all__ = [
-    "LoggedTask",
-    "cancels_this_task",
-    "connect_or_close",
-    "failed_future",
-    "fails_in_future",
-    "home_loop",
-    "keep_alive",
-    "run_by_close",
-    "shielded",
-    "spawn",
-    "starts_at_call",
-    "suspended_if_left",
-    "give_back",
-    "start_consume_call",
-    "Values",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

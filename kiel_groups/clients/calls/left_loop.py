@@ -20,16 +20,6 @@ from typing import Any, NoReturn
 
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, run_by_close, spawn
 
-__all__ = [
-    "defer",
-    "restore",
-    "raised",
-    "uninterrupted",
-    "dropped_by_loop_exit",
-    "LeftLoop",
-    "running_loop",
-]
-
 log = logging.getLogger(__name__)
 
 

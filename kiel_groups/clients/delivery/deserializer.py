@@ -18,14 +18,6 @@ from kiel_groups.wire.message_sets.decoder import ValueRun
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 
-__all__ = [
-    "LogLimit",
-    "Repeats",
-    "Deserializer",
-    "OnBadRecord",
-    "Converted",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -19,19 +19,6 @@ from kiel_groups.group.partition_offsets import DeliveredOffsets, PartitionOffse
 from kiel_groups.members.partition_handler import Work
 from kiel_groups.model import FencingToken, Record, TopicPartition
 
-__all__ = [
-    "ValuesInFlight",
-    "Receipt",
-    "Span",
-    "UNCLAIMED_S",
-    "BadRecordInFlight",
-    "ConsumerInFlight",
-    "DeliveryProgress",
-    "InFlight",
-    "CurrentBatch",
-    "NO_RECORDS",
-]
-
 #: How long values wait for a caller to receive them before they are delivered again, in seconds. A program that gathers
 #: several calls may need some time to receive all of their values.
 UNCLAIMED_S = 1.0

@@ -26,7 +26,9 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers, ResetMember, ResetRule
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, ResetPolicy
 from kiel_groups.errors import KielGroupsError
@@ -35,18 +37,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, FencingToken, PartitionBatch, Record, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = [
-    "COLUMNS",
-    "RECORDS",
-    "VALUES",
-    "Form",
-    "Lists",
-    "Runs",
-    "ValueDelivery",
-    "ReaderSettings",
-    "RecordReader",
-]
 
 log = logging.getLogger(__name__)
 

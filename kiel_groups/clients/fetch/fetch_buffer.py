@@ -28,14 +28,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Buffered",
-    "FetchBuffer",
-    "FetchStates",
-    "FailedFetches",
-    "TRIES_UNREADABLE",
-]
-
 log = logging.getLogger(__name__)
 
 

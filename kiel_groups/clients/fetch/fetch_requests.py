@@ -14,22 +14,6 @@ from kiel_groups.clients.fetch.partition_fetch import BiteSize, Demand, Partitio
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "ANY",
-    "ReadyQueue",
-    "Selection",
-    "StarvingCallers",
-    "LANES",
-    "LEAST_SHARE_BYTES",
-    "SHORT_WAIT_MS",
-    "WIDE_PARTITIONS",
-    "BrokerLanes",
-    "BulkTurns",
-    "PlannedFetch",
-    "divide_budget",
-    "new_bite",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:

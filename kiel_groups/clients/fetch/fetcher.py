@@ -45,10 +45,9 @@ from kiel_groups.wire.error_codes import (
     UNSUPPORTED_VERSION,
 )
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.message_sets.decoder import MessageRun, NoRecords, PartialMessage
+from kiel_groups.wire.message_sets.decoder import MessageRun
+from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "WatermarkCallback"]
 
 log = logging.getLogger(__name__)
 

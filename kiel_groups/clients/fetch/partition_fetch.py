@@ -19,23 +19,6 @@ from kiel_groups.wire.message_sets.decoder import MessageRun, ValueRun, message_
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = [
-    "FAST_S",
-    "SLOW_S",
-    "BiteSize",
-    "MessageSizes",
-    "fill_answer",
-    "FetchedBatch",
-    "LARGE_WRAPPER_BYTES",
-    "MOVES",
-    "Demand",
-    "PartitionFetch",
-    "Phase",
-    "Truncated",
-    "damage_at",
-]
-
-
 # Decide how much a fetch asks for. The consumers and the Spark source share these rules.
 #
 # A broker of 0.8 has one index entry for each set that a producer sent, at most. For each partition of a fetch it scans

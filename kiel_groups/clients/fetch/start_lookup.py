@@ -14,8 +14,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 
-__all__ = ["StartLookup"]
-
 log = logging.getLogger(__name__)
 
 #: Seconds between two log lines about the partitions that are still missing.

@@ -42,15 +42,6 @@ from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataR
 from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "LeaderOverrides",
-    "AGE",
-    "DOUBT",
-    "BrokerSource",
-    "BrokerVersions",
-    "ClusterMetadata",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -21,19 +21,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wording import counted
 
-__all__ = [
-    "LEAST_REUSED_BYTES",
-    "MOST_REUSED_BYTES",
-    "ReceiveBuffers",
-    "HEADER_BYTES",
-    "AnswerStream",
-    "open_stream",
-    "Connection",
-    "MAX_RESPONSE_BYTES",
-    "ConnectionPool",
-    "CONTROL",
-]
-
 log = logging.getLogger(__name__)
 
 

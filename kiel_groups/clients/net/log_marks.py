@@ -15,8 +15,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
 
-__all__ = ["LogMark", "ReadLog", "look_at_logs"]
-
 #: The first bytes of a message: offset, size, checksum, magic and attributes, whose last bits name the compression.
 _HEAD = Struct(">qiIbb")
 _COMPRESSION = 0x07

@@ -17,16 +17,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
 
-__all__ = [
-    "BrokerSource",
-    "ListedTopic",
-    "MetadataAnswer",
-    "MetadataSources",
-    "NAMED_FOR_S",
-    "TopicListing",
-    "UNREACHABLE_AFTER",
-]
-
 log = logging.getLogger(__name__)
 
 #: Finds further addresses, such as those in ``/brokers/ids``; called when no known address answers.

@@ -33,19 +33,6 @@ from kiel_groups.wire.list_offsets import (
 )
 from kiel_groups.wording import counted
 
-__all__ = [
-    "Cluster",
-    "LEADERLESS_PATIENCE_S",
-    "Failure",
-    "LogRange",
-    "ask_leaders",
-    "find_offsets",
-    "list_offsets",
-    "log_range",
-    "policy_offsets",
-    "segment_starts",
-]
-
 log = logging.getLogger(__name__)
 
 #: About six seconds with the default backoff; an election takes one or two.

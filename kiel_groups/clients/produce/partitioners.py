@@ -10,16 +10,6 @@ from typing import Any, TypeAlias
 
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "Partitioner",
-    "hash_partitioner",
-    "random_partitioner",
-    "key_bytes",
-    "Serializer",
-    "serialize_value",
-]
-
-
 #: Called with the application's key and a new, ascending list of the topic's partition numbers. Returns one of these
 #: numbers.
 Partitioner: TypeAlias = Callable[[Any, list[int]], int]

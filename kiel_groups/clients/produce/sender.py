@@ -37,18 +37,6 @@ from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "STALLED_AFTER_S",
-    "Batch",
-    "PartitionQueue",
-    "RecordMetadata",
-    "Sender",
-    "StallWatch",
-    "fail_future",
-    "message_bytes",
-    "raise_first",
-]
-
 log = logging.getLogger(__name__)
 #: Apart from ``log``, whose errors the command ``produce`` reports by line instead: it prints warnings about stalls.
 stall_log = logging.getLogger(f"{__name__}.stalls")

@@ -26,8 +26,6 @@ from kiel_groups.wire.message_sets.message_layout import (
     BAD_LENGTH,
     LEAST_SIZE,
     OVERHEAD_BYTES,
-    NoRecords,
-    PartialMessage,
     check_content,
     check_wrapper,
     damage_in_wrapper,
@@ -47,19 +45,6 @@ except ImportError:
     COMPILED = False
 else:
     COMPILED = True
-
-__all__ = [
-    "COMPILED",
-    "RUN_BYTES",
-    "MessageRun",
-    "NoRecords",
-    "PartialMessage",
-    "ValueRun",
-    "decode_columns",
-    "decode_message_set",
-    "message_steps",
-    "values_of",
-]
 
 #: The highest possible offset.
 _LAST_OFFSET = (1 << 63) - 1

@@ -11,33 +11,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs import Codec, codec_by_number
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = [
-    "CODEC_BITS",
-    "FILLER_OFFSET",
-    "KEY_START",
-    "LEAST_SIZE",
-    "MAGIC_START",
-    "OVERHEAD_BYTES",
-    "message_at",
-    "offset_and_size_at",
-    "offset_at",
-    "NoRecords",
-    "PartialMessage",
-    "unfinished_message",
-    "BAD_CRC",
-    "BAD_LENGTH",
-    "DamagedMessage",
-    "check_content",
-    "check_wrapper",
-    "damage_in_wrapper",
-    "refusal",
-    "unpack",
-    "unwrap",
-    "value_start_of",
-    "wrap",
-]
-
-
 #: Offset and size, which precede a message and do not count in its size.
 OVERHEAD_BYTES = 8 + 4
 #: CRC, magic, attributes, and the lengths of a null key and a null value.

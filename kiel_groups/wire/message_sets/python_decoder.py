@@ -35,8 +35,6 @@ from kiel_groups.wire.message_sets.message_layout import (
 )
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["decode_uncompiled"]
-
 _LEAST_MESSAGE_BYTES = OVERHEAD_BYTES + LEAST_SIZE
 #: Offset and size, then magic and attributes as one number, so that the scan tests both at once.
 _HEADER = Struct(">qi4xH")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
-from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.model import Record
 from tests.helpers.fake_broker import FETCH, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from tests.helpers.fake_broker import message_set
 from tests.helpers.fetch_bench import T0, FetchBench, fetch_bench, values
 from tests.helpers.message_sets import WAYS, reading

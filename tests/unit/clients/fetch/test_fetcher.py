@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
-from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.errors import BadRecordError, DamagedRecordError, ProtocolError, RecordDeserializationError
 from tests.helpers.fake_broker import message_set
 from tests.helpers.fetch_bench import T0, T1, FetchBench, fetch_bench, values
