@@ -29,14 +29,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "GroupedConsumer": "kiel_groups.clients.grouped",
-    "SingleConsumer": "kiel_groups.clients.single",
-    "Producer": "kiel_groups.clients.producer",
-    "RecordMetadata": "kiel_groups.clients.produce.sender",
-    "hash_partitioner": "kiel_groups.clients.produce.partitioners",
-    "random_partitioner": "kiel_groups.clients.produce.partitioners",
-    "BEGINNING": "kiel_groups.constants",
-    "END": "kiel_groups.constants",
+    "kiel_groups.clients.grouped": ("GroupedConsumer",),
+    "kiel_groups.clients.single": ("SingleConsumer",),
+    "kiel_groups.clients.producer": ("Producer",),
+    "kiel_groups.clients.produce.sender": ("RecordMetadata",),
+    "kiel_groups.clients.produce.partitioners": ("hash_partitioner", "random_partitioner"),
+    "kiel_groups.constants": ("BEGINNING", "END"),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -28,20 +28,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ArchivePlan": "kiel_groups.spark.archive_job",
-    "ArchiveSettings": "kiel_groups.spark.archive_folders",
-    "ArchiveSummary": "kiel_groups.spark.archive_job",
-    "KielDataSource": "kiel_groups.spark.source",
-    "Verification": "kiel_groups.spark.archive_verification",
-    "archive": "kiel_groups.spark.archive_job",
-    "plan_archive": "kiel_groups.spark.archive_job",
-    "verify_archive": "kiel_groups.spark.archive_verification",
+    "kiel_groups.spark.archive_job": ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive"),
+    "kiel_groups.spark.archive_folders": ("ArchiveSettings",),
+    "kiel_groups.spark.source": ("KielDataSource",),
+    "kiel_groups.spark.archive_verification": ("Verification", "verify_archive"),
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name in __all__:
         check_libraries()
     return _get(name)
