@@ -231,8 +231,8 @@ class LogIdentity:
             except KielGroupsError as error:
                 log.info("messages of broker %d cannot be compared: %s", leader, error)
                 return
-            for partition in asked.keys() & answer.partitions.keys():
-                fetched, position = answer.partitions[partition], asked[partition]
+            for partition in asked.keys() & answer.keys():
+                fetched, position = answer[partition], asked[partition]
                 try:
                     if fetched.error == NO_ERROR and (
                         mark := self._mark(fetched.message_set, partition, position.offset)

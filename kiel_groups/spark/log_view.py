@@ -105,7 +105,7 @@ class LogView:
         except KielGroupsError as error:
             log.info("the size of %s's messages is unknown: %s", partition.topic, error)
             return None
-        found = answer.partitions.get(partition)
+        found = answer.get(partition)
         return None if found is None else bytes_per_offset(found.message_set)
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:

@@ -43,7 +43,7 @@ class GroupProtocol(NamedTuple):
     """
     A way of assigning partitions that a member offers, such as ``range``.
 
-    ``metadata`` is what the member tells the group's leader: for consumers, a ``ConsumerSubscription``.
+    The member sends ``metadata`` to the group's leader. For consumers, it is a ``ConsumerSubscription``.
     """
 
     name: str

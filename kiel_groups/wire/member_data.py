@@ -1,5 +1,5 @@
 """
-Declare the data that members of a group and their leader send each other: a version, and the fields of version 0.
+Declare the data that members of a group and their leader send to each other: a version, and the fields of version 0.
 
 Coordinators pass these bytes on without reading them. A group may have members of other clients. A later version
 appends fields. Only the fields of version 0 are read; the rest is ignored.

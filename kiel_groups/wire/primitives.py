@@ -165,7 +165,7 @@ class Reader:
         return self.string()
 
     def text(self, size: int, start: int | None = None) -> str:
-        """Read text of ``size`` bytes. ``start`` is as for ``take``."""
+        """Read text of ``size`` bytes. ``start`` is the position that errors name, by default the present one."""
         start = self._position if start is None else start
         try:
             return str(self.take(size, start), "utf-8")

@@ -296,8 +296,8 @@ class _CheckedRun:
     """
     One or more messages of a partition, by ascending offset, that the compiled code has checked.
 
-    ``count`` is the number of messages, ``size_bytes`` their size in a message set without compression. The pieces may
-    include messages before the position of the fetch.
+    ``count`` is the number of messages, and ``size_bytes`` is their size in a message set without compression. The
+    pieces may include messages before the position of the fetch.
     """
 
     __slots__ = ("_position", "_source", "count", "first_offset", "last_offset", "pieces", "size_bytes")

@@ -216,9 +216,9 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
 
 def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: int, source: TopicPartition) -> None:
     """
-    Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset.
+    Check that a wrapper has only whole plain messages, and that the last one has the wrapper's own offset.
 
-    ``end`` is where the wrapper's plain messages end, ``last_offset`` the offset of the last one.
+    ``end`` is the position after the plain messages that were found, and ``last_offset`` is the last one's offset.
     """
     if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")

@@ -1,7 +1,10 @@
 """
-DescribeConfigs v1 (from Kafka 1.1 on), AlterConfigs v0 (from 0.11 on), IncrementalAlterConfigs v0 (from 2.3 on).
+The requests about topics, v0 except where another version is named: create, delete and grow topics, and their settings.
 
-Each request is about the settings of one topic, and every broker executes it.
+Brokers support CreateTopics and DeleteTopics from 0.10.1 to 3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode,
+only the controller executes these requests; other brokers refuse them. In KRaft mode, each broker forwards them to the
+controller. DescribeConfigs v1 (from 1.1 on), AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) are
+about the settings of one topic, and every broker executes them.
 """
 
 from __future__ import annotations
@@ -21,10 +24,66 @@ from kiel_groups.wire.primitives import (
     array,
     fields,
     mapping,
+    numbers,
     structure,
     throttled,
     tuple_of,
 )
+
+
+class NewTopic(NamedTuple):
+    """The size of a topic. The controller assigns the replicas to brokers."""
+
+    partitions: int
+    replication: int
+    #: The number of partitions whose replicas are assigned here.
+    assignments: int = 0
+    #: The number of settings that differ from those of the brokers.
+    settings: int = 0
+
+
+_ERRORS = mapping(STRING, ERROR, "topic")
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicsRequest(Request[Mapping[str, ErrorCode]]):
+    """Create topics. The broker answers when the controller knows them, at the latest after ``timeout_ms``."""
+
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 19, 0, "a create-topics response", _ERRORS
+    BODY = fields(topics=mapping(STRING, numbers(NewTopic, "ihii"), "topic"), timeout_ms=INT32)
+
+    topics: Mapping[str, NewTopic]
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsRequest(Request[Mapping[str, ErrorCode]]):
+    """Increase the number of partitions of topics to the given numbers."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 37, 0, "a create-partitions response"
+    BODY = fields(counts=mapping(STRING, tuple_of(INT32, INT32), "topic"), timeout_ms=INT32, validate_only=INT8)
+    ANSWER = throttled(mapping(STRING, structure(lambda error, text: error, ERROR, NULLABLE_STRING), "topic"))
+
+    partitions: Mapping[str, int]
+    timeout_ms: int
+    validate_only: ClassVar[bool] = False
+
+    @property
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """The numbers in the form that the request sends: with null as the assignment of replicas."""
+        return {topic: (count, -1) for topic, count in self.partitions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsRequest(Request[Mapping[str, ErrorCode]]):
+    """Delete topics. The broker answers when the controller knows of the deletion; brokers delete the logs later."""
+
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 20, 0, "a delete-topics response", _ERRORS
+    BODY = fields(topics=array(STRING), timeout_ms=INT32)
+
+    topics: tuple[str, ...]
+    timeout_ms: int
+
 
 #: The type of a resource that is a topic, and the source of a setting that the topic has itself.
 _TOPIC = 2
@@ -74,7 +133,7 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, int], ...]:
-        """The topic, with null in place of names of settings, which means all."""
+        """The topic, in the form that the request sends. Null in place of the names of settings means all settings."""
         return ((_TOPIC, self.topic, -1),)
 
 
@@ -83,10 +142,7 @@ class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
     """Replace all of a topic's own settings."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _answer()
-    BODY = fields(
-        resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))),
-        validate_only=INT8,
-    )
+    BODY = fields(resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))), validate_only=INT8)
 
     topic: str
     settings: Mapping[str, str]
@@ -94,7 +150,7 @@ class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, Mapping[str, str]], ...]:
-        """The topic with its settings."""
+        """The topic with its settings, in the form that the request sends."""
         return ((_TOPIC, self.topic, self.settings),)
 
 
@@ -103,10 +159,7 @@ class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
     """Set some settings of a topic, and delete others from it."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 44, 0, "an incremental-alter-configs response", _answer()
-    BODY = fields(
-        resources=array(tuple_of(INT8, STRING, array(tuple_of(STRING, INT8, STRING)))),
-        validate_only=INT8,
-    )
+    BODY = fields(resources=array(tuple_of(INT8, STRING, array(tuple_of(STRING, INT8, STRING)))), validate_only=INT8)
 
     topic: str
     settings: Mapping[str, str]
@@ -115,6 +168,6 @@ class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, tuple[tuple[str, int, str], ...]], ...]:
-        """The topic with the operations. Brokers ignore the value of a deletion."""
+        """The topic with the changes of its settings, in the form that the request sends. A deletion has no value."""
         changes = [(name, _SET, value) for name, value in self.settings.items()]
         return ((_TOPIC, self.topic, (*changes, *((name, _DELETE, "") for name in self.unset))),)
