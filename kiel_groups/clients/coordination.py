@@ -41,9 +41,9 @@ Member: TypeAlias = GroupMember | ConsumerMember
 @dataclass(frozen=True, slots=True)
 class Process:
     """
-    What a member needs from its consumer.
+    The parts of a consumer that its member uses.
 
-    ``on_failure`` is called with the error if the member stops for good.
+    The member calls ``on_failure`` with the error if it stops for good.
     """
 
     group: GroupConfig

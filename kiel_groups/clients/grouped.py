@@ -263,7 +263,7 @@ class GroupedConsumer(Consumer):
         return self.close()
 
     def _at_exit(self) -> None:
-        """When the interpreter exits, complete a close that has started, on the loop that was left."""
+        """Complete, at the exit of the interpreter, a close that has started on a loop that does not run any more."""
         if self._lifecycle.closed:
             self.close()
 
@@ -271,10 +271,7 @@ class GroupedConsumer(Consumer):
 
     @fails_in_future
     def subscribe(
-        self,
-        topics: str | Iterable[str] = (),
-        pattern: str | None = None,
-        listener: RebalanceListener | None = None,
+        self, topics: str | Iterable[str] = (), pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> asyncio.Future[None]:
         """
         Replace the subscription at the call. The future is done once the member has registered the new one.
@@ -540,7 +537,7 @@ class GroupedConsumer(Consumer):
 
     @property
     def coordinator_id(self) -> None:
-        """None, as before ``connect()`` of kiel: the client finds the brokers that store its offsets by itself."""
+        """Always None, as in kiel before ``connect()``: the client itself finds the brokers that store offsets."""
         return None
 
     @property

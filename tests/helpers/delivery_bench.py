@@ -65,7 +65,7 @@ class FakeFetcher:
             self.epochs[partition] = len(self.epochs) + 2
         epoch = self.epoch(partition)
         assert epoch is not None
-        self.batches.append(FetchedBatch(partition, records, records[-1].offset + 1, epoch, 1))
+        self.batches.append(FetchedBatch(partition, records, epoch, 1))
         self.has_batch.set()
 
     def assign(

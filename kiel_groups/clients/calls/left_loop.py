@@ -206,8 +206,8 @@ class LeftLoop:
 
     Args:
         at_exit: Closes the client if necessary; called when the interpreter exits, if the loop was left but not closed.
-        abandon: Does what is possible without the loop; called at most once: when the interpreter exits, or when
-            ``close`` finds the loop closed or is interrupted.
+        abandon: Ends the client without its loop, as far as possible. It is called at most once: when the interpreter
+            exits, or when ``close`` finds that the loop is closed, or is interrupted.
     """
 
     def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:
@@ -227,7 +227,7 @@ class LeftLoop:
         _left.add(self)
 
     def abandon(self) -> None:
-        """Do what is possible without the loop, once."""
+        """End the client without its loop, as far as possible. Further calls do nothing."""
         work, self._abandon = self._abandon, None
         if work is not None:
             work()

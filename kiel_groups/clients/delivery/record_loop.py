@@ -250,13 +250,7 @@ class RecordLoop(LoopSteps):
         delivery: Delivers the records; the loop has begun.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_left",
-        "_take",
-        "caller",
-        "delivery",
-    )
+    __slots__ = ("__weakref__", "_left", "_take", "caller", "delivery")
 
     def __init__(self, delivery: RecordDelivery) -> None:
         self.delivery = delivery

@@ -58,28 +58,20 @@ class Form(Generic[R, F]):
     collect: Callable[[Iterable[tuple[TopicPartition, R]]], F]
 
 
-Lists: TypeAlias = dict[TopicPartition, list[Record]]
-Runs: TypeAlias = dict[TopicPartition, list[RecordColumns]]
+Lists: TypeAlias = dict[TopicPartition, list[T]]
 
 
-def _lists(taken: Iterable[tuple[TopicPartition, list[Record]]]) -> Lists:
-    found: Lists = {}
-    for partition, records in taken:
-        found.setdefault(partition, []).extend(records)
-    return found
-
-
-def _runs(taken: Iterable[tuple[TopicPartition, RecordColumns]]) -> Runs:
-    found: Runs = {}
-    for partition, columns in taken:
-        found.setdefault(partition, []).append(columns)
+def _lists(taken: Iterable[tuple[TopicPartition, list[T]]]) -> Lists[T]:
+    found: Lists[T] = {}
+    for partition, items in taken:
+        found.setdefault(partition, []).extend(items)
     return found
 
 
 #: Records by partition, in order within each.
-RECORDS = Form(Deserializer.records, _lists)
+RECORDS: Form[list[Record], Lists[Record]] = Form(Deserializer.records, _lists)
 #: Columns by partition: an item for each run of records.
-COLUMNS = Form(Deserializer.columns, _runs)
+COLUMNS: Form[list[RecordColumns], Lists[RecordColumns]] = Form(Deserializer.columns, _lists)
 #: The values of a topic.
 VALUES: Form[PartitionBatch, Batch] = Form(Deserializer.values, lambda taken: Batch(part for _, part in taken))
 
@@ -274,11 +266,7 @@ class RecordReader:
     """
 
     def __init__(
-        self,
-        settings: ReaderSettings,
-        subscription: SubscriptionState,
-        calls: ListenerCalls,
-        cluster: ClusterMetadata,
+        self, settings: ReaderSettings, subscription: SubscriptionState, calls: ListenerCalls, cluster: ClusterMetadata
     ) -> None:
         self._settings = settings
         self._subscription = subscription

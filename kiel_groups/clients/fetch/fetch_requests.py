@@ -301,10 +301,10 @@ class PlannedFetch(NamedTuple):
 
 class Room(NamedTuple):
     """
-    What the buffer has room for.
+    The room that the buffer has for the next answer.
 
-    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for the answer to a bulk request. ``starving`` are the
-    selections that callers wait for; without ``is_turn``, only their partitions are requested.
+    The answer to a poll may have ``poll_bytes``, and the answer to a bulk request ``bulk_bytes``. ``starving`` has the
+    selections that callers wait for. If ``is_turn`` is False, a bulk request asks only for partitions of these.
     """
 
     poll_bytes: int

@@ -60,7 +60,7 @@ async def test_a_batch_of_a_former_assignment_is_not_put_back() -> None:
     async with fetch_bench() as bench:
         await buffered(bench, b"a", b"b")
         batch = poll(bench)
-        bench.fetcher.seek(T0, 1)
+        bench.fetcher.assign({T0: 1})
         bench.fetcher.put_back(batch, 0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "it is fetched again")
         assert values(poll(bench)) == [b"b"]
