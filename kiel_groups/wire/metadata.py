@@ -89,7 +89,7 @@ class MetadataRequest(Request[MetadataResponse]):
 
 
 class ClusterAnswer(NamedTuple):
-    """The id of the cluster, "" if it has none, and of the controller: -1 for none, any broker in KRaft mode."""
+    """The cluster's id, or "", and the controller's id, or -1. In KRaft mode, ``controller`` is the id of any broker."""
 
     cluster_id: str
     controller: int

@@ -1,10 +1,9 @@
 """
 Deliver records to ``getone``, ``getmany``, ``consume_batches`` and ``consume``, with or without a group.
 
-A loop gets records one by one. The calls ``getone()``, ``getmany()``, ``consume_batches()`` and ``consume()`` get what
-is buffered, each in a form of its own. What a call returned is *in flight* until the coroutine that received it asks
-again, for the same topic in the case of ``consume()``. After that, it is finished. Automatic commits store only the
-offsets of what is finished.
+A loop gets records one by one. Each of these calls gets buffered records, in a form of its own. The records that a call
+returned are *in flight* until the coroutine that received them calls again; with ``consume()``, for the same topic.
+After that, the records are finished. Automatic commits store only the offsets of finished records.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class AnswerReader:
 
     def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
         """
-        Note what an answer without an error says of one partition. Return whether ``read`` must follow.
+        Note the high watermark of a partition's answer, which is not an error. Return whether ``read`` must follow.
 
         Most answers of many partitions are empty, so this must be cheap. An empty answer proves nothing if only its own
         high watermark is beyond the position: a broker reads its log before its high watermark.

@@ -1,4 +1,4 @@
-"""Keep one partition's fetch state: its position, buffered batches, and larger requests for large messages."""
+"""Keep one partition's fetch state: its position, its buffered batches, and how many bytes the next fetch requests."""
 
 from __future__ import annotations
 
