@@ -89,7 +89,7 @@ class MetadataRequest(Request[MetadataResponse]):
 
 
 class ClusterAnswer(NamedTuple):
-    """The cluster's id, or "", and the controller's id, or -1. In KRaft mode, ``controller`` is the id of any broker."""
+    """The cluster's id, or "", and the controller's id, or -1. In KRaft mode, that is the id of any broker."""
 
     cluster_id: str
     controller: int
