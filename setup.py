@@ -29,6 +29,7 @@ STEPS = Extension(
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
+SERVICE = ["prometheus-client>=0.20"]
 #: PySpark does not ask for pyarrow by itself.
 SPARK = ["pyspark>=4.0", *ARROW]
 
@@ -53,6 +54,7 @@ setup(
         "kiel_groups.clients.delivery": ["*.pyi"],
         "kiel_groups.wire": ["*.pyi"],
         "kiel_groups.demo": ["*.txt.gz"],
+        "kiel_groups.service": ["static/*", "templates/*"],
     },
     install_requires=[
         "kazoo>=2.11",
@@ -67,8 +69,12 @@ setup(
     extras_require={
         "arrow": ARROW,
         "spark": SPARK,
+        "service": SERVICE,
         "dev": [
             *SPARK,
+            *SERVICE,
+            # The accessibility of pages in a browser, which is Debian's Chromium.
+            "axe-playwright-python>=0.1.7",
             "build>=1.2",
             # Carries the schema of compose files.
             "check-jsonschema>=0.31",
@@ -77,12 +83,16 @@ setup(
             # A public client of Kafka Connect's REST interface.
             "kafka-connect-py>=1.0",
             "mypy>=1.14",
+            "openapi-spec-validator>=0.7",
+            "playwright>=1.45",
             # pytest-xdist 3.8 does not group tests (--dist=loadgroup) under pytest 9.2.
             "pytest>=8.2,<9.2",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "ruamel.yaml>=0.18",
             "ruff>=0.9",
+            # Requests to the service that follow from its OpenAPI description.
+            "schemathesis>=4.1",
             "types-six>=1.16",
         ],
     },

@@ -13,11 +13,12 @@ import os
 import sys
 from typing import Any
 
+from kiel_groups.workers.rest.rest_settings import RestSettings
+
 from benchmarks.members.event_lines import report
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.rest.rest_settings import RestSettings
 
 #: Tasks that deliver nothing do not connect to it.
 NO_BROKER = "127.0.0.1:1"

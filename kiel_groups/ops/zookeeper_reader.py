@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOOK_S",
+    "WatchedGroups",
     "ZooKeeperGroups",
     "broker_addresses",
     "check_group",
@@ -64,6 +65,7 @@ __all__ = [
     "read_assignments",
     "read_brokers",
     "read_group",
+    "read_groups",
     "read_history",
     "read_lags",
     "read_plan_inputs",
@@ -180,6 +182,12 @@ class ZooKeeperGroups:
             return list_groups(client)
 
     @contextmanager
+    def watch(self, changed: Callable[[str], object]) -> Iterator[WatchedGroups]:
+        """Open a session for a ``with`` block, and yield all groups, with their changes; see ``WatchedGroups``."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            yield WatchedGroups(client, self._hosts, self._timeout_s, changed)
+
+    @contextmanager
     def _loader(self, groups: Sequence[str], stores: StoreTracker) -> Iterator[Callable[[], LoadedGroups]]:
         for group in groups:
             check_name(group, "group")
@@ -187,11 +195,75 @@ class ZooKeeperGroups:
             yield partial(_load, client, self._hosts, groups, self._timeout_s, stores)
 
 
-def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
-    """Load one group, or outlines of several; of all groups if none is named."""
+class WatchedGroups:
+    """
+    All groups in a ZooKeeper, over one session, which tells when they change. ``ZooKeeperGroups.watch`` makes it.
+
+    Args:
+        client: The session.
+        hosts: ZooKeeper, as errors name it.
+        timeout_s: How long to wait for the brokers, in seconds.
+        changed: Called with the name of a group, on kazoo's thread, when its members, candidates or plan have changed
+            since the group was last read.
+    """
+
+    def __init__(self, client: Client, hosts: str, timeout_s: float, changed: Callable[[str], object]) -> None:
+        self._client = client
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+        self._changed = changed
+        self._stores = StoreTracker()
+        self._watched: set[tuple[str, str]] = set()
+
+    def load(self) -> LoadedGroups:
+        """
+        Load all groups with everything that is known of them.
+
+        Raises:
+            CoordinationError: The connection broke, or the groups cannot be listed.
+        """
+        _check_connected(self._client, self._hosts)
+        brokers = read_brokers(self._client)
+        views = self.read(list_groups(self._client))
+        return _with_lag(tuple(views), brokers, list_topics(self._client), self._timeout_s, self._stores)
+
+    def read(self, groups: Collection[str]) -> list[GroupView]:
+        """Read groups without what the brokers know: the ends of logs, and offsets in Kafka."""
+        _check_connected(self._client, self._hosts)
+        # First the watches: a change after the reads must not be missed.
+        self._watch(groups)
+        return [view_group(group, znodes) for group, znodes in read_groups(self._client, groups).items()]
+
+    def _watch(self, groups: Iterable[str]) -> None:
+        reads = []
+        for layout in map(GroupLayout, groups):
+            for path in (layout.members, layout.election, layout.ids, layout.group_state):
+                key = (layout.group, path)
+                if key not in self._watched:
+                    self._watched.add(key)
+                    # The members of Kafka's consumers and of this package are children; a plan is data.
+                    read = self._client.get_async if path == layout.group_state else self._client.get_children_async
+                    reads.append((key, read(path, partial(self._fire, key))))
+        for key, read in reads:
+            try:
+                read.get()
+            except (NoNodeError, NoAuthError):
+                self._watched.discard(key)
+
+    def _fire(self, key: tuple[str, str], _event: object) -> None:
+        self._watched.discard(key)
+        self._changed(key[0])
+
+
+def _check_connected(client: Client, hosts: str) -> None:
     if not client.connected:
         # A read would wait without limit for a new connection.
         raise CoordinationError(f"the connection to ZooKeeper at {hosts} broke")
+
+
+def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
+    """Load one group, or outlines of several; of all groups if none is named."""
+    _check_connected(client, hosts)
     for group in groups:
         check_group(client, group, hosts)
     if len(groups) == 1:
@@ -301,19 +373,35 @@ def group_session(hosts: str, group: str, *, timeout_s: float = 10.0) -> Iterato
 
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:
-    """
-    Read all znodes of a group, of kiel-groups, Kafka and kiel, and the znodes of its topics.
+    """Read all znodes of a group; see ``read_groups``."""
+    return read_groups(client, [group])[group]
 
-    Its topics are those that its members subscribe to, or in which it has owners, offsets or first offsets. The result
-    is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
+
+def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, Znode]]:
     """
-    layout = GroupLayout(group)
-    found = _read_trees(client, list(layout.roots))
+    Read all znodes of groups, of kiel-groups, Kafka and kiel, and the znodes of their topics.
+
+    The topics of a group are those that its members subscribe to, or in which it has owners, offsets or first offsets.
+    A group that does not exist has no znodes. Znodes whose ACL denies reading are ``closed``.
+
+    Returns:
+        The znodes of each group, by its name.
+    """
+    found: dict[str, dict[str, Znode]] = {group: {} for group in groups}
+    for path, znode in _read_trees(client, [root for group in groups for root in GroupLayout(group).roots]).items():
+        found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
+    topics = {group: _topics_of(GroupLayout(group), znodes) for group, znodes in found.items()}
+    read = read_znodes(client, [topic_path(topic) for topic in sorted(set().union(*topics.values()))])
+    for group, names in topics.items():
+        found[group] |= {path: read[path] for path in map(topic_path, names) if path in read}
+    return found
+
+
+def _topics_of(layout: GroupLayout, znodes: Snapshot) -> set[str]:
     folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
-    topics = {path.split("/")[4] for path in found if path.startswith(folders)}
-    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
-    topics |= {topic for path, data in members for topic in _subscribed(path, data)}
-    return found | read_znodes(client, [topic_path(topic) for topic in sorted(topics)])
+    topics = {path.split("/")[4] for path in znodes if path.startswith(folders)}
+    members = [(path, znode.data) for path, znode in znodes.items() if path.startswith(f"{layout.members}/")]
+    return topics | {topic for path, data in members for topic in _subscribed(path, data)}
 
 
 def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:

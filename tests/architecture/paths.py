@@ -29,9 +29,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 import kiel_groups
 from kiel_groups import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.rest.rest_settings import RestSettings
 
 PACKAGE = str(Path(kiel_groups.__file__).parent)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnectorError
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
-from kiel_groups.workers.rest.rest_settings import RestSettings
-from kiel_groups.workers.rest.server import RestServer
+from kiel_groups.workers.rest.operations import WorkerServer
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 __all__ = ["FakeGroup", "FakeWorker", "serving", "serving_on_thread"]
@@ -194,7 +194,7 @@ async def serving(*workers: FakeWorker, **settings: Any) -> AsyncIterator[None]:
     servers = []
     try:
         for worker in workers:
-            servers.append(RestServer(RestSettings(**{"port": 0, **settings}), "1.2.3"))
+            servers.append(WorkerServer(RestSettings(**{"port": 0, **settings}), "1.2.3"))
             worker.url = servers[-1].url
             worker.group.leader = worker.group.leader or worker.url
             servers[-1].start(worker)  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from kiel_groups import SingleConsumer
 from kiel_groups.embedded import Cluster
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.rest.rest_settings import RestSettings
 from tests.helpers.commands import Running
 from tests.helpers.waiting import eventually
 

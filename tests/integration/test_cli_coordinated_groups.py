@@ -332,7 +332,11 @@ async def test_brokers_of_0_8_coordinate_no_groups(cluster_39: Cluster, unique: 
         (["lag", "g", "--check=few", "--coordination=brokers", "--brokers=b"], 2, "'few' is not a number of records"),
         (["lag", "g"], 2, "If brokers coordinate the groups, give '--coordination brokers' and '--brokers'"),
         (["release", "g", "m", "--coordination=brokers"], 2, "'release' is for groups that ZooKeeper coordinates"),
-        (["serve", "--group=g", "--coordination=brokers"], 2, "in a group of brokers, a member allocates"),
+        (
+            ["serve", "--group=g", "--coordination=brokers", "--brokers=b:9092"],
+            2,
+            "in a group of brokers, a member allocates",
+        ),
         (["weights", "show", "g", "--coordination=brokers"], 2, "the groups of brokers have none"),
         (["drain", "g", "m", "--coordination=brokers"], 2, "stop the member, and its partitions go to the others"),
         (["undrain", "g", "m", "--coordination=brokers"], 2, "stop the member, and its partitions go to the others"),

@@ -97,7 +97,7 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
         assert lag.returncode == 2
         assert f"'kiel-groups describe {group}' shows them" in lag.stderr
         # An allocator process would publish a plan of partitions as soon as it led.
-        serving = await command("serve", "--group", group)
+        serving = await command("serve", "--group", group, "--port", "0")
         assert (serving.returncode, serving.stdout) == (2, "")
         assert "its members are of the type 'numbers', and share no partitions" in serving.stderr
         with zookeeper(cluster_39) as client:
@@ -115,7 +115,9 @@ async def test_an_allocator_process_gives_way_to_programs(cluster_39: Cluster, u
     lead them for ever, and they would wait for an assignment. One of them leads then.
     """
     group = unique("numbers")
-    with Running(["-m", "kiel_groups", "serve", "--zookeeper", cluster_39.zk_hosts, "--group", group]) as process:
+    with Running(
+        ["-m", "kiel_groups", "serve", "--zookeeper", cluster_39.zk_hosts, "--group", group, "--port", "0"]
+    ) as process:
         await eventually(lambda: any(line.endswith(" leads") for line in process.errors), "it is the leader")
         program = NumberProgram(group, {"zk_hosts": cluster_39.zk_hosts})
         try:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -21,7 +22,7 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-async def test_the_commands_run_a_group_that_an_allocator_leads(cluster_39: Cluster) -> None:
+async def test_the_commands_run_a_group_that_an_allocator_leads(cluster_39: Cluster, tmp_path: Path) -> None:
     """
     One command creates the topic, two consumers share it and print its records, and an allocator process leads. The
     stop signal ends all commands.
@@ -36,10 +37,15 @@ async def test_the_commands_run_a_group_that_an_allocator_leads(cluster_39: Clus
         topic = await asyncio.to_thread(kiel_groups, *found["topic"]["command"])
         assert topic.returncode == 0, topic.stderr
 
-        def run(service: str) -> Running:
-            return stack.enter_context(Running(["-m", "kiel_groups", *found[service]["command"]]))
+        (tmp_path / "token").write_text("a-token-of-the-service")
+        (tmp_path / "token").chmod(0o600)
+        here = {"0.0.0.0": "127.0.0.1", "/run/secrets/token": str(tmp_path / "token")}
 
-        allocator = run("allocator")
+        def run(service: str, *options: str) -> Running:
+            words = [here.get(word, word) for word in found[service]["command"]]
+            return stack.enter_context(Running(["-m", "kiel_groups", *words, *options]))
+
+        allocator = run("allocator", "--port", "0")
         await eventually(lambda: any(line.endswith(" leads") for line in allocator.errors), "the allocator leads")
         consumers = [run("consumer-1"), run("consumer-2")]
 

@@ -21,12 +21,12 @@ from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.model import CONNECT_TYPE
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.wire.connect_protocol import DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.workers.membership import parse_assignment
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
 from kiel_groups.workers.plugins.interfaces import SourceConnector
-from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
 from kiel_groups.workers.values import ConnectorId, Work
 from tests.helpers.commands import kiel_groups

@@ -26,7 +26,8 @@ from kiel_groups.demo.records import load_records
 for name in kiel_groups.__all__:
     getattr(kiel_groups, name)
 for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):
-    needs_a_library = module.name.startswith("kiel_groups.spark.") or module.name.endswith(".arrow_arrays")
+    needs_a_library = module.name.startswith("kiel_groups.spark.")
+    needs_a_library |= module.name.endswith((".arrow_arrays", ".metrics_page"))
     if not module.name.endswith("__main__") and not needs_a_library:
         importlib.import_module(module.name)
 try:
@@ -73,7 +74,7 @@ def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = {
         str(path.relative_to(REPOSITORY))
-        for pattern in ("*.py", "*.pyi", "py.typed", "*.gz")
+        for pattern in ("*.py", "*.pyi", "py.typed", "*.gz", "service/static/*", "service/templates/*")
         for path in (REPOSITORY / "kiel_groups").rglob(pattern)
     }
     wanted.add("pyspark_kiel.py")

@@ -44,6 +44,7 @@ from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.secret_texts import error_texts, may_be_secret, without_secrets
 from kiel_groups.spark import options as option_validation
 from kiel_groups.spark.spark_session import plain_error
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
@@ -54,7 +55,6 @@ from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.config_definition import TYPES, ConfigDefinition, ConfigKey, parsed
 from kiel_groups.workers.plugins.connector_checks import masked, secret_values
-from kiel_groups.workers.plugins.secret_texts import error_texts, may_be_secret, without_secrets
 from kiel_groups.workers.rest import operations as request_bodies
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
 from kiel_groups.workers.values import TaskId

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kiel_groups.workers.plugins.secret_texts import error_texts, quoted_forms, without_secrets
+from kiel_groups.secret_texts import error_texts, quoted_forms, without_secrets
 
 pytestmark = pytest.mark.property
 

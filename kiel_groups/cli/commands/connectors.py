@@ -437,7 +437,7 @@ def _difference(before: Mapping[str, str], given: Mapping[str, Any], after: Mapp
         given: What the user has given, with new secrets.
         after: The settings after the change, without secrets.
     """
-    from kiel_groups.workers.plugins.secret_texts import HIDDEN
+    from kiel_groups.secret_texts import HIDDEN
 
     both = before.keys() & after.keys()
     # A new secret is shown as the old one was.

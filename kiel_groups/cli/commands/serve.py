@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_allocators, complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
+    Seconds,
+    cluster_options,
     debounce_options,
-    in_zookeeper_only,
     quiet_option,
+    token_file_option,
     verbose_option,
-    zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
@@ -26,23 +30,28 @@ if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.group.znodes.group_settings import DynamicConfig
+    from kiel_groups.service.notifications import Webhook
+    from kiel_groups.service.service import Service
 
 __all__ = ["serve"]
 
 _MILLISECONDS = click.IntRange(min=0)
+
+#: Beside the port of Kafka Connect, 8083.
+_DEFAULT_PORT = 8084
 
 #: How long the cleanup at the end waits for ZooKeeper, in seconds.
 _CLEANUP_TIMEOUT_S = 1.0
 
 
 @click.command(epilog=EPILOG)
-@in_zookeeper_only("in a group of brokers, a member allocates")
-@zookeeper_option
+@cluster_options
 @click.option(
     "--group",
-    required=True,
+    "groups",
+    multiple=True,
     metavar="NAME",
-    help="The group whose partitions to allocate.",
+    help="A group to lead. Give it several times for several groups; without it, the service only shows groups.",
     shell_complete=complete_groups,
 )
 @click.option(
@@ -52,6 +61,53 @@ _CLEANUP_TIMEOUT_S = 1.0
     "  [default: round_robin]",
     shell_complete=complete_allocators,
 )
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address to serve on. Any other than a loopback address needs --token-file.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_DEFAULT_PORT,
+    show_default=True,
+    metavar="PORT",
+    help="The port to serve on; 0 lets the system choose.",
+)
+@token_file_option(
+    "A file with the token that requests must give. On a loopback address, only changes need it; without a token, there"
+    " are none."
+)
+@click.option(
+    "--cluster-name",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="The name of the cluster in URLs and metrics.",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=Seconds(least=1),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often all groups are read. A group that ZooKeeper coordinates is also read when it changes.",
+)
+@click.option(
+    "--webhook",
+    metavar="URL",
+    help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
+)
+@click.option(
+    "--webhook-secret-file",
+    "secret_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file with the key that signs what is posted.",
+)
 @debounce_options
 @click.option(
     "--session-timeout-ms",
@@ -59,7 +115,7 @@ _CLEANUP_TIMEOUT_S = 1.0
     default=10_000,
     show_default=True,
     metavar="MS",
-    help="How long the group has no leader if this process dies.",
+    help="How long a group has no leader if this process dies.",
 )
 @click.option(
     "--static-grace-ms",
@@ -74,10 +130,18 @@ _CLEANUP_TIMEOUT_S = 1.0
 @click.pass_obj
 def serve(
     lines: Lines,
+    /,
     *,
-    zookeeper: str,
-    group: str,
+    cluster: ClusterAddress,
+    groups: tuple[str, ...],
     allocator: str | None,
+    host: str,
+    port: int,
+    token: str,
+    cluster_name: str,
+    interval_s: float,
+    webhook: str | None,
+    secret_file: Path | None,
     debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
@@ -85,29 +149,42 @@ def serve(
     verbose: bool,
 ) -> int:
     """
-    Allocate the partitions of a group without consuming any.
+    Serve all groups of a cluster over HTTP, and lead the groups that are named.
 
-    Takes part in the election of the group, and leads when elected. The first candidate leads, so start this before
-    the consumers, or twice to have a spare. Ctrl-C resigns, and the next candidate leads at once.
+    To lead means to allocate the partitions of a group without consuming any. The service takes part in the election of
+    each group, and the first candidate leads: start it before the consumers, or twice to have a spare. Ctrl-C resigns,
+    and the next candidate leads at once.
     """
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.cli.terminal.messages import show_logs
-    from kiel_groups.config import GroupConfig, ZooKeeperConfig
+    from kiel_groups.config import GroupConfig, ZooKeeperConfig, check_name
+    from kiel_groups.rest.settings import RestSettings, is_loopback
+    from kiel_groups.service.service import Service
 
+    if cluster.is_of_brokers and groups:
+        raise click.UsageError(f"--group {groups[0]}: in a group of brokers, a member allocates.")
+    check_name(cluster_name, "--cluster-name")
+    settings = RestSettings(host=host, port=port, token=token, open_reads=is_loopback(host))
+    function = load_allocator(allocator, "--allocator") or round_robin
+    configs = [
+        GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms) for group in dict.fromkeys(groups)
+    ]
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
-        for name in ("kiel_groups.members", "kiel_groups.zookeeper"):
+        for name in ("kiel_groups.members", "kiel_groups.zookeeper", "kiel_groups.service"):
             logging.getLogger(name).setLevel(logging.INFO)
-    settings = ZooKeeperConfig.parse(
-        zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
+        for group in groups:
+            _report_group(lines, cluster.hosts, group)
+    zookeeper = ZooKeeperConfig.parse(
+        cluster.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )
-    function = load_allocator(allocator, "--allocator") or round_robin
-    config = GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms)
-    if not quiet:
-        _report_group(lines, zookeeper, group)
-    status = asyncio.run(_run(config, settings, function))
-    _clean_up(zookeeper, group)
+    service = partial(
+        Service, settings, {cluster_name: cluster}, interval_s=interval_s, webhook=_webhook(webhook, secret_file)
+    )
+    status = asyncio.run(_run(service, configs, zookeeper, function))
+    for group in groups:
+        _clean_up(cluster.hosts, group)
     return status
 
 
@@ -144,8 +221,26 @@ def _overridden(dynamic_config: DynamicConfig) -> str:
     return ", ".join(named)
 
 
-async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
-    """Run the candidate until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
+def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:
+    from kiel_groups.service.notifications import Webhook
+
+    if url is None:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--webhook: {url!r:.200} given; expected a URL that begins with http:// or https://.")
+    try:
+        return Webhook(url, "" if secret_file is None else secret_file.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--webhook-secret-file: {secret_file} cannot be read: {error}.") from error
+
+
+async def _run(
+    make_service: Callable[[], Service],
+    configs: Sequence[GroupConfig],
+    zookeeper: ZooKeeperConfig,
+    allocator: Allocator,
+) -> int:
+    """Serve and lead until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
     from kiel_groups.zookeeper.runtime import Runtime
@@ -153,14 +248,24 @@ async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Alloc
 
     ending = Termination()
     failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    process = ProcessContext(config, zookeeper, Metrics(), Runtime())
-    candidate = AllocatorProcess(process, allocator, failure.set_exception)
+
+    def fail(error: BaseException) -> None:
+        if not failure.done():
+            failure.set_exception(error)
+
+    service = make_service()
+    candidates = []
     try:
-        await candidate.start()
+        service.start()
+        for config in configs:
+            process = ProcessContext(config, zookeeper, Metrics(), Runtime())
+            candidates.append(AllocatorProcess(process, allocator, fail))
+        await asyncio.gather(*(candidate.start() for candidate in candidates))
         await failure
     except asyncio.CancelledError:
         if ending.status is None:
             raise
     finally:
-        await candidate.close()
+        await asyncio.gather(*(candidate.close() for candidate in candidates))
+        await service.close()
     return ending.status or DONE

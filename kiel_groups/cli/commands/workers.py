@@ -132,8 +132,8 @@ def run(
     If a connector or a task does not stop, the worker ends without it, with status 1.
     """
     from kiel_groups.cli.terminal.messages import show_logs
+    from kiel_groups.rest.settings import RestSettings
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
-    from kiel_groups.workers.rest.rest_settings import RestSettings
 
     settings = WorkerSettings(
         group=group,

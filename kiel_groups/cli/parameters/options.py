@@ -411,6 +411,10 @@ def _value(value: Any, place: str, multiple: bool = False) -> Any:
     return value
 
 
+#: How the variables begin that Kubernetes sets in all containers, if there is a service named kiel-groups.
+_OF_KUBERNETES = (f"{_PREFIX}_SERVICE_", f"{_PREFIX}_PORT")
+
+
 def _check_environment(context: click.Context) -> None:
     """Raise ConfigError for a variable that is probably misspelt; ignore other variables with our prefix."""
     assert isinstance(context.command, click.Group)
@@ -419,6 +423,8 @@ def _check_environment(context: click.Context) -> None:
         return
     known = {f"{_PREFIX}_CONFIG", *_variables(context, context.command)}
     for name in sorted(ours - known):
+        if name.startswith(_OF_KUBERNETES):
+            continue
         if near := get_close_matches(name, known, 1, _SIMILARITY):
             raise ConfigError(f"{name}: there is no such variable; did you mean {near[0]}?")
 
@@ -527,7 +533,7 @@ class WorkerAddress(NamedTuple):
 def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
     """Return the token in a file, or "" without one; warn if other users can read it."""
     from kiel_groups.errors import ConfigError
-    from kiel_groups.workers.rest.rest_settings import checked_token
+    from kiel_groups.rest.settings import checked_token
 
     if path is None or context.resilient_parsing:
         return ""

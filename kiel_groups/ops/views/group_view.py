@@ -385,6 +385,12 @@ class GroupView:
             ]
         )
 
+    def with_broker_answers_of(self, earlier: GroupView) -> GroupView:
+        """Return the view with what brokers have told about an earlier one: the ends of logs, and offsets in Kafka."""
+        known = {each.topic_partition: each for each in earlier.partitions}
+        ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]
+        return replace(self._with_partitions(ended), brokers=earlier.brokers)
+
     def with_store(self, store: Store) -> GroupView:
         """Return the view with the offsets of one store, wherever it has one."""
         return self._with_partitions(
@@ -398,6 +404,16 @@ class GroupView:
             for member in self.members
         )
         return replace(self, partitions=tuple(known.values()), members=members)
+
+
+def _answered(partition: PartitionView, earlier: PartitionView | None) -> PartitionView:
+    if earlier is None:
+        return partition
+    if partition.committed is None or earlier.stores:
+        partition = replace(
+            partition, committed=earlier.committed, committed_ms=earlier.committed_ms, stores=earlier.stores
+        )
+    return replace(partition, log_end=earlier.log_end)
 
 
 def _stored(partition: PartitionView, stores: Mapping[Store, int]) -> PartitionView:

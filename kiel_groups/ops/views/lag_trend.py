@@ -148,6 +148,14 @@ class LagTrends:
         """Return the trend of each partition of a group; {} if the last views did not have it."""
         return {partition: trend_of(samples) for partition, samples in self._samples.get(group, {}).items()}
 
+    def windows(self, group: str) -> dict[TopicPartition, tuple[Sample, Sample]]:
+        """Return the first and the last sample of each partition of a group that has any."""
+        return {
+            partition: (samples[0], samples[-1])
+            for partition, samples in self._samples.get(group, {}).items()
+            if samples
+        }
+
 
 def worst_verdict(trends: Mapping[TopicPartition, Trend]) -> Verdict:
     """Return the verdict on a group: the worst one on its partitions, ``ok`` without partitions."""

@@ -23,12 +23,12 @@ from functools import partial
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
+from kiel_groups.secret_texts import ErrorTexts
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.interfaces import SinkConnector
-from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.plugin_calls import WorkFence
 from kiel_groups.workers.runners.runner_interface import KafkaClients, Runner, RunnerContext, first_of, retrieve
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner

@@ -18,7 +18,7 @@ from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.rest.server import RestServer
+from kiel_groups.workers.rest.operations import WorkerServer
 from kiel_groups.workers.runners.runner_interface import KafkaClients, check_members, probe_brokers
 from kiel_groups.workers.session import WorkerSession
 from kiel_groups.workers.values import Work
@@ -57,7 +57,7 @@ class Worker:
         self._on_stuck = on_stuck
         self._settings = settings
         registry = plugins or settings.new_registry()
-        self._server = RestServer(settings.rest)
+        self._server = WorkerServer(settings.rest)
         self._failed = asyncio.Event()
         self._failure: KielGroupsError | None = None
         self._has_joined = False

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings, full_name
 from kiel_groups.workers.plugins.connector_checks import (
@@ -27,7 +28,6 @@ from kiel_groups.workers.plugins.connector_checks import (
 )
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
-from kiel_groups.workers.plugins.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
 from kiel_groups.zookeeper.runtime import Runtime

@@ -8,9 +8,9 @@ from typing import Literal
 
 from kiel_groups.config import DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
+from kiel_groups.rest.settings import RestSettings, is_loopback
 from kiel_groups.workers.allocation import work_allocator
 from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
-from kiel_groups.workers.rest.rest_settings import RestSettings, is_loopback
 
 __all__ = ["WorkerSettings"]
 

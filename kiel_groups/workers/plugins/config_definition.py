@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, without_secrets
+from kiel_groups.secret_texts import HIDDEN, error_texts, without_secrets
 
 __all__ = [
     "CheckedConfig",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.secret_texts import HIDDEN, error_texts, may_be_secret, quoted_forms, without_secrets
 from kiel_groups.workers.plugins.config_definition import (
     MOST_HINTS,
     CheckedConfig,
@@ -15,7 +16,6 @@ from kiel_groups.workers.plugins.config_definition import (
     Settings,
 )
 from kiel_groups.workers.plugins.interfaces import Connector
-from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, may_be_secret, quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import (
     SINK_KEYS,
     SOURCE_KEYS,

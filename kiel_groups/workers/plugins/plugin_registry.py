@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from typing import Literal, NamedTuple, TypeAlias
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.secret_texts import error_texts
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, full_name, load_class
 from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector, SinkTask, SourceConnector, SourceTask
-from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 
 __all__ = ["ConnectorPlugin", "ENTRY_POINTS", "INSTALLED", "PluginProblem", "PluginRegistry"]

@@ -13,172 +13,29 @@ to the target of a redirect.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from importlib import metadata
+from typing import Any, Final
 
-from tornado.web import HTTPError
-
-from kiel_groups.errors import (
-    ConfigError,
-    ConnectorExistsError,
-    KielGroupsError,
-    NoWorkerError,
-    ProtocolError,
-    RebalanceError,
-    UnknownConnectorError,
-)
+from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, RebalanceError, UnknownConnectorError
+from kiel_groups.rest.calls import RETRY_AFTER_S, Answer, RestCall, RestError, Route, parse_object
+from kiel_groups.rest.server import RestServer
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus, WorkerRequests
-from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.client import HttpExchange, connector_path
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
-__all__ = [
-    "Answer",
-    "Operation",
-    "ROUTES",
-    "RestCall",
-    "RestError",
-    "RestOperations",
-    "parse_new_connector",
-    "refusal_of",
-    "status_text",
-]
+__all__ = ["RestOperations", "WorkerServer", "parse_new_connector"]
 
 log = logging.getLogger(__name__)
 
 
-#: After how many seconds a client may repeat a request that was refused for a reason that passes.
-RETRY_AFTER_S = 1
-
-
-#: The longest text of an answer, in characters. Errors quote what users have given, which may be a megabyte.
-_LONGEST_TEXT = 8_192
-
-
-class RestError(KielGroupsError):
-    """
-    A request that the REST interface refuses by itself.
-
-    ``status`` is the HTTP status, and ``headers`` are further headers of the answer. A long text is cut.
-    """
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        rest = len(message) - _LONGEST_TEXT
-        super().__init__(message if rest <= 0 else f"{message[:_LONGEST_TEXT]}… ({rest:,} characters more)")
-        self.status = status
-        self.headers = headers or {}
-
-
-def refusal_of(error: BaseException) -> RestError:
-    """Convert an error, which may be Tornado's, to one with the status and the text of the answer."""
-    if isinstance(error, RestError):
-        return error
-    text = str(error) or type(error).__name__
-    match error:
-        case HTTPError():
-            return RestError(error.status_code, status_text(error.status_code))
-        case UnknownConnectorError():
-            return RestError(HTTPStatus.NOT_FOUND, text)
-        case ConnectorExistsError():
-            return RestError(HTTPStatus.CONFLICT, text)
-        case RebalanceError():
-            # Existing connectors are a conflict, too: by this header, clients know that a later try may succeed.
-            return RestError(HTTPStatus.CONFLICT, text, {"Retry-After": str(RETRY_AFTER_S)})
-        case ConfigError():
-            return RestError(HTTPStatus.BAD_REQUEST, text)
-        case TimeoutError():
-            return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, "the request timed out; a change may still follow")
-        case KielGroupsError() if error.retriable:
-            return RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)})
-        case KielGroupsError():
-            return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-    return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error_texts(error).summary}")
-
-
-def status_text(status: int) -> str:
-    """Return a status as Kafka Connect words it, such as ``HTTP 404 Not Found``."""
-    try:
-        return f"HTTP {status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return f"HTTP {status}"
-
-
-@dataclass(frozen=True, slots=True)
-class RestCall:
-    """
-    A request.
-
-    Args:
-        method: The method.
-        path: The path, percent-encoded.
-        arguments: The decoded parts of the path that its route names, such as the connector.
-        query: The values of each query argument.
-        body: The body.
-    """
-
-    method: str
-    path: str
-    arguments: Sequence[str] = ()
-    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    body: bytes = b""
-
-    @property
-    def name(self) -> str:
-        """The name of the connector in the path."""
-        return self.arguments[0]
-
-    @property
-    def task(self) -> TaskId:
-        """The task in the path."""
-        return TaskId(self.arguments[0], int(self.arguments[1]))
-
-    def is_set(self, name: str) -> bool:
-        """Return whether a query argument is true."""
-        return any(value.lower() == "true" for value in self.query.get(name, ()))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """
-    An answer to a request.
-
-    Args:
-        document: The JSON document, or None for an answer without a body.
-        status: The HTTP status.
-        location: The path of what the request has created, or "".
-    """
-
-    document: Any = None
-    status: int = HTTPStatus.OK
-    location: str = ""
-
-
 #: The longest name of a setting, in characters.
 _LONGEST_NAME = 500
-
-
-def _parse_object(body: bytes) -> dict[str, Any]:
-    """
-    Return the JSON object of a body. Numbers become texts, spelled as in the body, because settings are texts.
-
-    Raises:
-        RestError: The body is not JSON, or not an object.
-    """
-    try:
-        # Settings are stored as UTF-8, which has no half of a surrogate pair.
-        text = body.decode()
-        found = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse, object_pairs_hook=_unique)
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise RestError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}"[:500]) from error
-    if not isinstance(found, dict):
-        raise RestError(HTTPStatus.BAD_REQUEST, "the body is JSON, but no object; expected settings by name")
-    return found
 
 
 def _parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
@@ -205,7 +62,7 @@ def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
         RestError: The body is not JSON, or not an object.
         ConfigError: The name or the settings are missing or not legal, or the body has other keys.
     """
-    found = _parse_object(body)
+    found = parse_object(body, numbers_as_texts=True)
     if unknown := sorted(found.keys() - {"name", "config"}):
         raise ConfigError(f"the body has {unknown[0]!r:.100}; expected 'name' and 'config' only")
     name, config = found.get("name"), found.get("config")
@@ -241,16 +98,8 @@ def _text(name: str, value: Any) -> str | None:
     raise ConfigError(f"{name:.100}: {kind} given; expected a text, a number, a boolean or null")
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice in an object")
-    return found
-
+_CONNECTOR: Final = "/connectors/([^/]+)"
+_TASK: Final = f"{_CONNECTOR}/tasks/([0-9]{{1,9}})"
 
 #: The connectors whose details are read at the same time.
 _MOST_AT_ONCE = 50
@@ -278,6 +127,27 @@ class RestOperations:
         self._url = url
         self._exchange = exchange
         self._version = version
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of Kafka Connect's REST interface."""
+        return (
+            Route("", {"GET": self.get_worker}),
+            Route("/connectors", {"GET": self.list_connectors, "POST": self.create_connector}),
+            Route(_CONNECTOR, {"GET": self.get_connector, "DELETE": self.delete_connector}),
+            Route(
+                f"{_CONNECTOR}/config",
+                {"GET": self.get_config, "PUT": self.change_config, "PATCH": self.patch_config},
+            ),
+            Route(f"{_CONNECTOR}/status", {"GET": self.get_connector_status}),
+            Route(f"{_CONNECTOR}/restart", {"POST": self.restart_connector}),
+            Route(f"{_CONNECTOR}/pause", {"PUT": self.pause_connector}),
+            Route(f"{_CONNECTOR}/resume", {"PUT": self.resume_connector}),
+            Route(f"{_CONNECTOR}/tasks", {"GET": self.get_tasks}),
+            Route(f"{_TASK}/status", {"GET": self.get_task_status}),
+            Route(f"{_TASK}/restart", {"POST": self.restart_task}),
+            Route("/connector-plugins", {"GET": self.get_plugins}),
+            Route("/connector-plugins/([^/]+)/config/validate", {"PUT": self.validate_config}),
+        )
 
     async def get_worker(self, call: RestCall) -> Answer:
         """
@@ -325,48 +195,48 @@ class RestOperations:
 
     async def get_connector(self, call: RestCall) -> Answer:
         """Answer with the configuration and the tasks of a connector."""
-        return Answer(await self._info_answer(await self._control.connector_info(call.name)))
+        return Answer(await self._info_answer(await self._control.connector_info(call.arguments[0])))
 
     async def delete_connector(self, call: RestCall) -> Answer:
         """Delete a connector."""
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
-        await self._control.delete(call.name)
+        await self._control.delete(call.arguments[0])
         return Answer(status=HTTPStatus.NO_CONTENT)
 
     async def get_config(self, call: RestCall) -> Answer:
         """Answer with the settings of a connector, without secrets."""
-        return Answer(await self._shown(await self._control.config(call.name)))
+        return Answer(await self._shown(await self._control.config(call.arguments[0])))
 
     async def change_config(self, call: RestCall) -> Answer:
         """Replace the settings of a connector, or create it."""
-        config = _named_config(call.name, _parse_object(call.body))
+        config = _named_config(call.arguments[0], parse_object(call.body, numbers_as_texts=True))
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
-        info, is_new = await self._control.put_config(call.name, config)
+        info, is_new = await self._control.put_config(call.arguments[0], config)
         document = await self._info_answer(info)
-        return Answer(document, HTTPStatus.CREATED, connector_path(call.name)) if is_new else Answer(document)
+        return Answer(document, HTTPStatus.CREATED, connector_path(call.arguments[0])) if is_new else Answer(document)
 
     async def patch_config(self, call: RestCall) -> Answer:
         """Change some settings of a connector. The others stay as they are, and null removes one."""
-        changes = _parse_config(_parse_object(call.body))
-        _named_config(call.name, changes)
+        changes = _parse_config(parse_object(call.body, numbers_as_texts=True))
+        _named_config(call.arguments[0], changes)
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
-        return Answer(await self._info_answer(await self._control.patch_config(call.name, changes)))
+        return Answer(await self._info_answer(await self._control.patch_config(call.arguments[0], changes)))
 
     async def get_connector_status(self, call: RestCall) -> Answer:
         """Answer with the statuses of a connector and its tasks."""
-        return Answer(_status_answer(await self._control.status(call.name)))
+        return Answer(_status_answer(await self._control.status(call.arguments[0])))
 
     async def pause_connector(self, call: RestCall) -> Answer:
         """Pause a connector and its tasks."""
-        await self._control.pause(call.name)
+        await self._control.pause(call.arguments[0])
         return Answer(status=HTTPStatus.ACCEPTED)
 
     async def resume_connector(self, call: RestCall) -> Answer:
         """Resume a connector and its tasks."""
-        await self._control.resume(call.name)
+        await self._control.resume(call.arguments[0])
         return Answer(status=HTTPStatus.ACCEPTED)
 
     async def restart_connector(self, call: RestCall) -> Answer:
@@ -378,9 +248,9 @@ class RestOperations:
         """
         with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
         if not (with_tasks or only_failed):
-            await self._control.config(call.name)
-            return await self._restart(ConnectorId(call.name), call)
-        status = await self._control.status(call.name)
+            await self._control.config(call.arguments[0])
+            return await self._restart(ConnectorId(call.arguments[0]), call)
+        status = await self._control.status(call.arguments[0])
         states: dict[Work, WorkState] = {ConnectorId(status.name): status.connector.state}
         if with_tasks:
             states |= {TaskId(status.name, number): task.state for number, task in enumerate(status.tasks)}
@@ -393,21 +263,21 @@ class RestOperations:
 
     async def get_tasks(self, call: RestCall) -> Answer:
         """Answer with the settings of a connector's tasks."""
-        config = await self._control.config(call.name)
-        tasks = await self._control.tasks(call.name)
+        config = await self._control.config(call.arguments[0])
+        tasks = await self._control.tasks(call.arguments[0])
         configs = await self._control.masked(config.get("connector.class", ""), tasks)
         return Answer(
-            [{"id": _task_id(call.name, number), "config": dict(task)} for number, task in enumerate(configs)]
+            [{"id": _task_id(call.arguments[0], number), "config": dict(task)} for number, task in enumerate(configs)]
         )
 
     async def get_task_status(self, call: RestCall) -> Answer:
         """Answer with the status of a task."""
-        status = await self._control.task_status(*call.task)
-        return Answer({"id": call.task.task, **_status(status)})
+        status = await self._control.task_status(*_task(call))
+        return Answer({"id": _task(call).task, **_status(status)})
 
     async def restart_task(self, call: RestCall) -> Answer:
         """Restart a task."""
-        info, task = await self._control.connector_info(call.name), call.task
+        info, task = await self._control.connector_info(call.arguments[0]), _task(call)
         if task.task >= info.tasks:
             tasks = counted(info.tasks, "task")
             raise UnknownConnectorError(f"connector {task.connector!r} has no task {task.task}; it has {tasks}")
@@ -432,7 +302,7 @@ class RestOperations:
     async def validate_config(self, call: RestCall) -> Answer:
         """Answer with the errors in the settings of a connector, which does not have to exist."""
         plugin = call.arguments[0]
-        config = _parse_config(_parse_object(call.body))
+        config = _parse_config(parse_object(call.body, numbers_as_texts=True))
         given = config.get("connector.class") or plugin
         if _short_name(given) != _short_name(plugin):
             raise ConfigError(f"connector.class: {given!r:.100} given; expected {plugin!r:.100}, as the path has it")
@@ -556,35 +426,43 @@ def _short_name(name: str) -> str:
     return name.replace(":", ".").rpartition(".")[2].removesuffix("Connector")
 
 
-Operation: TypeAlias = Callable[[RestOperations, RestCall], Awaitable[Answer]]
+def _task(call: RestCall) -> TaskId:
+    """Return the task in the path."""
+    return TaskId(call.arguments[0], int(call.arguments[1]))
 
 
-class Route(NamedTuple):
-    """A pattern of paths, and the operation of each method."""
+class WorkerServer:
+    """
+    The REST interface of one worker, on its event loop.
 
-    pattern: str
-    operations: Mapping[str, Operation]
+    Args:
+        settings: Where to listen, and who may use the interface.
+        version: The version that the worker reports; by default, that of this package.
+
+    Raises:
+        ConfigError: The address is in use, or is not one of this machine.
+    """
+
+    def __init__(self, settings: RestSettings, version: str = "") -> None:
+        self._version = version or _version()
+        self._exchange = HttpExchange(settings.token, settings.timeout_s)
+        self._server = RestServer(settings)
+        #: The URL under which other workers reach this one. It is known before ``start``: the worker joins with it.
+        self.url = self._server.url
+
+    def start(self, control: WorkerRequests) -> None:
+        """Begin to answer requests, which ``control`` carries out."""
+        self._server.start(RestOperations(control, self.url, self._exchange, self._version).routes())
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections."""
+        await self._server.close()
+        self._exchange.close()
 
 
-_CONNECTOR: Final = "/connectors/([^/]+)"
-_TASK: Final = f"{_CONNECTOR}/tasks/([0-9]{{1,9}})"
-
-#: All routes. Clients may add a slash to each path.
-ROUTES: Final = (
-    Route("", {"GET": RestOperations.get_worker}),
-    Route("/connectors", {"GET": RestOperations.list_connectors, "POST": RestOperations.create_connector}),
-    Route(_CONNECTOR, {"GET": RestOperations.get_connector, "DELETE": RestOperations.delete_connector}),
-    Route(
-        f"{_CONNECTOR}/config",
-        {"GET": RestOperations.get_config, "PUT": RestOperations.change_config, "PATCH": RestOperations.patch_config},
-    ),
-    Route(f"{_CONNECTOR}/status", {"GET": RestOperations.get_connector_status}),
-    Route(f"{_CONNECTOR}/restart", {"POST": RestOperations.restart_connector}),
-    Route(f"{_CONNECTOR}/pause", {"PUT": RestOperations.pause_connector}),
-    Route(f"{_CONNECTOR}/resume", {"PUT": RestOperations.resume_connector}),
-    Route(f"{_CONNECTOR}/tasks", {"GET": RestOperations.get_tasks}),
-    Route(f"{_TASK}/status", {"GET": RestOperations.get_task_status}),
-    Route(f"{_TASK}/restart", {"POST": RestOperations.restart_task}),
-    Route("/connector-plugins", {"GET": RestOperations.get_plugins}),
-    Route("/connector-plugins/([^/]+)/config/validate", {"PUT": RestOperations.validate_config}),
-)
+def _version() -> str:
+    """Return the version of this package, or "unknown" if it runs without having been installed."""
+    try:
+        return metadata.version("kiel-groups")
+    except metadata.PackageNotFoundError:
+        return "unknown"

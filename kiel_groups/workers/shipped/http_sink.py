@@ -22,6 +22,7 @@ from tornado.tcpclient import TCPClient
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record
+from kiel_groups.secret_texts import quoted_forms, without_secrets
 from kiel_groups.wording import counted
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
@@ -34,7 +35,6 @@ from kiel_groups.workers.plugins.config_definition import (
     one_of,
 )
 from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnector, SinkTask, SinkTaskContext
-from kiel_groups.workers.plugins.secret_texts import quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
 __all__ = [

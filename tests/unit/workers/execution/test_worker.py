@@ -9,10 +9,10 @@ from typing import Any, Literal
 import pytest
 
 from kiel_groups.errors import ConfigError, NoBrokersError
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution import worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.rest.rest_settings import RestSettings
 from tests.helpers.counting_connectors import COUNTING_SOURCE
 from tests.helpers.waiting import eventually
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.rest.rest_settings import RestSettings
 from tests.helpers.counting_connectors import COUNTING_SOURCE
 
 pytestmark = pytest.mark.unit

@@ -13,7 +13,7 @@ import re
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.rest import operations as rest_errors
+from kiel_groups.rest import calls as rest_errors
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import JSON, ask
 

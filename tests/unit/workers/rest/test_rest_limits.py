@@ -10,8 +10,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from kiel_groups.workers.rest import server as rest_server
-from kiel_groups.workers.rest import server as route_handler
+from kiel_groups.rest import server as rest_server
 from tests.helpers.commands import Running
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import ask
@@ -86,7 +85,7 @@ async def test_idle_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_an_answer_that_the_client_does_not_read_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection would never be idle."""
     monkeypatch.setattr(rest_server, "_MOST_CONNECTIONS", 1)
-    monkeypatch.setattr(route_handler, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(rest_server, "SEND_TIMEOUT_S", 0.2)
     group = FakeGroup()
     group.add("c", {"connector.class": "X", "text": "x" * (16 << 20)})
     worker = FakeWorker(group)

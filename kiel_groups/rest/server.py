@@ -1,11 +1,10 @@
-"""Serve the REST interface of a worker over HTTP: check access, bound bodies and connections, send answers."""
+"""Serve routes over HTTP: check access, bound bodies, connections and times, send answers."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import binascii
-import json
 import logging
 import os
 import resource
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from errno import EADDRINUSE, EMFILE
 from hmac import compare_digest
 from http import HTTPStatus
-from importlib import metadata
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -25,74 +23,74 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.execution.worker_requests import WorkerRequests
-from kiel_groups.workers.plugins.secret_texts import error_texts
-from kiel_groups.workers.rest.client import HttpExchange
-from kiel_groups.workers.rest.operations import (
-    ROUTES,
-    Answer,
-    Operation,
-    RestCall,
-    RestError,
-    RestOperations,
-    refusal_of,
-    status_text,
-)
-from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
+from kiel_groups.rest.calls import JSON, Answer, Operation, RestCall, RestError, Route, refusal_of, status_text
+from kiel_groups.rest.settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
+from kiel_groups.secret_texts import error_texts
 
-__all__ = ["AccessRules", "RestServer"]
+__all__ = ["AccessRules", "GuardedHandler", "RestServer"]
 
 log = logging.getLogger(__name__)
 
 
-# Decide which requests the REST interface of a worker accepts.
+# Decide which requests are accepted.
 #
-# A token, if there is one, must come with each request. Web pages must not use the interface: a browser on the machine
-# of a worker reaches loopback, too, and a connector may run any code. So requests of pages are refused by their header
-# ``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused by ``Host``.
+# A token, if there is one, must come with each request. Web pages of other sites must not use the interface: a browser
+# on the same machine reaches loopback, too, and requests may run any code. So requests of such pages are refused by
+# their header ``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused
+# by ``Host``.
 
 
 class AccessRules:
     """
-    The rules by which one worker accepts or refuses requests.
+    The rules by which a server accepts or refuses requests.
 
     Args:
-        settings: The worker's REST interface.
+        settings: Where it listens, its token, and whether reads need it.
     """
 
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
-        # A page does not have the token. Proxies in front of a worker with a token may have names of their own.
-        self._refuses_pages = not settings.token
+        self._open_reads = settings.open_reads
         self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
 
-    def check(self, headers: Mapping[str, str]) -> None:
+    def check(self, method: str, headers: Mapping[str, str]) -> None:
         """
-        Check the headers of a request.
+        Check the method and the headers of a request.
 
         Raises:
             RestError: The request is refused.
         """
-        if self._token and not compare_digest(_given_token(headers.get("Authorization", "")), self._token):
-            raise RestError(
-                HTTPStatus.UNAUTHORIZED,
-                "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
-                {"WWW-Authenticate": "Bearer"},
-            )
-        if not self._refuses_pages:
+        authorization = headers.get("Authorization", "")
+        is_open = self._open_reads and method in _READS
+        if self._token and (authorization or not is_open):
+            if not compare_digest(_given_token(authorization), self._token):
+                raise RestError(
+                    HTTPStatus.UNAUTHORIZED,
+                    "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
+                    {"WWW-Authenticate": "Bearer"},
+                )
+            # Proxies in front of a server with a token may have names of their own. A page of another site does not
+            # know the token, but a browser adds the password that its user gave to the requests of every page.
+            origin = _host_of(headers.get("Origin", ""))
+            if authorization.lower().startswith("basic") and origin not in ("", _host_of(f"//{headers.get('Host')}")):
+                raise _of_another_site(origin)
             return
+        if self._open_reads and not is_open:
+            raise RestError(HTTPStatus.FORBIDDEN, "changes need a token, and this server was started without one")
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
         # Every browser sends this header; a health check by HTTP/1.0 may not.
         if given and not (host in self._hosts or is_address(host)):
             raise RestError(
-                HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
+                HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this server"
             )
-        origin = headers.get("Origin")
-        if origin is not None and not (is_loopback(_host_of(origin)) or _host_of(origin) in self._hosts):
-            raise RestError(
-                HTTPStatus.FORBIDDEN, f"the header 'Origin' has {origin!r:.100}: pages of other sites are refused"
-            )
+        site = headers.get("Origin")
+        if site is not None and not (is_loopback(_host_of(site)) or _host_of(site) in self._hosts):
+            raise _of_another_site(site)
+
+
+def _of_another_site(origin: str) -> RestError:
+    return RestError(HTTPStatus.FORBIDDEN, f"the header 'Origin' has {origin!r:.100}: pages of other sites are refused")
 
 
 def _host_of(url: str) -> str:
@@ -119,34 +117,20 @@ def _given_token(header: str) -> bytes:
 #: How long a client may take to receive an answer, in seconds.
 SEND_TIMEOUT_S = 30.0
 
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@stream_request_body
-class RouteHandler(RequestHandler):
-    """Serves one request. Tornado creates a handler for each one."""
+class GuardedHandler(RequestHandler):
+    """
+    The base class of handlers: it refuses requests by their headers, and answers errors as documents.
 
-    def initialize(
-        self, site: RestOperations, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
-    ) -> None:
-        """
-        Receive the arguments of the route from Tornado.
+    Tornado creates a handler for each request.
+    """
 
-        Args:
-            site: The operations of the worker.
-            access: The rules by which requests are accepted.
-            timeout_s: How long a request may take after its body was read, in seconds.
-            operations: The operation of each method.
-        """
-        self._site = site
+    def initialize(self, access: AccessRules) -> None:
+        """Receive the rules by which requests are accepted from Tornado."""
         self._access = access
-        self._timeout_s = timeout_s
-        self._operations = operations
-        self._body = bytearray()
-        self._received = 0
-        self._is_too_large = False
-        #: Whether the answer is written already, before the end of the body.
-        self._is_refused = False
 
     def set_default_headers(self) -> None:
         """Set the server's name without Tornado's version, and forbid proxies to store the answer."""
@@ -155,13 +139,67 @@ class RouteHandler(RequestHandler):
 
     def prepare(self) -> None:
         """Refuse a request by its headers, before its body is read."""
-        self._access.check(self.request.headers)
+        self._access.check(self.request.method or "", self.request.headers)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error as Kafka Connect does."""
+        refusal = refusal_of(kwargs["exc_info"][1])
+        for name, value in refusal.headers.items():
+            self.set_header(name, value)
+        self._write(Answer(_document(refusal), refusal.status))
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
+        if value is None:
+            return
+        refusal = refusal_of(value)
+        if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
+            trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
+            log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
+
+    def _write(self, answer: Answer) -> None:
+        self.set_status(answer.status)
+        if answer.location:
+            self.set_header("Location", answer.location)
+        if answer.document is None:
+            self.clear_header("Content-Type")
+        else:
+            self.set_header("Content-Type", answer.content_type)
+            self.write(answer.text)
+
+
+@stream_request_body
+class RouteHandler(GuardedHandler):
+    """Serves a request of a route."""
+
+    def initialize(  # type: ignore[override]
+        self, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
+    ) -> None:
+        """
+        Receive the arguments of the route from Tornado.
+
+        Args:
+            access: The rules by which requests are accepted.
+            timeout_s: How long a request may take after its body was read, in seconds.
+            operations: The operation of each method.
+        """
+        super().initialize(access)
+        self._timeout_s = timeout_s
+        self._operations = operations
+        self._body = bytearray()
+        self._received = 0
+        self._is_too_large = False
+        #: Whether the answer is written already, before the end of the body.
+        self._is_refused = False
+
+    def prepare(self) -> None:
+        """Refuse a request by its headers and its length, before its body is read."""
+        super().prepare()
         if not self._operations:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
         if self._operation is None and self.request.method != "OPTIONS":
-            raise RestError(
-                HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": self._allowed}
-            )
+            raise RestError(HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED))
         length = self.request.headers.get("Content-Length", "0")
         # More digits than these are too many bytes, too.
         size = int(length[:16]) if length.isascii() and length.isdigit() else 0
@@ -174,7 +212,7 @@ class RouteHandler(RequestHandler):
     def _check_type(self, *, has_body: bool) -> None:
         """Refuse a body that is not declared as JSON: a web page can make a browser send other types to any site."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if has_body and self.request.method in _WITH_BODY and kind != "application/json":
+        if has_body and self.request.method in _WITH_BODY and kind != JSON:
             raise RestError(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
                 f"the header 'Content-Type' has {kind!r:.100}; expected 'application/json'",
@@ -198,9 +236,9 @@ class RouteHandler(RequestHandler):
         A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
         """
         self._is_refused = True
-        document = _document(_too_large())
-        self._write(Answer(document, HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
-        self.set_header("Content-Length", str(len(json.dumps(document))))
+        answer = Answer(_document(_too_large()), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        self._write(answer)
+        self.set_header("Content-Length", str(len(answer.text)))
         self.flush()
 
     async def _serve(self, *arguments: str) -> None:
@@ -219,12 +257,20 @@ class RouteHandler(RequestHandler):
             arguments,
             {name: self.get_query_arguments(name) for name in self.request.query_arguments},
             bytes(self._body),
+            self.request.host,
+            self.request.remote_ip or "",
         )
         async with asyncio.timeout(self._timeout_s):
-            answer = await operation(self._site, call)
+            answer = await operation(call)
         self._write(answer)
 
     get = head = post = put = patch = delete = options = _serve
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error; that about the method names the methods that there are, also if Tornado knows no such."""
+        if refusal_of(kwargs["exc_info"][1]).status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.set_header("Allow", self._allowed)
+        super().write_error(status_code, **kwargs)
 
     def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
         """
@@ -247,23 +293,6 @@ class RouteHandler(RequestHandler):
         sending.add_done_callback(end)
         return sending
 
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error as Kafka Connect does."""
-        refusal = refusal_of(kwargs["exc_info"][1])
-        for name, value in refusal.headers.items():
-            self.set_header(name, value)
-        self._write(Answer(_document(refusal), refusal.status))
-
-    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
-        if value is None:
-            return
-        refusal = refusal_of(value)
-        if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
-            trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
-            log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
-
     @property
     def _operation(self) -> Operation | None:
         method = self.request.method or ""
@@ -272,16 +301,6 @@ class RouteHandler(RequestHandler):
     @property
     def _allowed(self) -> str:
         return ", ".join(sorted({*self._operations, "OPTIONS", *({"HEAD"} if "GET" in self._operations else ())}))
-
-    def _write(self, answer: Answer) -> None:
-        self.set_status(answer.status)
-        if answer.location:
-            self.set_header("Location", answer.location)
-        if answer.document is None:
-            self.clear_header("Content-Type")
-        else:
-            self.set_header("Content-Type", "application/json")
-            self.write(json.dumps(answer.document))
 
 
 def _too_large() -> RestError:
@@ -294,10 +313,10 @@ def _document(refusal: RestError) -> dict[str, object]:
     return {"error_code": refusal.status, "message": str(refusal)}
 
 
-# Serve the REST interface of a worker over HTTP.
+# Accept connections within limits.
 #
-# The ZooKeeper session, the brokers and the tasks of a worker come before its REST interface. So the interface uses a
-# bounded number of connections, and leaves some file descriptors free. Meanwhile, further connections wait in the
+# ZooKeeper and the brokers need file descriptors of the process, too. So a server uses a bounded number of connections,
+# and leaves some file descriptors free. Meanwhile, further connections wait in the
 # system's queue: a socket with a connection that cannot be accepted would wake the event loop again and again.
 
 
@@ -421,22 +440,19 @@ class BoundedServer(HTTPServer):
 
 class RestServer:
     """
-    The server of one worker, on its event loop.
+    A server on the event loop of its caller.
 
-    Its sockets are open before it answers requests, because the worker needs its URL to join the group.
+    Its sockets are open before it answers requests, so its URL is known before there is anything to answer.
 
     Args:
         settings: Where to listen, and who may use the interface.
-        version: The version that the worker reports; by default, that of this package.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
     """
 
-    def __init__(self, settings: RestSettings, version: str = "") -> None:
+    def __init__(self, settings: RestSettings) -> None:
         self._settings = settings
-        self._version = version or _version()
-        self._exchange = HttpExchange(settings.token, settings.timeout_s)
         #: None before it answers requests.
         self._server: BoundedServer | None = None
         try:
@@ -449,16 +465,27 @@ class RestServer:
             raise ConfigError(
                 f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
             ) from error
-        #: The URL under which other workers reach this one.
+        #: The URL under which other machines reach the server.
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
-    def start(self, control: WorkerRequests) -> None:
-        """Begin to answer requests, which ``control`` carries out."""
-        settings = self._settings
-        site = RestOperations(control, self.url, self._exchange, self._version)
-        shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
+    def start(
+        self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = ()
+    ) -> None:
+        """
+        Begin to answer requests.
+
+        Args:
+            routes: What is answered by documents. Clients may add a slash to the path of each route.
+            handlers: Patterns of other paths, their handlers, and the arguments of their ``initialize``, to which the
+                rules of access are added.
+        """
+        access = AccessRules(self._settings)
+        shared = {"access": access, "timeout_s": self._settings.timeout_s}
         application = Application(
-            [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
+            [
+                *((f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in routes),
+                *((pattern, handler, {**given, "access": access}) for pattern, handler, given in handlers),
+            ],
             default_handler_class=RouteHandler,
             default_handler_args={**shared, "operations": {}},
             log_function=_log_request,
@@ -479,15 +506,6 @@ class RestServer:
             each.close()
         if self._server is not None:
             await self._server.close_all_connections()
-        self._exchange.close()
-
-
-def _version() -> str:
-    """Return the version of this package, or "unknown" if it runs without having been installed."""
-    try:
-        return metadata.version("kiel-groups")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _log_request(handler: RequestHandler) -> None:

@@ -8,9 +8,9 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.rest.operations import RestError
-from kiel_groups.workers.rest.rest_settings import RestSettings
-from kiel_groups.workers.rest.server import AccessRules
+from kiel_groups.rest.calls import RestError
+from kiel_groups.rest.server import AccessRules
+from kiel_groups.rest.settings import RestSettings
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import ask
 
@@ -23,7 +23,7 @@ BASIC = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
 def status_of(settings: RestSettings, **headers: str) -> int:
     """Return the status with which a request is refused, or 200."""
     try:
-        AccessRules(settings).check(HTTPHeaders(headers))
+        AccessRules(settings).check("GET", HTTPHeaders(headers))
     except RestError as error:
         return error.status
     return 200

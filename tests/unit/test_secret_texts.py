@@ -7,7 +7,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from kiel_groups.workers.plugins.secret_texts import (
+from kiel_groups.secret_texts import (
     LONGEST_TEXT,
     error_texts,
     may_be_secret,

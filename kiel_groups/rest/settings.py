@@ -38,6 +38,8 @@ class RestSettings:
             name of this machine if ``host`` stands for all its addresses.
         token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
             "" means no token, which is allowed only if no other machine can connect.
+        open_reads: Whether requests that only read need no token, which is allowed on the same condition. Others need
+            it, and are refused if there is none.
         timeout_s: How long a request may take, in seconds.
 
     Raises:
@@ -48,6 +50,7 @@ class RestSettings:
     port: int = DEFAULT_PORT
     advertised_host: str = ""
     token: str = field(default="", repr=False)
+    open_reads: bool = False
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -58,6 +61,8 @@ class RestSettings:
             raise ConfigError(f"port: {self.port} given; expected 0 to 65535")
         if self.timeout_s <= 0:
             raise ConfigError(f"timeout_s: {self.timeout_s:g} given; expected more than 0 seconds")
+        if self.open_reads and not is_loopback(self.host):
+            raise ConfigError(f"open_reads: other machines can connect to {self.host}; reads need the token there")
         if self.token:
             checked_token(self.token)
         elif not is_loopback(self.host):

@@ -1,0 +1,80 @@
+"""The servers of a cluster: what coordinates its groups, and what reads and changes its groups, offsets and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.actions.broker_topics import BrokerTopics
+    from kiel_groups.ops.actions.offset_sources import OffsetSource
+    from kiel_groups.ops.actions.topics import ZooKeeperTopics
+    from kiel_groups.ops.broker_reader import BrokerGroups, BrokerSession
+    from kiel_groups.ops.zookeeper_client import Client
+    from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+
+__all__ = ["BROKERS", "ZOOKEEPER", "ClusterAddress"]
+
+T = TypeVar("T")
+
+#: The names of what coordinates a group.
+BROKERS, ZOOKEEPER = "brokers", "zookeeper"
+
+
+class ClusterAddress(NamedTuple):
+    """
+    What coordinates the groups of a cluster, and the hosts to ask: those of ZooKeeper, or some brokers.
+
+    ``timeout_s`` is how long to wait for the first answer, in seconds.
+    """
+
+    coordination: str
+    hosts: str
+    timeout_s: float
+
+    @property
+    def is_of_brokers(self) -> bool:
+        return self.coordination == BROKERS
+
+    @property
+    def place(self) -> str:
+        """The cluster as texts for users name it."""
+        return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
+
+    def ask(self, in_zookeeper: Callable[[Client], T], at_brokers: Callable[[BrokerSession], Awaitable[T]]) -> T:
+        """Call the function for this coordination with a session, and return its result."""
+        if self.is_of_brokers:
+            from kiel_groups.ops.broker_reader import in_session
+
+            return in_session(self.hosts, self.timeout_s, at_brokers)
+        from kiel_groups.ops.zookeeper_client import zookeeper
+
+        with zookeeper(self.hosts, timeout_s=self.timeout_s) as client:
+            return in_zookeeper(client)
+
+    def groups(self) -> ZooKeeperGroups | BrokerGroups:
+        """Return what reads the groups."""
+        if self.is_of_brokers:
+            from kiel_groups.ops.broker_reader import BrokerGroups
+
+            return BrokerGroups(self.hosts, timeout_s=self.timeout_s)
+        from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+
+        return ZooKeeperGroups(self.hosts, timeout_s=self.timeout_s)
+
+    def offsets(self) -> OffsetSource:
+        """Return what reads and changes the offsets of groups."""
+        from kiel_groups.ops.actions.offset_sources import BrokerOffsets, ZooKeeperOffsets
+
+        kind = BrokerOffsets if self.is_of_brokers else ZooKeeperOffsets
+        return kind(self.hosts, timeout_s=self.timeout_s)
+
+    def topics(self) -> ZooKeeperTopics | BrokerTopics:
+        """Return what reads and changes the topics."""
+        if self.is_of_brokers:
+            from kiel_groups.ops.actions.broker_topics import BrokerTopics
+
+            return BrokerTopics(self.hosts, timeout_s=self.timeout_s)
+        from kiel_groups.ops.actions.topics import ZooKeeperTopics
+
+        return ZooKeeperTopics(self.hosts, timeout_s=self.timeout_s)

@@ -1,0 +1,373 @@
+"""
+The changes that operators make through the service: the actions of the command line, as requests with JSON bodies.
+
+A body that has ``"dry_run": true`` only shows what would change. An answer has the values before and after, and, where
+something is lost, ``restore``: the document from which ``offsets/import`` or 'kiel-groups offsets import' restores it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial, wraps
+from http import HTTPStatus
+from typing import Any, TypeAlias, TypeVar
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.ops.actions.group_config import (
+    ConfigChange,
+    plan_drain,
+    plan_rebalance,
+    plan_settings,
+    plan_undrain,
+)
+from kiel_groups.ops.actions.groups import delete_at_brokers, delete_znodes, plan_deletion, plan_deletion_at_brokers
+from kiel_groups.ops.actions.offsets import OffsetsPlan, plan_copy, plan_delete, plan_import, plan_reset
+from kiel_groups.ops.actions.offsets_file import new_file, parse_offsets_file
+from kiel_groups.ops.views.config_view import change_document
+from kiel_groups.ops.views.documents import deletion_document
+from kiel_groups.ops.views.offset_changes import (
+    Selection,
+    Target,
+    changes_document,
+    duration_ms,
+    parse_selection,
+    parse_time,
+    select,
+)
+from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_reader import check_group
+from kiel_groups.rest.calls import Answer, RestCall, RestError, parse_object
+from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.wording import some
+
+__all__ = ["Actions"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long live members may take to set offsets, in seconds. What they have not set by then stays.
+_ORDER_S = 30.0
+
+#: The kinds of targets of a reset that have no value, and those that have one.
+_PLACES = ("earliest", "latest", "current")
+_VALUES = ("offset", "shift", "time", "ago")
+
+
+#: The fields of bodies, as JSON schemas.
+_TEXT = {"type": ["string", "null"]}
+_FLAG = {"type": "boolean"}
+_TOPICS = {
+    "type": ["array", "null"],
+    "items": {"type": "string"},
+    "minItems": 1,
+    "description": "Topics and partitions, such as ['pv', 'orders:0,1']; null means all.",
+}
+_STORE = {**_TEXT, "description": "The store of the offsets, where a group has several."}
+_TO = {
+    "description": "A place, or an object with the offset, a shift, a time (ISO 8601), or how long ago.",
+    "oneOf": [
+        {"type": "string", "enum": list(_PLACES)},
+        *(
+            {
+                "type": "object",
+                "properties": {kind: {"type": "integer" if kind in ("offset", "shift") else "string"}},
+                "required": [kind],
+                "additionalProperties": False,
+            }
+            for kind in _VALUES
+        ),
+    ],
+}
+_FILE = {"type": "object", "description": "What the export or an earlier action answered."}
+_SETTINGS = {"type": "object", "minProperties": 1, "description": "Values by the names of settings; null removes one."}
+_DRY_RUN = {**_FLAG, "default": False, "description": "Whether to only answer what would change."}
+
+_Change: TypeAlias = Callable[["Actions", RestCall, "_Body"], Awaitable[Answer]]
+
+
+def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Actions, RestCall], Awaitable[Answer]]]:
+    """
+    Declare the body of a change, so that it is checked, and described to clients.
+
+    Args:
+        required: The names of fields that must be given.
+        fields: The JSON schemas of all fields but ``dry_run``, which every change has.
+    """
+
+    def decorate(change: _Change) -> Callable[[Actions, RestCall], Awaitable[Answer]]:
+        @wraps(change)
+        async def checked(self: Actions, call: RestCall) -> Answer:
+            return await change(self, call, _Body(call, fields))
+
+        properties = {**fields, "dry_run": _DRY_RUN}
+        checked.body = {  # type: ignore[attr-defined]
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        }
+        return checked
+
+    return decorate
+
+
+class Actions:
+    """
+    The changes. Each runs on a thread, because its reads and writes block.
+
+    Args:
+        find: Returns the cluster that a call names.
+    """
+
+    def __init__(self, find: Callable[[RestCall], ServedCluster]) -> None:
+        self._find = find
+
+    # ------------------------------------------------------------------ offsets
+
+    async def get_offsets(self, call: RestCall) -> Answer:
+        """Answer with the offsets of a group, as 'kiel-groups offsets export' writes them."""
+        cluster, group = self._find(call), call.arguments[1]
+
+        def read() -> dict[str, Any]:
+            found = cluster.address.offsets().read(group, with_logs=False)
+            offsets = {each: found.offsets[each] for each in select(found, None, stored=True) if each in found.offsets}
+            return _document(new_file(group, offsets).encode())
+
+        return Answer(await _in_thread(read))
+
+    @takes("topics", "to", topics=_TOPICS, to=_TO, store=_STORE)
+    async def reset_offsets(self, call: RestCall, body: _Body) -> Answer:
+        """Move offsets. Live members that ZooKeeper coordinates continue there."""
+        selection, target = body.selection(), _target(body.fields.get("to"))
+        return await self._set_offsets(
+            call,
+            body,
+            lambda source, group: plan_reset(source, group, selection, target, store=body.text("store")),
+        )
+
+    @takes("file", "topics", file=_FILE, topics=_TOPICS, store=_STORE)
+    async def import_offsets(self, call: RestCall, body: _Body) -> Answer:
+        """Set offsets as in ``file``: an answer of the export, or what an earlier action answered as ``restore``."""
+        file = parse_offsets_file(json.dumps(body.fields.get("file")).encode(), "file", call.arguments[1])
+        return await self._set_offsets(
+            call,
+            body,
+            lambda source, group: plan_import(source, group, file, body.selection(), store=body.text("store")),
+        )
+
+    @takes("to", to={"type": "string"}, overwrite=_FLAG, store=_STORE)
+    async def copy_offsets(self, call: RestCall, body: _Body) -> Answer:
+        """Begin the group ``to`` at the offsets of this one. With ``overwrite``, it may have offsets."""
+        to = body.text("to")
+        if to is None:
+            raise ConfigError("to: missing; expected the name of the group that gets the offsets")
+        overwrite = body.flag("overwrite")
+        return await self._set_offsets(
+            call,
+            body,
+            lambda source, group: plan_copy(source, group, to, overwrite=overwrite, store=body.text("store")),
+        )
+
+    @takes("topics", topics=_TOPICS, store=_STORE)
+    async def delete_offsets(self, call: RestCall, body: _Body) -> Answer:
+        """Delete the offsets of ``topics`` that no live member reads; null means all."""
+        selection = body.selection()
+        return await self._set_offsets(
+            call, body, lambda source, group: plan_delete(source, group, selection, store=body.text("store"))
+        )
+
+    async def _set_offsets(self, call: RestCall, body: _Body, plan: Callable[[Any, str], OffsetsPlan]) -> Answer:
+        cluster, group = self._find(call), call.arguments[1]
+
+        def act() -> dict[str, Any]:
+            source = cluster.address.offsets()
+            found = plan(source, group)
+            found.check()
+            document = {
+                "dry_run": body.dry_run,
+                "group": found.group,
+                "store": found.found.store,
+                "by_members": found.is_order,
+                "changes": changes_document(found.changes),
+                "left_out": list(map(str, found.left_out)),
+                "not_set": [],
+                "restore": _document(new_file(found.group, found.lost).encode()) if found.lost else None,
+            }
+            if body.dry_run or not (found.changing or found.znodes):
+                return document
+            if found.is_order:
+                return {**document, "not_set": cluster.address.ask(partial(_order, found), _no_order)}
+            found.apply(source)
+            return document
+
+        return await self._changed(call, cluster, body, act)
+
+    # ------------------------------------------------------------------ the leader's settings
+
+    @takes(member=_TEXT, host=_TEXT, leave_unowned=_FLAG)
+    async def drain(self, call: RestCall, body: _Body) -> Answer:
+        """Give the partitions of ``member``, or of all members of ``host``, to others; the members stay."""
+        member, host, leave = body.text("member"), body.text("host"), body.flag("leave_unowned")
+        _check_one(member, host)
+        return await self._configure(
+            call, body, lambda client, group: plan_drain(client, group, member, host=host, leave_unowned=leave)
+        )
+
+    @takes(member=_TEXT, host=_TEXT)
+    async def undrain(self, call: RestCall, body: _Body) -> Answer:
+        """Let the drained ``member``, or those of ``host``, own partitions again."""
+        member, host = body.text("member"), body.text("host")
+        _check_one(member, host)
+        return await self._configure(call, body, lambda client, group: plan_undrain(client, group, member, host=host))
+
+    @takes(reason=_TEXT)
+    async def rebalance(self, call: RestCall, body: _Body) -> Answer:
+        """Have the leader make a new plan now; ``reason`` is its cause in the history."""
+        reason = body.text("reason") or "rebalance"
+        return await self._configure(call, body, lambda client, group: plan_rebalance(client, group, reason=reason))
+
+    @takes("settings", settings=_SETTINGS)
+    async def configure(self, call: RestCall, body: _Body) -> Answer:
+        """Set what the leader follows: ``settings`` by their names, null removes one so that the leader's own holds."""
+        settings = body.fields.get("settings")
+        if not isinstance(settings, dict) or not settings:
+            raise ConfigError("settings: expected an object with the values of settings by their names")
+        put = {name: str(value) for name, value in settings.items() if value is not None}
+        removed = [name for name, value in settings.items() if value is None]
+        return await self._configure(call, body, lambda client, group: plan_settings(client, group, put, removed))
+
+    async def _configure(self, call: RestCall, body: _Body, plan: Callable[[Client, str], ConfigChange]) -> Answer:
+        cluster, group = self._find(call), call.arguments[1]
+        if cluster.address.is_of_brokers:
+            text = "brokers coordinate the groups of this cluster; a member allocates, and follows no settings"
+            raise RestError(HTTPStatus.CONFLICT, text)
+
+        def change(client: Client) -> dict[str, Any]:
+            check_group(client, group, cluster.address.hosts)
+            found = plan(client, group)
+            if not body.dry_run:
+                found.apply(client)
+            return change_document(group, found.changes, found.owned, dry_run=body.dry_run)
+
+        return await self._changed(call, cluster, body, lambda: cluster.address.ask(change, _no_order))
+
+    # ------------------------------------------------------------------ groups
+
+    @takes()
+    async def delete_group(self, call: RestCall, body: _Body) -> Answer:
+        """Delete a group without members, with its offsets and settings; ``dry_run=true`` in the query shows them."""
+        cluster, group = self._find(call), call.arguments[1]
+
+        def act() -> dict[str, Any]:
+            plan = cluster.address.ask(
+                partial(plan_deletion, group=group), partial(plan_deletion_at_brokers, group=group)
+            )
+            file = new_file(group, plan.offsets, znodes=plan.znodes).encode()
+            restore = _document(file) if plan.offsets or plan.znodes else None
+            if not body.dry_run:
+                cluster.address.ask(partial(delete_znodes, deletion=plan), partial(delete_at_brokers, group=group))
+            document = deletion_document(plan, "")
+            del document["restore_file"]
+            return {"dry_run": body.dry_run, **document, "restore": restore}
+
+        return await self._changed(call, cluster, body, act)
+
+    async def _changed(
+        self, call: RestCall, cluster: ServedCluster, body: _Body, act: Callable[[], dict[str, Any]]
+    ) -> Answer:
+        """Carry out a change, and log it."""
+        began_s = time.monotonic()
+        document = await _in_thread(act)
+        if not body.dry_run:
+            cluster.refresh()
+            what = {name: value for name, value in document.items() if name not in ("restore", "dry_run")}
+            took_s = time.monotonic() - began_s
+            log.info("%s %s by %s took %.1f s: %.2000s", call.method, call.path, call.client, took_s, json.dumps(what))
+        return Answer(document)
+
+
+class _Body:
+    """
+    The body of a change.
+
+    Raises:
+        RestError: The body is no JSON object.
+        ConfigError: It has an unknown field.
+    """
+
+    def __init__(self, call: RestCall, names: Collection[str]) -> None:
+        self.fields: Mapping[str, Any] = parse_object(call.body) if call.body else {}
+        if unknown := sorted(self.fields.keys() - names - {"dry_run"}):
+            raise ConfigError(f"the body has {unknown[0]!r:.100}; expected {some(sorted({*names, 'dry_run'}), 10)}")
+        #: Whether to only show what would change.
+        self.dry_run = self.flag("dry_run") or call.is_set("dry_run")
+
+    def flag(self, name: str) -> bool:
+        """Return a field that is true or false; it is false if it is missing."""
+        value = self.fields.get(name, False)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}: {value!r:.100} given; expected true or false")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """Return a field that is a text, or None if it is missing or null."""
+        value = self.fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name}: {value!r:.100} given; expected a text")
+        return value
+
+    def selection(self) -> Selection | None:
+        """Return the partitions that ``topics`` selects, or None for all. It has to be given, even if it is null."""
+        if "topics" not in self.fields:
+            raise ConfigError("topics: missing; expected a list such as ['pv', 'orders:0,1'], or null for all topics")
+        names = self.fields["topics"]
+        if names is None:
+            return None
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"topics: {names!r:.100} given; expected a list such as ['pv', 'orders:0,1'], or null")
+        return parse_selection(names)
+
+
+def _target(given: object) -> Target:
+    if given in _PLACES:
+        return Target(given)
+    if isinstance(given, dict) and len(given) == 1 and given.keys() <= set(_VALUES):
+        ((kind, value),) = given.items()
+        if kind in ("offset", "shift") and isinstance(value, int) and not isinstance(value, bool):
+            return Target(kind, value)
+        if kind == "time" and isinstance(value, str):
+            return Target("time", parse_time(value))
+        if kind == "ago" and isinstance(value, str):
+            return Target("time", time.time_ns() // 1_000_000 - duration_ms(value))
+    raise ConfigError(
+        f"to: {given!r:.100} given; expected one of {some(_PLACES)}, or an object with one of {some(_VALUES)}"
+    )
+
+
+def _order(plan: OffsetsPlan, client: Client) -> list[str]:
+    """Have live members set the offsets. Return the partitions of which they have not, and the offset stays."""
+    order = plan.order(client)
+    return sorted(map(str, order.wait(client, timeout_s=_ORDER_S)))
+
+
+async def _no_order(_session: object) -> Any:
+    raise AssertionError("the groups of brokers take no orders and no settings")
+
+
+def _check_one(member: str | None, host: str | None) -> None:
+    if (member is None) == (host is None):
+        raise ConfigError("give either 'member' or 'host'")
+
+
+def _document(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, work)

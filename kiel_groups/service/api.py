@@ -1,0 +1,268 @@
+"""The JSON interface of the service, version 1: clusters, groups, their lag and history, and changes as events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.ops.actions.plans import preview_group, preview_group_of_brokers
+from kiel_groups.ops.loaded_groups import unknown_group
+from kiel_groups.ops.views.documents import (
+    finding_document,
+    group_document,
+    history_document,
+    lag_document,
+    outline_document,
+)
+from kiel_groups.ops.views.lag_trend import worst_verdict
+from kiel_groups.ops.views.members import members_document
+from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
+from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
+from kiel_groups.service.actions import Actions
+from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.openapi import asks, describe
+from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.wording import some
+
+__all__ = ["Api", "in_order"]
+
+_CLUSTER = "/v1/clusters/([^/]+)"
+_GROUP = f"{_CLUSTER}/groups/([^/]+)"
+
+
+#: The arguments in the query of a plan, which are options of 'kiel-groups plan'.
+_PLAN_QUERY = {
+    "add-member": "How many members join.",
+    "remove-member": "A member that leaves; may be given several times.",
+    "host": "The host whose members leave.",
+    "topic": "A topic of members that join; may be given several times.",
+    "partitions": "A topic and its new number of partitions, such as pv=12; may be given several times.",
+}
+
+
+class Api:
+    """
+    The operations of the interface.
+
+    Args:
+        clusters: The clusters by name.
+    """
+
+    def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
+        self._clusters = clusters
+        self._actions = Actions(self._cluster)
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes."""
+        actions = self._actions
+        return (
+            Route("/healthz", {"GET": self.get_health}),
+            Route("/readyz", {"GET": self.get_readiness}),
+            Route("/metrics", {"GET": self.get_metrics}),
+            Route("/v1/openapi.json", {"GET": self.get_description}),
+            Route("/v1/clusters", {"GET": self.list_clusters}),
+            Route(f"{_CLUSTER}/groups", {"GET": self.list_groups}),
+            Route(_GROUP, {"GET": self.get_group, "DELETE": actions.delete_group}),
+            Route(f"{_GROUP}/members", {"GET": self.get_members}),
+            Route(f"{_GROUP}/allocation", {"GET": self.get_allocation}),
+            Route(f"{_GROUP}/history", {"GET": self.get_history}),
+            Route(f"{_GROUP}/lag", {"GET": self.get_lag}),
+            Route(f"{_GROUP}/findings", {"GET": self.get_findings}),
+            Route(f"{_GROUP}/plan", {"GET": self.get_plan}),
+            Route(f"{_GROUP}/offsets", {"GET": actions.get_offsets}),
+            Route(f"{_GROUP}/offsets/reset", {"POST": actions.reset_offsets}),
+            Route(f"{_GROUP}/offsets/import", {"POST": actions.import_offsets}),
+            Route(f"{_GROUP}/offsets/copy", {"POST": actions.copy_offsets}),
+            Route(f"{_GROUP}/offsets/delete", {"POST": actions.delete_offsets}),
+            Route(f"{_GROUP}/config", {"PATCH": actions.configure}),
+            Route(f"{_GROUP}/drain", {"POST": actions.drain}),
+            Route(f"{_GROUP}/undrain", {"POST": actions.undrain}),
+            Route(f"{_GROUP}/rebalance", {"POST": actions.rebalance}),
+        )
+
+    async def get_health(self, call: RestCall) -> Answer:
+        """Answer that the service runs: its event loop serves requests."""
+        return Answer({"status": "ok"})
+
+    async def get_readiness(self, call: RestCall) -> Answer:
+        """Answer with 200 if the newest load of the groups of each cluster succeeded, and with 503 otherwise."""
+        states = {name: cluster.state for name, cluster in self._clusters.items()}
+        is_ready = all(state.is_ready for state in states.values())
+        clusters = {
+            name: "ok" if state.is_ready else state.error or "the first load is under way"
+            for name, state in states.items()
+        }
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return Answer({"status": "ok" if is_ready else "not ready", "clusters": clusters}, status)
+
+    async def get_metrics(self, call: RestCall) -> Answer:
+        """Answer with the metrics in Prometheus' text format."""
+        try:
+            from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
+        except ImportError:
+            text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
+            raise RestError(HTTPStatus.NOT_IMPLEMENTED, text) from None
+        page = metrics_page(self._clusters.values(), _now_ms()).decode()
+        return Answer(page, content_type=CONTENT_TYPE)
+
+    async def get_description(self, call: RestCall) -> Answer:
+        """Answer with this description of the interface: OpenAPI 3.1."""
+        return Answer(describe(self.routes(), self._clusters))
+
+    async def list_clusters(self, call: RestCall) -> Answer:
+        """Answer with the clusters, and whether their groups are known."""
+        return Answer({"clusters": [_cluster(each) for each in self._clusters.values()]})
+
+    async def list_groups(self, call: RestCall) -> Answer:
+        """Answer with an outline of all groups of a cluster: those with problems first, then by lag."""
+        cluster = self._cluster(call)
+        return Answer({**_cluster(cluster), "groups": [_outline(status) for status in in_order(cluster)]})
+
+    async def get_group(self, call: RestCall) -> Answer:
+        """Answer with everything that is known of a group, as 'kiel-groups describe --json' prints it."""
+        cluster, status = self._group(call)
+        view = status.view
+        document = group_document(
+            view, status.findings, lag_problem=cluster.state.lag_problem, generations=len(view.history)
+        )
+        return Answer({**document, "trend": worst_verdict(status.trends), "version": cluster.state.version})
+
+    async def get_members(self, call: RestCall) -> Answer:
+        """Answer with the live members of a group, those of other clients, too."""
+        return Answer(members_document(self._group(call)[1].view))
+
+    async def get_allocation(self, call: RestCall) -> Answer:
+        """Answer with the owner of each partition, and the member that the newest plan assigns it to."""
+        view = self._group(call)[1].view
+        partitions = [
+            {
+                "topic": each.topic_partition.topic,
+                "partition": each.topic_partition.partition,
+                "owner": each.owner,
+                "target": each.target,
+            }
+            for each in view.partitions
+        ]
+        return Answer(
+            {"group": view.group, "state": view.state, "generation": view.generation, "partitions": partitions}
+        )
+
+    async def get_history(self, call: RestCall) -> Answer:
+        """Answer with the last plans of a group, the newest first. Brokers keep none."""
+        view = self._group(call)[1].view
+        return Answer(history_document(view.group, view.history))
+
+    async def get_lag(self, call: RestCall) -> Answer:
+        """Answer with the lag of each partition and its trend, and the course of the sum while the service runs."""
+        cluster, status = self._group(call)
+        view = status.view
+        document = lag_document(view.group, view.partitions, cluster.state.lag_problem, status.trends)
+        return Answer({**document, "course": [{"at": at_ms, "lag": lag} for at_ms, lag in status.lags]})
+
+    async def get_findings(self, call: RestCall) -> Answer:
+        """Answer with the problems of a group; those that need an operator come first."""
+        status = self._group(call)[1]
+        findings = [finding_document(finding) for finding in status.findings]
+        return Answer({"group": status.view.group, "findings": findings})
+
+    @asks(_PLAN_QUERY)
+    async def get_plan(self, call: RestCall) -> Answer:
+        """Answer with what the leader of a group would plan after a change, which is not made."""
+        cluster, status = self._group(call)
+        change = _group_change(call)
+        preview = await asyncio.get_running_loop().run_in_executor(
+            None, partial(_preview, cluster, status.view.group, change)
+        )
+        return Answer(preview)
+
+    def _cluster(self, call: RestCall) -> ServedCluster:
+        name = call.arguments[0]
+        if name not in self._clusters:
+            text = f"the service shows no cluster {name!r:.100}; it shows {some(self._clusters)}"
+            raise RestError(HTTPStatus.NOT_FOUND, text)
+        return self._clusters[name]
+
+    def _group(self, call: RestCall) -> tuple[ServedCluster, GroupStatus]:
+        cluster, name = self._cluster(call), call.arguments[1]
+        state = cluster.state
+        if name in state.groups:
+            return cluster, state.groups[name]
+        if not state.loaded_ms:
+            why = state.error or "the first load is under way"
+            raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"the groups of {cluster.name} are not known yet: {why}")
+        raise unknown_group(name, cluster.address.place, list(state.groups))
+
+
+def in_order(cluster: ServedCluster) -> list[GroupStatus]:
+    """Return the groups of a cluster: those with problems first, then by lag."""
+    return sorted(
+        cluster.state.groups.values(),
+        key=lambda status: (not status.needs_operator, -status.view.lag, status.view.group),
+    )
+
+
+def _cluster(cluster: ServedCluster) -> dict[str, Any]:
+    state = cluster.state
+    return {
+        "cluster": cluster.name,
+        "coordination": cluster.address.coordination,
+        "hosts": cluster.address.hosts,
+        "version": state.version,
+        "loaded_at": state.loaded_ms or None,
+        "error": state.error or None,
+        "problems": list(state.problems),
+        "brokers": state.brokers,
+        "lag_problem": state.lag_problem or None,
+    }
+
+
+def _outline(status: GroupStatus) -> dict[str, Any]:
+    return {
+        **outline_document(status.view, with_lag=True),
+        "state": status.view.state,
+        "trend": worst_verdict(status.trends),
+        "partitions": len(status.view.partitions),
+        "unowned": len(status.unowned_since_ms),
+        "findings": [finding_document(finding) for finding in status.findings],
+    }
+
+
+def _group_change(call: RestCall) -> GroupChange:
+    """Return the change that a query describes, by the names of the options of 'kiel-groups plan'."""
+    if unknown := sorted(call.query.keys() - _PLAN_QUERY.keys()):
+        raise ConfigError(f"{unknown[0]!r:.100} in the query; expected {some(sorted(_PLAN_QUERY))}")
+    grown = {}
+    for each in call.query.get("partitions", ()):
+        topic, _, count = each.rpartition("=")
+        grown[topic] = _number("partitions", count)
+    return GroupChange(
+        added=sum(_number("add-member", each) for each in call.query.get("add-member", ())),
+        removed=tuple(call.query.get("remove-member", ())),
+        host=next(iter(call.query.get("host", ())), ""),
+        topics=tuple(call.query.get("topic", ())),
+        partitions=grown,
+    )
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 6):
+        raise ConfigError(f"{name}: {text!r:.100} given; expected a number of at most six digits")
+    return int(text)
+
+
+def _preview(cluster: ServedCluster, group: str, change: GroupChange) -> dict[str, Any]:
+    timeout_s = cluster.address.timeout_s
+    preview = cluster.address.ask(
+        lambda client: preview_group(client, group, change, timeout_s=timeout_s),
+        lambda session: preview_group_of_brokers(session, group, change),
+    )
+    return preview_document(preview, only_moves=False)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,194 @@
+"""
+The requests of Burrow, version 3 of its interface, so that its users' dashboards and alarms go on working.
+
+Burrow also changes its configuration and its notifiers by requests; those are not served. It lists all topics of a
+cluster, this service those that a group consumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.views.group_view import PartitionView
+from kiel_groups.ops.views.lag_trend import Sample, Verdict
+from kiel_groups.rest.calls import Answer, RestCall, Route
+from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.served_cluster import ServedCluster
+
+__all__ = ["Burrow"]
+
+_CLUSTER = "/v3/kafka/([^/]+)"
+_CONSUMER = f"{_CLUSTER}/consumer/([^/]+)"
+
+#: Burrow's words for trends; it has none for "falling" and "unknown".
+_STATUSES: Mapping[Verdict, str] = {"stuck": "STOP", "rewound": "REWIND", "growing": "WARN", "steady": "WARN"}
+
+
+class Burrow:
+    """
+    The operations.
+
+    Args:
+        clusters: The clusters by name.
+    """
+
+    def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
+        self._clusters = clusters
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes."""
+        return (
+            Route("/burrow/admin", {"GET": self.get_health}),
+            Route("/v3/kafka", {"GET": self.list_clusters}),
+            Route(_CLUSTER, {"GET": self.get_cluster}),
+            Route(f"{_CLUSTER}/topic", {"GET": self.list_topics}),
+            Route(f"{_CLUSTER}/topic/([^/]+)", {"GET": self.get_topic}),
+            Route(f"{_CLUSTER}/consumer", {"GET": self.list_consumers}),
+            Route(_CONSUMER, {"GET": self.get_consumer}),
+            Route(f"{_CONSUMER}/status", {"GET": self.get_status}),
+            Route(f"{_CONSUMER}/lag", {"GET": self.get_lag}),
+        )
+
+    async def get_health(self, call: RestCall) -> Answer:
+        """Answer that the service runs."""
+        return Answer("GOOD", content_type="text/plain")
+
+    async def list_clusters(self, call: RestCall) -> Answer:
+        """Answer with the names of the clusters."""
+        return _answer(call, "cluster list returned", clusters=sorted(self._clusters))
+
+    async def get_cluster(self, call: RestCall) -> Answer:
+        """Answer with the servers of a cluster."""
+        cluster = self._cluster(call)
+        if cluster is None:
+            return _not_found(call, "cluster module not found")
+        module = {"class-name": "kiel-groups", "servers": cluster.address.hosts.split(",")}
+        return _answer(call, "cluster module detail returned", module=module)
+
+    async def list_topics(self, call: RestCall) -> Answer:
+        """Answer with the topics that groups consume."""
+        cluster = self._cluster(call)
+        if cluster is None:
+            return _not_found(call, "cluster not found")
+        return _answer(call, "topic list returned", topics=sorted({each.topic for each in _log_ends(cluster)}))
+
+    async def get_topic(self, call: RestCall) -> Answer:
+        """Answer with the ends of the logs of a topic, by partition."""
+        cluster, topic = self._cluster(call), call.arguments[1]
+        ends = (
+            {} if cluster is None else {p.partition: end for p, end in _log_ends(cluster).items() if p.topic == topic}
+        )
+        if not ends:
+            return _not_found(call, "cluster or topic not found")
+        return _answer(call, "topic offsets returned", offsets=[ends.get(at, 0) for at in range(max(ends) + 1)])
+
+    async def list_consumers(self, call: RestCall) -> Answer:
+        """Answer with the names of the groups."""
+        cluster = self._cluster(call)
+        if cluster is None:
+            return _not_found(call, "cluster not found")
+        return _answer(call, "consumer list returned", consumers=sorted(cluster.state.groups))
+
+    async def get_consumer(self, call: RestCall) -> Answer:
+        """Answer with the last offsets of a group by topic."""
+        status = self._group(call)
+        if status is None:
+            return _not_found(call, "cluster or consumer not found")
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for each in status.view.partitions:
+            window = status.windows.get(each.topic_partition)
+            topics.setdefault(each.topic_partition.topic, []).append(
+                {
+                    "offsets": [] if window is None else [_offset(window[0]), _offset(window[1])],
+                    "owner": each.owner or "",
+                    "client_id": "",
+                    "current-lag": each.lag or 0,
+                }
+            )
+        return _answer(call, "consumer detail returned", topics=topics)
+
+    async def get_status(self, call: RestCall) -> Answer:
+        """Answer with the state of a group, and its partitions that are in trouble."""
+        return self._evaluate(call, every=False)
+
+    async def get_lag(self, call: RestCall) -> Answer:
+        """Answer with the state of a group, and all of its partitions."""
+        return self._evaluate(call, every=True)
+
+    def _evaluate(self, call: RestCall, *, every: bool) -> Answer:
+        status = self._group(call)
+        if status is None:
+            return _not_found(call, "cluster or consumer not found")
+        partitions = [_partition(status, each) for each in status.view.partitions]
+        words = {each["status"] for each in partitions}
+        worst = "ERR" if words & {"STOP", "REWIND"} else "WARN" if "WARN" in words else "OK"
+        known = [each["complete"] for each in partitions]
+        return _answer(
+            call,
+            "consumer group status returned",
+            status={
+                "cluster": call.arguments[0],
+                "group": status.view.group,
+                "status": worst,
+                "complete": sum(known) / len(known) if known else 0.0,
+                "partitions": [each for each in partitions if every or each["status"] != "OK"],
+                "partition_count": len(partitions),
+                "maxlag": max(partitions, key=lambda each: int(each["current_lag"]), default=None),
+                "totallag": status.view.lag,
+            },
+        )
+
+    def _cluster(self, call: RestCall) -> ServedCluster | None:
+        return self._clusters.get(call.arguments[0])
+
+    def _group(self, call: RestCall) -> GroupStatus | None:
+        cluster = self._cluster(call)
+        return None if cluster is None else cluster.state.groups.get(call.arguments[1])
+
+
+def _log_ends(cluster: ServedCluster) -> dict[TopicPartition, int]:
+    """Return the known ends of logs of partitions that groups consume."""
+    return {
+        each.topic_partition: each.log_end
+        for status in cluster.state.groups.values()
+        for each in status.view.partitions
+        if each.log_end is not None
+    }
+
+
+def _partition(status: GroupStatus, partition: PartitionView) -> dict[str, Any]:
+    trend = status.trends.get(partition.topic_partition)
+    window = status.windows.get(partition.topic_partition)
+    return {
+        "topic": partition.topic_partition.topic,
+        "partition": partition.topic_partition.partition,
+        "owner": partition.owner or "",
+        "client_id": "",
+        "status": "OK" if trend is None else _STATUSES.get(trend.verdict, "OK"),
+        "start": None if window is None else _offset(window[0]),
+        "end": None if window is None else _offset(window[1]),
+        "current_lag": partition.lag or 0,
+        "complete": 0.0 if trend is None or trend.verdict == "unknown" else 1.0,
+    }
+
+
+def _offset(sample: Sample) -> dict[str, Any]:
+    return {
+        "offset": sample.committed,
+        "timestamp": sample.at_ms,
+        "observedTimestamp": sample.at_ms,
+        "lag": sample.lag,
+    }
+
+
+def _answer(call: RestCall, message: str, **fields: object) -> Answer:
+    request = {"url": call.path, "host": call.host}
+    return Answer({"error": False, "message": message, **fields, "request": request})
+
+
+def _not_found(call: RestCall, message: str) -> Answer:
+    document = {"error": True, "message": message, "request": {"url": call.path, "host": call.host}}
+    return Answer(document, HTTPStatus.NOT_FOUND)

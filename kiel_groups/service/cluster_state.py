@@ -1,0 +1,218 @@
+"""
+What the service knows of a cluster: its groups at one moment, and what only successive moments show.
+
+Those are the trends and the course of the lag, partitions without progress or without an owner, and rebalances.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.lag_trend import LagTrends, Sample, Trend
+
+__all__ = ["ClusterHistory", "ClusterState", "GroupStatus", "Loaded", "cause_kind"]
+
+#: How many points of the course of a group's lag are kept: an hour, if the groups are loaded every 5 seconds.
+_MOST_POINTS = 720
+
+#: How the causes of plans begin.
+_CAUSES = (
+    "first plan",
+    "operator",
+    "leader change",
+    "join",
+    "return",
+    "leave",
+    "end of grace",
+    "subscription",
+    "config",
+    "weights",
+    "new topic",
+    "deleted topic",
+    "new partitions",
+)
+
+
+def cause_kind(cause: str) -> str:
+    """Return the kind of a plan's first cause, such as "join" of "join of m-1, leave of m-2", or "other"."""
+    return next((kind for kind in _CAUSES if cause.startswith(kind)), "other")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """
+    One group at one moment.
+
+    ``findings`` are its problems, those that need an operator first. ``windows`` has the first and the last of the
+    samples from which ``trends`` are. ``lags`` is the course of its lag: epoch
+    milliseconds and records, the oldest first. ``unowned_since_ms`` has the partitions without an owner that should
+    have one, and when that was first seen. ``rebalances`` has how many plans the service has seen, by ``cause_kind``.
+    """
+
+    view: GroupView
+    findings: tuple[Finding, ...]
+    trends: Mapping[TopicPartition, Trend] = field(default_factory=dict)
+    windows: Mapping[TopicPartition, tuple[Sample, Sample]] = field(default_factory=dict)
+    lags: tuple[tuple[int, int], ...] = ()
+    unowned_since_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    rebalances: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def needs_operator(self) -> bool:
+        """Whether the group has a problem that does not pass by itself."""
+        return any(not finding.passing for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """
+    What one load of all groups returned.
+
+    ``brokers`` is the number of live brokers. ``lag_problem`` is why some offsets are unknown, or "". ``problems`` are
+    the reasons why groups may be missing. ``took_s`` is how long the load took, in seconds.
+    """
+
+    views: tuple[GroupView, ...]
+    brokers: int
+    lag_problem: str
+    problems: tuple[str, ...]
+    at_ms: int
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """
+    A cluster at one moment.
+
+    ``version`` grows with each state. ``loaded_ms`` is the time of the newest load of all groups in epoch milliseconds,
+    0 before the first one; ``took_s`` is how long it took. ``error`` is why no newer load succeeded, or "". The other
+    fields are as in ``Loaded``.
+    """
+
+    version: int = 0
+    groups: Mapping[str, GroupStatus] = field(default_factory=dict)
+    brokers: int = 0
+    lag_problem: str = ""
+    problems: tuple[str, ...] = ()
+    loaded_ms: int = 0
+    took_s: float = 0.0
+    error: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the groups are known, and were loaded when last tried."""
+        return bool(self.loaded_ms) and not self.error
+
+
+class ClusterHistory:
+    """Turns successive loads of the groups of one cluster into states."""
+
+    def __init__(self) -> None:
+        self._state = ClusterState()
+        self._trends = LagTrends()
+        self._groups: dict[str, _GroupHistory] = {}
+
+    @property
+    def took_s(self) -> float:
+        """How long the newest load took, in seconds."""
+        return self._state.took_s
+
+    def take(self, loaded: Loaded) -> ClusterState:
+        """Add a load of all groups. Groups that it lacks are forgotten."""
+        self._groups = {view.group: self._groups.get(view.group) or _GroupHistory() for view in loaded.views}
+        self._trends.take(loaded.views, loaded.at_ms)
+        for view in loaded.views:
+            self._groups[view.group].sample(view, loaded.at_ms)
+        return self._next(
+            groups={view.group: self._status(view, loaded.at_ms) for view in loaded.views},
+            brokers=loaded.brokers,
+            lag_problem=loaded.lag_problem,
+            problems=loaded.problems,
+            loaded_ms=loaded.at_ms,
+            took_s=loaded.took_s,
+            error="",
+        )
+
+    def refresh(self, views: Iterable[GroupView], now_ms: int) -> ClusterState:
+        """Add views of some groups without what brokers tell, which is that of the last load."""
+        groups = dict(self._state.groups)
+        for view in views:
+            before = groups.get(view.group)
+            self._groups.setdefault(view.group, _GroupHistory())
+            known = view if before is None else view.with_broker_answers_of(before.view)
+            groups[view.group] = self._status(known, now_ms)
+        return self._next(groups=groups)
+
+    def fail(self, error: str) -> ClusterState:
+        """Record that a load failed. The groups stay as they were last known."""
+        return self._next(error=error)
+
+    def _next(self, **changes: object) -> ClusterState:
+        self._state = replace(self._state, version=self._state.version + 1, **changes)  # type: ignore[arg-type]
+        return self._state
+
+    def _status(self, view: GroupView, now_ms: int) -> GroupStatus:
+        trends = self._trends.trends(view.group)
+        return self._groups[view.group].status(view, trends, self._trends.windows(view.group), now_ms)
+
+
+class _GroupHistory:
+    """What successive views of one group have shown."""
+
+    def __init__(self) -> None:
+        self._progress = ProgressTracker()
+        self._lags: deque[tuple[int, int]] = deque(maxlen=_MOST_POINTS)
+        self._unowned_since_ms: dict[TopicPartition, int] = {}
+        self._rebalances: Counter[str] = Counter()
+        self._generation: int | None = None
+
+    def sample(self, view: GroupView, now_ms: int) -> None:
+        """Add a point to the course of the lag, if the lag is known."""
+        if view.known_lag is not None:
+            self._lags.append((now_ms, view.known_lag))
+
+    def status(
+        self,
+        view: GroupView,
+        trends: Mapping[TopicPartition, Trend],
+        windows: Mapping[TopicPartition, tuple[Sample, Sample]],
+        now_ms: int,
+    ) -> GroupStatus:
+        self._count_rebalances(view)
+        self._unowned_since_ms = {
+            partition: self._unowned_since_ms.get(partition, now_ms) for partition in _unowned(view)
+        }
+        findings = (*check_group(view, now_ms), *self._progress.take(view, now_ms))
+        return GroupStatus(
+            view,
+            tuple(sorted(findings, key=lambda finding: finding.passing)),
+            trends,
+            windows,
+            tuple(self._lags),
+            self._unowned_since_ms,
+            dict(self._rebalances),
+        )
+
+    def _count_rebalances(self, view: GroupView) -> None:
+        newest = max((entry.generation for entry in view.history), default=0)
+        # What happened before the service began to look is not counted.
+        for entry in view.history if self._generation is not None else ():
+            if entry.generation > (self._generation or 0):
+                self._rebalances[cause_kind(entry.cause)] += 1
+        self._generation = newest
+
+
+def _unowned(view: GroupView) -> list[TopicPartition]:
+    """Return the partitions without an owner, although the group has members that subscribe to their topics."""
+    unassigned = {each.topic_partition for each in view.unassigned}
+    return [
+        each.topic_partition
+        for each in view.partitions
+        if each.owner is None and (each.target is not None or each.topic_partition in unassigned)
+    ]

@@ -1,0 +1,175 @@
+"""The console: pages for operators, made by the server from the newest state of each cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, quote_plus
+
+from tornado.template import Loader
+from tornado.web import StaticFileHandler
+
+from kiel_groups.ops.views.group_view import GroupView, PartitionView
+from kiel_groups.ops.views.lag_trend import worst_verdict
+from kiel_groups.rest.calls import RestError
+from kiel_groups.rest.server import AccessRules, GuardedHandler
+from kiel_groups.service.api import in_order
+from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.wording import counted
+
+__all__ = ["STATIC", "GroupHandler", "GroupsHandler", "StaticHandler"]
+
+_FOLDER = Path(__file__).parent
+
+#: The folder of scripts and styles.
+STATIC = str(_FOLDER / "static")
+
+#: Nothing is loaded from elsewhere, and no script or style is in a page.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+
+#: More partitions than these are shown without a text for each.
+_MOST_DETAILED = 2_000
+
+#: The colours of owners in the style sheet, and the heights of bars.
+_COLOURS, _BARS = 8, 3
+
+_loader = Loader(str(_FOLDER / "templates"))
+
+
+class _PageHandler(GuardedHandler):
+    def initialize(self, access: AccessRules, clusters: Mapping[str, ServedCluster]) -> None:  # type: ignore[override]
+        """Receive the rules of access, and the clusters by name."""
+        super().initialize(access)
+        self._clusters = clusters
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        self.set_header("Content-Security-Policy", _POLICY)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "no-referrer")
+
+    def prepare(self) -> None:
+        """Refuse a request as other handlers do; a browser asks its user for the token, as the password."""
+        try:
+            super().prepare()
+        except RestError as error:
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                error.headers["WWW-Authenticate"] = 'Basic realm="kiel-groups"'
+            raise
+
+    def show(self, template: str, **values: Any) -> None:
+        """Answer with a page."""
+        page = _loader.load(template).generate(
+            counted=counted,
+            number=_number,
+            worst_verdict=worst_verdict,
+            here=self.request.path,
+            **values,
+        )
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.write(page)
+
+
+class GroupsHandler(_PageHandler):
+    """Serves the page of all groups, those with trouble first."""
+
+    def get(self) -> None:
+        """Answer with the page."""
+        self.show(
+            "groups.html",
+            clusters=list(self._clusters.values()),
+            ordered=in_order,
+            group_path=_group_path,
+            events="/v1/events",
+        )
+
+
+class _Cell(NamedTuple):
+    """A partition in the grid: the number of its owner, its colour and the height of its bar in the style sheet."""
+
+    owner: str
+    colour: str
+    bar: str
+    title: str
+
+
+class GroupHandler(_PageHandler):
+    """Serves the page of one group."""
+
+    def get(self, cluster_name: str, group: str) -> None:
+        """Answer with the page."""
+        cluster = self._clusters.get(cluster_name)
+        status = None if cluster is None else cluster.state.groups.get(group)
+        if cluster is None or status is None:
+            raise RestError(HTTPStatus.NOT_FOUND, f"there is no group {group!r:.100} in cluster {cluster_name!r:.100}")
+        view = status.view
+        members = list(enumerate(view.members, 1))
+        self.show(
+            "group.html",
+            cluster=cluster,
+            status=status,
+            view=view,
+            members=members,
+            drained=() if view.dynamic_config is None else view.dynamic_config.drained,
+            of_brokers=cluster.address.is_of_brokers,
+            topics=list(_topics(view)),
+            detailed=len(view.partitions) <= _MOST_DETAILED,
+            lags=json.dumps(status.lags),
+            utc=_utc,
+            api_path=f"/v1{_group_path(cluster.name, group)}",
+            events=f"/v1/events?cluster={quote_plus(cluster.name)}&group={quote_plus(group)}",
+        )
+
+
+class StaticHandler(StaticFileHandler):
+    """Serves scripts and styles, which need no token."""
+
+    def initialize(self, access: AccessRules, path: str) -> None:  # type: ignore[override]
+        """Receive the rules of access, which do not apply, and the folder."""
+        super().initialize(path)
+
+    def set_extra_headers(self, path: str) -> None:
+        """Let browsers ask whether a file has changed, except for those with a version in their name."""
+        self.set_header("Server", "kiel-groups")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in path else "no-cache")
+
+
+def _topics(view: GroupView) -> Iterator[tuple[str, list[_Cell]]]:
+    """Yield the topics of a group in order, each with the cells of its partitions."""
+    numbers = {member.member_id: at for at, member in enumerate(view.members, 1)}
+    most = max((each.lag or 0 for each in view.partitions), default=0)
+    topics: dict[str, list[_Cell]] = {}
+    for each in view.partitions:
+        topics.setdefault(each.topic_partition.topic, []).append(_cell(each, numbers, most))
+    yield from sorted(topics.items())
+
+
+def _cell(partition: PartitionView, numbers: Mapping[str, int], most: int) -> _Cell:
+    at = numbers.get(partition.owner or "")
+    owner = "–" if partition.owner is None else "?" if at is None else str(at)
+    colour = "none" if at is None else f"o{at % _COLOURS}"
+    lag = partition.lag or 0
+    # The bar is that of the logarithm: a partition with a tenth of the largest lag is in trouble, too.
+    bar = f"b{max(1, round(_BARS * lag.bit_length() / most.bit_length()))}" if lag else ""
+    title = f"{partition.topic_partition}, owner {partition.owner or 'none'}, lag {_number(partition.lag)}"
+    return _Cell(owner, colour, bar, title)
+
+
+def _group_path(cluster: str, group: str) -> str:
+    return f"/clusters/{quote(cluster, safe='')}/groups/{quote(group, safe='')}"
+
+
+def _number(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,136 @@
+"""Server-sent events: a stream of lines that tells a client which groups have changed, so that it asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from http import HTTPStatus
+from typing import NamedTuple, TypeAlias
+
+from tornado.iostream import StreamClosedError
+
+from kiel_groups.rest.calls import RestError
+from kiel_groups.rest.server import AccessRules, GuardedHandler
+from kiel_groups.service.served_cluster import ServedCluster
+
+__all__ = ["EventHandler", "Events"]
+
+#: The streams that may be open, each of which costs a connection.
+_MOST_STREAMS = 200
+
+#: The events that a client may be behind. One that is further behind loses its stream, and begins another one.
+_MOST_EVENTS = 100
+
+#: A line that no client shows is sent after so many seconds without an event, because proxies end idle connections.
+_IDLE_S = 15.0
+
+#: How long a client may take to receive an event, in seconds.
+_SEND_S = 30.0
+
+
+class _Event(NamedTuple):
+    """A change of a cluster, and the groups that have changed, None for all; the text of the end of a stream is ""."""
+
+    cluster: str
+    groups: frozenset[str] | None
+    text: str
+
+
+_Stream: TypeAlias = asyncio.Queue[_Event]
+
+
+class Events:
+    """Passes the changes of all clusters to the open streams. All methods are called on the event loop."""
+
+    def __init__(self) -> None:
+        self._streams: set[_Stream] = set()
+
+    def publish(self, cluster: ServedCluster, groups: Collection[str] | None) -> None:
+        """Tell all streams that groups of a cluster have changed; None stands for all."""
+        data = {
+            "cluster": cluster.name,
+            "version": cluster.state.version,
+            "groups": None if groups is None else sorted(groups),
+        }
+        text = f"id: {cluster.name} {cluster.state.version}\nevent: change\ndata: {json.dumps(data)}\n\n"
+        event = _Event(cluster.name, None if groups is None else frozenset(groups), text)
+        for stream in list(self._streams):
+            if stream.full():
+                self.close(stream)
+            else:
+                stream.put_nowait(event)
+
+    def open(self) -> _Stream:
+        """
+        Open a stream. The caller closes it.
+
+        Raises:
+            RestError: Too many streams are open.
+        """
+        if len(self._streams) >= _MOST_STREAMS:
+            raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_STREAMS} streams of events are open")
+        stream: _Stream = asyncio.Queue(_MOST_EVENTS)
+        self._streams.add(stream)
+        return stream
+
+    def close(self, stream: _Stream) -> None:
+        """Close a stream: its reader gets an event without text next. Closing again does nothing."""
+        if stream in self._streams:
+            self._streams.discard(stream)
+            while not stream.empty():
+                stream.get_nowait()
+            stream.put_nowait(_Event("", None, ""))
+
+    def close_all(self) -> None:
+        """Close all streams, when the service stops."""
+        for stream in list(self._streams):
+            self.close(stream)
+
+
+class EventHandler(GuardedHandler):
+    """Serves one stream of events."""
+
+    def initialize(self, access: AccessRules, events: Events) -> None:  # type: ignore[override]
+        """Receive the rules of access, and what passes the changes on."""
+        super().initialize(access)
+        self._events = events
+
+    async def get(self) -> None:
+        """
+        Send each change until the client goes away, is too far behind, or the service stops.
+
+        With ``cluster`` and ``group`` in the query, only the changes of that cluster and that group are sent.
+        """
+        cluster, group = self.get_query_argument("cluster", None), self.get_query_argument("group", None)
+        stream = self._events.open()
+        try:
+            self.set_header("Content-Type", "text/event-stream")
+            self.set_header("X-Accel-Buffering", "no")
+            # The client knows by this comment that no later change is missed.
+            text = ": open\nretry: 1000\n\n"
+            while text:
+                self.write(text)
+                async with asyncio.timeout(_SEND_S):
+                    await self.flush()
+                text = await _next_text(stream, cluster, group)
+        except (StreamClosedError, TimeoutError):
+            with suppress(StreamClosedError):
+                self.request.connection.close()  # type: ignore[union-attr]
+        finally:
+            self._events.close(stream)
+
+
+async def _next_text(stream: _Stream, cluster: str | None, group: str | None) -> str:
+    """Return the text of the next event of a cluster and a group, if they are given; a comment if there is none."""
+    try:
+        async with asyncio.timeout(_IDLE_S):
+            while True:
+                event = await stream.get()
+                of_cluster = cluster is None or event.cluster == cluster
+                of_group = group is None or event.groups is None or group in event.groups
+                if not event.text or (of_cluster and of_group):
+                    return event.text
+    except TimeoutError:
+        return ": idle\n\n"

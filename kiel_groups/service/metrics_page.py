@@ -1,0 +1,162 @@
+"""The metrics of the service in Prometheus' text format: what is known of the groups, and the service's own work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from kiel_groups.service.cluster_state import ClusterState, GroupStatus
+from kiel_groups.service.served_cluster import ServedCluster
+
+__all__ = ["CONTENT_TYPE", "families", "metrics_page"]
+
+#: The type of the page, which every release of Prometheus reads.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics_page(clusters: Iterable[ServedCluster], now_ms: int) -> bytes:
+    """Return the page. ``now_ms`` is in epoch milliseconds."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector([(cluster.name, cluster.state) for cluster in clusters], now_ms))
+    return generate_latest(registry)
+
+
+def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Iterator[Metric]:
+    """Yield all metrics of clusters, by their names; arguments as for ``metrics_page``."""
+    for gauge in _OF_CLUSTERS:
+        family = GaugeMetricFamily(gauge.name, gauge.meaning, labels=("cluster",))
+        for name, state in states:
+            if state.loaded_ms or gauge is _OF_CLUSTERS[0]:
+                family.add_metric((name,), gauge.value(state, now_ms))
+        yield family
+    groups = [(name, status) for name, state in states for status in state.groups.values()]
+    for each in _OF_GROUPS:
+        family = GaugeMetricFamily(each.name, each.meaning, labels=("cluster", "group"))
+        for name, status in groups:
+            if (value := each.value(status, now_ms)) is not None:
+                family.add_metric((name, status.view.group), value)
+        yield family
+    for split in _OF_PARTS:
+        parts = split.kind(split.name, split.meaning, labels=("cluster", "group", split.label))
+        for name, status in groups:
+            for part, count in sorted(split.counts(status).items()):
+                parts.add_metric((name, status.view.group, part), count)
+        yield parts
+
+
+class _Collector:
+    """What the registry of ``prometheus_client`` asks for metrics."""
+
+    def __init__(self, states: Collection[tuple[str, ClusterState]], now_ms: int) -> None:
+        self._states = states
+        self._now_ms = now_ms
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._states, self._now_ms)
+
+
+class _OfCluster(NamedTuple):
+    """A gauge of a cluster; ``value`` gets its state, and the time in epoch milliseconds."""
+
+    name: str
+    meaning: str
+    value: Callable[[ClusterState, int], float]
+
+
+#: The first one is known before the first load.
+_OF_CLUSTERS = (
+    _OfCluster("kiel_cluster_up", "1 if the newest load of the groups succeeded.", lambda state, _: state.is_ready),
+    _OfCluster(
+        "kiel_cluster_age_seconds",
+        "The age of what is known of the groups.",
+        lambda state, now_ms: max(0, now_ms - state.loaded_ms) / 1000,
+    ),
+    _OfCluster("kiel_cluster_load_seconds", "How long the newest load took.", lambda state, _: state.took_s),
+    _OfCluster("kiel_cluster_brokers", "Live brokers.", lambda state, _: state.brokers),
+    _OfCluster("kiel_cluster_groups", "Groups, those without members, too.", lambda state, _: len(state.groups)),
+)
+
+
+class _OfGroup(NamedTuple):
+    """A gauge of a group; ``value`` gets its status and the time, and returns None if the value is not known."""
+
+    name: str
+    meaning: str
+    value: Callable[[GroupStatus, int], float | None]
+
+
+_OF_GROUPS = (
+    _OfGroup(
+        "kiel_group_members",
+        "Live members, those of other clients, too.",
+        lambda status, _: status.view.size + len(status.view.foreign_members),
+    ),
+    _OfGroup(
+        "kiel_group_partitions",
+        "Partitions in which the group has an offset, an owner or a plan.",
+        lambda status, _: len(status.view.partitions),
+    ),
+    _OfGroup("kiel_group_owned_partitions", "Partitions with an owner.", lambda status, _: status.view.owned),
+    _OfGroup(
+        "kiel_group_unowned_partitions",
+        "Partitions of subscribed topics without an owner.",
+        lambda status, _: len(status.unowned_since_ms),
+    ),
+    _OfGroup(
+        "kiel_group_unowned_seconds",
+        "For how long a partition has been without an owner: the longest time.",
+        lambda status, now_ms: max(0, now_ms - min(status.unowned_since_ms.values(), default=now_ms)) / 1000,
+    ),
+    _OfGroup(
+        "kiel_group_lag_records",
+        "Records from the committed offsets to the ends of the logs.",
+        lambda status, _: status.view.known_lag,
+    ),
+    _OfGroup(
+        "kiel_group_partitions_of_unknown_lag",
+        "Partitions without a known offset or log end.",
+        lambda status, _: sum(each.lag is None for each in status.view.partitions),
+    ),
+    _OfGroup("kiel_group_generation", "The number of the newest plan.", lambda status, _: status.view.generation),
+)
+
+
+class _OfParts(NamedTuple):
+    """A metric with one more label; ``counts`` returns its values by that label."""
+
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    name: str
+    label: str
+    meaning: str
+    counts: Callable[[GroupStatus], dict[str, int]]
+
+
+def _lags(status: GroupStatus) -> dict[str, int]:
+    lags: Counter[str] = Counter()
+    for each in status.view.partitions:
+        if each.lag is not None:
+            lags[each.topic_partition.topic] += each.lag
+    return lags
+
+
+_OF_PARTS = (
+    _OfParts(GaugeMetricFamily, "kiel_group_topic_lag_records", "topic", "The lag in one topic.", _lags),
+    _OfParts(
+        GaugeMetricFamily,
+        "kiel_group_findings",
+        "kind",
+        "Problems that need an operator, those of 'kiel-groups describe'.",
+        lambda status: Counter(finding.kind for finding in status.findings if not finding.passing),
+    ),
+    _OfParts(
+        CounterMetricFamily,
+        "kiel_group_rebalances",
+        "cause",
+        "Plans since the service started, by their first cause.",
+        lambda status: dict(status.rebalances),
+    ),
+)

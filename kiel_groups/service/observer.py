@@ -1,0 +1,151 @@
+"""Observe the groups of one cluster on a thread: load all of them at intervals, and one at once when it changes."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeAlias
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
+from kiel_groups.ops.broker_reader import BrokerGroups
+from kiel_groups.ops.loaded_groups import LoadedGroups
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Loaded
+
+__all__ = ["Observer", "Publish"]
+
+log = logging.getLogger(__name__)
+
+#: Gets each new state, and the groups that have changed in it; None stands for all groups.
+Publish: TypeAlias = Callable[[ClusterState, Collection[str] | None], None]
+
+#: How soon a group is read again while it rebalances, in seconds, and for how long at most.
+_SETTLING_S, _MOST_SETTLING_S = 0.25, 30.0
+
+#: How long further changes of a rebalance are collected after the first one, in seconds.
+_COLLECTED_S = 0.02
+
+#: At most one part in five of the time is spent on loads: the pause after one is at least this many times as long.
+_PAUSES = 4
+
+#: The states of groups that will change soon.
+_UNSETTLED = frozenset({"moving", "publishing", "joining"})
+
+_Read: TypeAlias = Callable[[Collection[str]], Collection[GroupView]]
+
+
+class Observer:
+    """
+    Observes the groups of one cluster, on a thread of its own, until it is stopped.
+
+    Args:
+        name: The cluster, as log lines name it.
+        address: Its servers.
+        interval_s: The time between two loads of all groups, in seconds. Loads that take long are made less often.
+        publish: Called on the thread with each state.
+    """
+
+    def __init__(self, name: str, address: ClusterAddress, interval_s: float, publish: Publish) -> None:
+        self._name = name
+        self._address = address
+        self._interval_s = interval_s
+        self._publish = publish
+        self._history = ClusterHistory()
+        self._changes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        #: The groups that rebalance, and until when they are read again and again, in monotonic seconds.
+        self._unsettled: dict[str, float] = {}
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"observer of {name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to observe."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop without waiting: a call to a dead server may take its time-out."""
+        self._is_stopped = True
+        self._changes.put(None)
+
+    def refresh(self) -> None:
+        """Load all groups soon, as after an operator's change. Brokers do not tell of changes."""
+        self._changes.put("")
+
+    def _run(self) -> None:
+        failure = ""
+        while not self._is_stopped:
+            try:
+                with self._open() as (load, read):
+                    while not self._is_stopped:
+                        self._take(load)
+                        if failure:
+                            log.info("cluster %s is observed again", self._name)
+                            failure = ""
+                        self._follow(read)
+            except Exception as error:
+                text = str(error) or type(error).__name__
+                if text != failure:
+                    is_known = isinstance(error, KielGroupsError)
+                    log.warning("cluster %s cannot be observed: %s", self._name, text, exc_info=not is_known)
+                failure = text
+                self._publish(self._history.fail(text), None)
+                self._await_changes(self._interval_s)
+
+    @contextmanager
+    def _open(self) -> Iterator[tuple[Callable[[], LoadedGroups], _Read]]:
+        """Yield what loads all groups, and what reads some of them without asking brokers."""
+        hosts, timeout_s = self._address.hosts, self._address.timeout_s
+        if self._address.is_of_brokers:
+            yield partial(BrokerGroups(hosts, timeout_s=timeout_s).load_all, with_lag=True), lambda groups: ()
+            return
+        with ZooKeeperGroups(hosts, timeout_s=timeout_s).watch(self._changes.put) as watched:
+            yield watched.load, watched.read
+
+    def _take(self, load: Callable[[], LoadedGroups]) -> None:
+        began_s = time.monotonic()
+        found = load()
+        took_s = time.monotonic() - began_s
+        loaded = Loaded(found.groups, found.brokers, found.lag_problem, found.problems, found.seen_ms, took_s)
+        self._publish(self._history.take(loaded), None)
+
+    def _follow(self, read: _Read) -> None:
+        """Read groups that change, until all are to be loaded again."""
+        now_s = time.monotonic()
+        until_s = now_s + max(self._interval_s, _PAUSES * self._history.took_s)
+        next_s = now_s
+        while not self._is_stopped and (now_s := time.monotonic()) < until_s:
+            wake_s = min(until_s, max(next_s, now_s + _SETTLING_S)) if self._unsettled else until_s
+            names = self._await_changes(wake_s - now_s)
+            if names is None:
+                return
+            names |= {group for group, end_s in self._unsettled.items() if end_s > now_s and now_s >= next_s}
+            if not names:
+                continue
+            began_s = time.monotonic()
+            views = {view.group: view for view in read(names)}
+            self._settle(views, began_s)
+            self._publish(self._history.refresh(views.values(), time.time_ns() // 1_000_000), sorted(views))
+            next_s = time.monotonic() + _PAUSES * (time.monotonic() - began_s)
+
+    def _settle(self, views: Mapping[str, GroupView], now_s: float) -> None:
+        for group, view in views.items():
+            if view.state in _UNSETTLED:
+                self._unsettled.setdefault(group, now_s + _MOST_SETTLING_S)
+            else:
+                self._unsettled.pop(group, None)
+
+    def _await_changes(self, limit_s: float) -> set[str] | None:
+        """Return the groups that have changed within ``limit_s``, or None if all are to be loaded, or at the stop."""
+        names: set[str | None] = set()
+        with suppress(queue.Empty):
+            names.add(self._changes.get(timeout=max(0.0, limit_s)))
+            time.sleep(_COLLECTED_S)
+            while True:
+                names.add(self._changes.get_nowait())
+        return None if names & {None, ""} else {name for name in names if name}

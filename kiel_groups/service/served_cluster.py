@@ -1,0 +1,62 @@
+"""A cluster that the service shows: its newest state, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
+from kiel_groups.service.cluster_state import ClusterState
+from kiel_groups.service.observer import Observer
+
+__all__ = ["ServedCluster"]
+
+
+class ServedCluster:
+    """
+    One cluster of the service. All methods are called on the event loop.
+
+    Args:
+        name: Its name in URLs.
+        address: Its servers.
+        interval_s: The time between two loads of all groups, in seconds.
+        changed: Called on the event loop after each change of ``state``, with the names of the groups that have
+            changed; None stands for all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: ClusterAddress,
+        interval_s: float,
+        changed: Callable[[ServedCluster, Collection[str] | None], None],
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.state = ClusterState()
+        self._changed = changed
+        self._observer = Observer(name, address, interval_s, self._publish)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin to observe the cluster."""
+        self._loop = asyncio.get_running_loop()
+        self._observer.start()
+
+    def stop(self) -> None:
+        """Stop observing."""
+        self._loop = None
+        self._observer.stop()
+
+    def refresh(self) -> None:
+        """Load all groups soon, after a change that this service has made."""
+        self._observer.refresh()
+
+    def _publish(self, state: ClusterState, groups: Collection[str] | None) -> None:
+        """Pass a state from the observer's thread to the loop."""
+        if (loop := self._loop) is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._take, state, groups)
+
+    def _take(self, state: ClusterState, groups: Collection[str] | None) -> None:
+        self.state = state
+        self._changed(self, groups)

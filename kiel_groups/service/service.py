@@ -1,0 +1,92 @@
+"""Run the service: observe clusters, and answer requests about them until it is closed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
+from kiel_groups.rest.server import RestServer
+from kiel_groups.rest.settings import RestSettings
+from kiel_groups.service.api import Api
+from kiel_groups.service.burrow import Burrow
+from kiel_groups.service.console import STATIC, GroupHandler, GroupsHandler, StaticHandler
+from kiel_groups.service.events import EventHandler, Events
+from kiel_groups.service.notifications import ProblemTracker, Webhook
+from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.wording import some
+
+__all__ = ["Service"]
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """
+    The service, on the event loop of its caller.
+
+    Args:
+        settings: Where to listen, and who may use it.
+        clusters: The clusters by name, at least one.
+        interval_s: The time between two loads of all groups of a cluster, in seconds.
+        webhook: Is told of problems that need an operator.
+        notify_after_s: How long a problem has to last, or to be gone, before the webhook is told, in seconds.
+
+    Raises:
+        ConfigError: The address is in use, or is not one of this machine.
+    """
+
+    def __init__(
+        self,
+        settings: RestSettings,
+        clusters: Mapping[str, ClusterAddress],
+        *,
+        interval_s: float = 5.0,
+        webhook: Webhook | None = None,
+        notify_after_s: float = 30.0,
+    ) -> None:
+        self._server = RestServer(settings)
+        #: Where it listens.
+        self.url = self._server.url
+        self._events = Events()
+        self._clusters = {
+            name: ServedCluster(name, address, interval_s, self._take) for name, address in clusters.items()
+        }
+        self._webhook = webhook
+        self._problems = ProblemTracker(round(notify_after_s * 1000))
+
+    def start(self) -> None:
+        """Begin to observe the clusters, and to answer requests."""
+        if self._webhook is not None:
+            self._webhook.start()
+        for cluster in self._clusters.values():
+            cluster.start()
+        routes = (*Api(self._clusters).routes(), *Burrow(self._clusters).routes())
+        pages = {"clusters": self._clusters}
+        self._server.start(
+            routes,
+            [
+                ("/v1/events", EventHandler, {"events": self._events}),
+                ("/", GroupsHandler, pages),
+                ("/clusters/([^/]+)/groups/([^/]+)", GroupHandler, pages),
+                ("/static/([a-zA-Z0-9.-]+)", StaticHandler, {"path": STATIC}),
+            ],
+        )
+        log.info("serves %s at %s", some(self._clusters), self.url)
+
+    async def close(self) -> None:
+        """End the streams of events, stop to listen, and stop to observe."""
+        self._events.close_all()
+        for cluster in self._clusters.values():
+            cluster.stop()
+        await self._server.close()
+        if self._webhook is not None:
+            await self._webhook.close()
+
+    def _take(self, cluster: ServedCluster, groups: Collection[str] | None) -> None:
+        """Pass a change of a cluster on."""
+        self._events.publish(cluster, groups)
+        if self._webhook is not None and cluster.state.is_ready:
+            for notification in self._problems.take(cluster.name, cluster.state, time.time_ns() // 1_000_000):
+                self._webhook.put(notification)

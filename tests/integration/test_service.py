@@ -1,0 +1,239 @@
+"""The service shows the groups of a real cluster over HTTP, tells of changes, and makes those of operators."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.simple_httpclient import HTTPStreamClosedError
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
+from kiel_groups.rest.settings import RestSettings
+from kiel_groups.service.service import Service
+from tests.helpers.cluster_data import committed, produce
+from tests.helpers.coordinated_members import members_of
+from tests.helpers.members import group_of
+from tests.helpers.rest_requests import JSON, Got, ask
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+TOKEN = "t0ken-of-the-service"
+WITH_TOKEN = {**JSON, "Authorization": f"Bearer {TOKEN}"}
+
+
+@asynccontextmanager
+async def serving(address: ClusterAddress, *, token: str = TOKEN) -> AsyncIterator[str]:
+    """Run a service of one cluster, and yield the URL of that cluster when its groups are known."""
+    settings = RestSettings(port=0, token=token, open_reads=True)
+    service = Service(settings, {"main": address}, interval_s=1)
+    service.start()
+    try:
+
+        async def is_ready() -> bool:
+            return (await ask(f"{service.url}/readyz")).status == 200
+
+        await eventually(is_ready, "the groups are known")
+        yield f"{service.url}/v1/clusters/main"
+    finally:
+        await service.close()
+
+
+def in_zookeeper(cluster: Cluster) -> ClusterAddress:
+    return ClusterAddress(ZOOKEEPER, cluster.zk_hosts, 10.0)
+
+
+async def changing(url: str, method: str, body: object = None) -> Got:
+    return await ask(url, method, body, WITH_TOKEN)
+
+
+async def test_a_group_in_zookeeper(cluster: Cluster, unique: Unique) -> None:
+    """Its members, allocation, lag, history and plan are shown, and it is in the metrics and in Burrow's answers."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic]) as group, serving(in_zookeeper(cluster)) as url:
+        await group.join()
+        await group.delivered(await produce(cluster, topic, 40))
+
+        async def shown() -> Any:
+            found = (await ask(f"{url}/groups/{name}")).document
+            return found if found.get("state") == "settled" and found["lag"] == 0 else None
+
+        found = await eventually(shown, "the group is shown without lag")
+        assert (found["group"], len(found["members"]), found["wrong"]) == (name, 1, [])
+        (member,) = (await ask(f"{url}/groups/{name}/members")).document["members"]
+        allocation = (await ask(f"{url}/groups/{name}/allocation")).document
+        assert [each["owner"] for each in allocation["partitions"]] == [member["id"]] * 4
+        lag = (await ask(f"{url}/groups/{name}/lag")).document
+        assert (lag["lag"], len(lag["partitions"])) == (0, 4)
+        assert lag["course"]
+        history = (await ask(f"{url}/groups/{name}/history")).document["history"]
+        assert history[0]["generation"] == allocation["generation"]
+        plan = (await ask(f"{url}/groups/{name}/plan?add-member=1")).document
+        assert sorted(len(each["after"]) for each in plan["members"]) == [2, 2]
+        assert (await ask(f"{url}/groups/{name}/findings")).document == {"group": name, "findings": []}
+        assert name in [each["group"] for each in (await ask(f"{url}/groups")).document["groups"]]
+        root = url.partition("/v1/")[0]
+        client = AsyncHTTPClient(force_instance=True)
+        page = (await client.fetch(f"{root}/metrics")).body.decode()
+        assert f'kiel_group_owned_partitions{{cluster="main",group="{name}"}} 4.0' in page
+        status = (await ask(f"{root}/v3/kafka/main/consumer/{name}/lag")).document["status"]
+        assert (status["status"], status["partition_count"], status["totallag"]) == ("OK", 4, 0)
+        assert sum((await ask(f"{root}/v3/kafka/main/topic/{topic}")).document["offsets"]) == 40
+
+
+async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None:
+    """A stream of events names a group soon after a member has joined, long before all groups are read again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        settings = RestSettings(port=0)
+        service = Service(settings, {"main": in_zookeeper(cluster_39)}, interval_s=3600)
+        service.start()
+        received = bytearray()
+        client = AsyncHTTPClient(force_instance=True)
+        request = HTTPRequest(f"{service.url}/v1/events", streaming_callback=received.extend, request_timeout=0)
+        stream = asyncio.ensure_future(client.fetch(request))
+        await eventually(lambda: b'"groups": null' in received, "the first load is an event")
+        await group.join()
+
+        def named() -> bool:
+            lines = [line for line in bytes(received).splitlines() if line.startswith(b"data: ")]
+            return any(name in (json.loads(line[6:])["groups"] or ()) for line in lines)
+
+        async def shown() -> bool:
+            found = (await ask(f"{service.url}/v1/clusters/main/groups/{name}")).document
+            return len(found["members"]) == 2 and found["state"] == "settled"
+
+        await eventually(named, "the group is named")
+        await eventually(shown, "the group is shown with two members that own their partitions")
+        await service.close()
+        with suppress(HTTPStreamClosedError):
+            await stream
+        client.close()
+
+
+async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
+    """Offsets are set by live members, a member is drained, settings are set, and a group is deleted and restored."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    async with serving(in_zookeeper(cluster)) as root:
+        url = f"{root}/groups/{name}"
+        async with group_of(cluster, name, [topic]) as group:
+            await group.join()
+            first = group.members[0].consumer
+            await group.delivered(await produce(cluster, topic, 20))
+            await group.balanced(topic, 2)
+            await first.commit()
+            offsets = (await ask(f"{url}/offsets")).document["offsets"]
+            before = offsets[f"{topic}:1"]
+            reset = {"topics": [f"{topic}:1"], "to": "earliest"}
+            dry = await changing(f"{url}/offsets/reset", "POST", {**reset, "dry_run": True})
+            assert dry.document["changes"] == [
+                {"topic": topic, "partition": 1, "before": before, "after": 0, "note": None}
+            ]
+            made = await changing(f"{url}/offsets/reset", "POST", reset)
+            assert (made.status, made.document["by_members"], made.document["not_set"]) == (200, True, [])
+            assert made.document["restore"]["offsets"] == {f"{topic}:1": before}
+            await group.join()
+            await group.balanced(topic, 2)
+            assert first.member_id is not None
+            drained = await changing(f"{url}/drain", "POST", {"member": first.member_id})
+            assert [each["slot"] for each in drained.document["members"]] == [first.member_id]
+            await eventually(lambda: not first.assignment(), "the drained member owns nothing")
+            settings = await changing(f"{url}/config", "PATCH", {"settings": {"allocator": "sticky"}})
+            assert settings.document["changes"] == [{"setting": "allocator", "before": None, "after": "sticky"}]
+            assert (await changing(f"{url}/rebalance", "POST", {"reason": "by hand"})).status == 200
+            refused = await changing(url, "DELETE")
+            assert (refused.status, "is alive" in refused.document["message"]) == (400, True)
+        assert committed(cluster, name, topic) == 20
+        deleted = await changing(url, "DELETE")
+        assert deleted.document["restore"]["offsets"] == offsets
+
+        async def is_gone() -> bool:
+            return (await ask(url)).status == 404
+
+        await eventually(is_gone, "the group is gone")
+        back = await changing(f"{url}/offsets/import", "POST", {"file": deleted.document["restore"], "topics": None})
+        assert back.status == 200
+        assert committed(cluster, name, topic) == 20
+
+
+async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """A group that brokers coordinate is shown; its settings cannot be set, and its offsets only without members."""
+    cluster, topic, name = coordinating_cluster, unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    address = ClusterAddress(BROKERS, ",".join(map(str, cluster.brokers)), 10.0)
+    async with serving(address) as root:
+        url = f"{root}/groups/{name}"
+        async with members_of(cluster, name, topic, 1, partitions=2, autocommit=False):
+            await produce(cluster, topic, 20)
+
+            async def shown() -> bool:
+                found = (await ask(url)).document
+                return bool(found.get("state") == "stable" and found["lag"] == 20)
+
+            await eventually(shown, "the group is shown with its lag")
+            refused = await changing(f"{url}/drain", "POST", {"host": "h"})
+            assert (refused.status, "a member allocates" in refused.document["message"]) == (409, True)
+            live = await changing(f"{url}/offsets/reset", "POST", {"topics": None, "to": "earliest"})
+            assert (live.status, "stop them first" in live.document["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "/groups/none", None, 404, "group 'none' does not exist"),
+        ("GET", "/groups/%2e%2e%2fbrokers", None, 404, "does not exist"),
+        ("POST", "/groups/none/offsets/reset", {"to": "earliest"}, 400, "topics: missing"),
+        ("POST", "/groups/none/offsets/reset", {"topics": ["a/b"], "to": "earliest"}, 400, "'a/b' is not a legal name"),
+        ("POST", "/groups/none/offsets/reset", {"topics": None, "to": "begin"}, 400, "to: 'begin' given; expected one"),
+        ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "'1 week' given"),
+        ("POST", "/groups/none/drain", {}, 400, "give either 'member' or 'host'"),
+        ("POST", "/groups/none/drain", {"host": "h", "now": True}, 400, "the body has 'now'"),
+        ("POST", "/groups/..%2f..%2fbrokers/rebalance", {}, 404, "does not exist"),
+        ("PATCH", "/groups/none/config", {"settings": []}, 400, "settings: expected an object"),
+        ("DELETE", "/groups/none", None, 404, "does not exist"),
+        ("GET", "/groups/none/plan?x=1", None, 404, "does not exist"),
+    ],
+)
+async def test_mistakes(cluster_39: Cluster, method: str, path: str, body: object, status: int, words: str) -> None:
+    """A mistake of a client is answered with its reason; a path leads to no znode but those of groups."""
+    async with serving(in_zookeeper(cluster_39)) as url:
+        got = await changing(f"{url}{path}", method, body)
+        assert (got.status, words in got.document["message"]) == (status, True), got.document
+
+
+@pytest.mark.parametrize(
+    ("headers", "token", "status"), [(JSON, TOKEN, 401), (JSON, "", 403), (WITH_TOKEN, TOKEN, 404)]
+)
+async def test_changes_need_a_token(cluster_39: Cluster, headers: dict[str, str], token: str, status: int) -> None:
+    """Without the token, or if the service has none, nothing is changed."""
+    async with serving(in_zookeeper(cluster_39), token=token) as url:
+        assert (await ask(f"{url}/groups/none/rebalance", "POST", {}, headers)).status == status
+        assert (await ask(f"{url}/groups")).status == 200
+
+
+async def test_a_cluster_that_does_not_answer() -> None:
+    """The service runs, and says why it is not ready; it is not known which groups there are."""
+    service = Service(RestSettings(port=0), {"main": ClusterAddress(ZOOKEEPER, "127.0.0.1:1", 0.2)}, interval_s=1)
+    service.start()
+
+    async def reason() -> Any:
+        got = await ask(f"{service.url}/readyz")
+        return got.document["clusters"]["main"] if "no ZooKeeper" in got.document["clusters"]["main"] else None
+
+    assert "127.0.0.1:1" in await eventually(reason, "the reason is known")
+    assert (await ask(f"{service.url}/healthz")).status == 200
+    got = await ask(f"{service.url}/v1/clusters/main/groups/g")
+    assert (got.status, "not known yet" in got.document["message"]) == (503, True)
+    await service.close()
