@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 # An in-process registry of metrics: counters, gauges and latencies, each with labels.
 #
-# It has no exporter. The event loop and kazoo's threads both update it, so every change takes a lock (about 0.2 µs
-# uncontended); hot paths count locally and add once per batch.
+# ``kiel_groups.rest.metrics_text`` exports it. The event loop and kazoo's threads both update it, so every change takes
+# a lock (about 0.2 µs uncontended); hot paths count locally and add once per batch.
 
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -146,13 +146,24 @@ class Metrics:
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
         """Return all metrics as ``(name, labels, value)``. A latency becomes two: ``_count`` and ``_seconds_sum``."""
-        with self._lock:
-            rows = [(name, labels, float(value)) for (name, labels), value in self._counters.items()]
-            rows += [(name, labels, value) for (name, labels), value in self._gauges.items()]
-            for (name, labels), observed in self._latencies.items():
-                rows.append((f"{name}_count", labels, float(observed.all.count)))
-                rows.append((f"{name}_seconds_sum", labels, observed.all.total_s))
+        rows: list[tuple[str, Labels, float]] = []
+        for name, labels, value in self.read():
+            if isinstance(value, Latency):
+                rows.append((f"{name}_count", labels, float(value.count)))
+                rows.append((f"{name}_seconds_sum", labels, value.total_s))
+            else:
+                rows.append((name, labels, float(value)))
         return iter(sorted(rows))
+
+    def read(self) -> list[tuple[str, Labels, int | float | Latency]]:
+        """Return all metrics as ``(name, labels, value)``: an int is a counter, a float a gauge."""
+        with self._lock:
+            rows: list[tuple[str, Labels, int | float | Latency]] = [
+                (*key, value) for key, value in self._counters.items()
+            ]
+            rows += [(*key, float(value)) for key, value in self._gauges.items()]
+            rows += [(*key, observed.all) for key, observed in self._latencies.items()]
+        return rows
 
 
 # The metrics of a group's member by the names that kafka-python and the Java client give them: one table.

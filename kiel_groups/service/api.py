@@ -23,6 +23,7 @@ from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.ops.views.members import members_document
 from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
+from kiel_groups.rest.metrics_text import metrics_answer
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.openapi import asks, describe
@@ -103,12 +104,11 @@ class Api:
     async def get_metrics(self, call: RestCall) -> Answer:
         """Answer with the metrics in Prometheus' text format."""
         try:
-            from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
+            from kiel_groups.service.group_metrics import families
         except ImportError:
-            text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
-            raise RestError(HTTPStatus.NOT_IMPLEMENTED, text) from None
-        page = metrics_page(self._clusters.values(), _now_ms()).decode()
-        return Answer(page, content_type=CONTENT_TYPE)
+            return metrics_answer(())
+        states = [(name, cluster.state) for name, cluster in self._clusters.items()]
+        return metrics_answer(families(states, _now_ms()))
 
     async def get_description(self, call: RestCall) -> Answer:
         """Answer with this description of the interface: OpenAPI 3.1."""

@@ -143,7 +143,7 @@ ONLY_IN = {
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
     "pyarrow": ("wire/message_sets/arrow_arrays", "spark"),
-    "prometheus_client": ("service/metrics_page",),
+    "prometheus_client": ("service/group_metrics", "rest/metrics_text"),
     "click": ("cli",),
     "rich": ("ops/views", "embedded", "demo", "cli"),
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnectorError
+from kiel_groups.metrics import Metrics
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
@@ -197,7 +198,7 @@ async def serving(*workers: FakeWorker, **settings: Any) -> AsyncIterator[None]:
             servers.append(WorkerServer(RestSettings(**{"port": 0, **settings}), "1.2.3"))
             worker.url = servers[-1].url
             worker.group.leader = worker.group.leader or worker.url
-            servers[-1].start(worker)  # type: ignore[arg-type]
+            servers[-1].start(worker, Metrics())  # type: ignore[arg-type]
         yield
     finally:
         for server in servers:

@@ -13,7 +13,7 @@ from docutils import nodes
 from docutils.core import publish_doctree
 
 from kiel_groups.service.api import Api
-from kiel_groups.service.metrics_page import families
+from kiel_groups.service.group_metrics import families
 from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit

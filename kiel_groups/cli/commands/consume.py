@@ -22,6 +22,7 @@ from kiel_groups.cli.parameters.options import (
     coordination_option,
     json_lines_option,
     key_separator_option,
+    log_format_option,
     optional_zookeeper_option,
     quiet_option,
     refuse_given,
@@ -154,7 +155,14 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     show_default=True,
     help="What to do at a damaged record: end with an error before it, or skip it.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the metrics of this consumer to Prometheus, at http://127.0.0.1:PORT/metrics.",
+)
 @quiet_option
+@log_format_option
 @verbose_option
 @click.pass_context
 def consume(
@@ -167,6 +175,7 @@ def consume(
     template: str | None,
     most: int | None,
     timeout_s: float | None,
+    metrics_port: int | None,
     quiet: bool,
     verbose: bool,
     **options: Any,
@@ -182,6 +191,7 @@ def consume(
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.record_printer import RecordPrinter, standard_output
     from kiel_groups.config import check_name
+    from kiel_groups.rest.metrics_text import serving_metrics
 
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose, timed=True)
@@ -193,7 +203,12 @@ def consume(
         options["group"] = None
     reader = (_alone if options["group"] is None else _in_group)(context, topics, options)
     printing = RecordPrinter(reader.consumer, standard_output(), line, most=most, timeout_s=timeout_s)
-    status = asyncio.run(printing.run(reader.subscribe))
+
+    async def run() -> int:
+        async with serving_metrics(reader.consumer.metrics, metrics_port):
+            return await printing.run(reader.subscribe)
+
+    status = asyncio.run(run())
     if not quiet and status != READER_GONE:
         printed = counted(printing.printed, "record", "records")
         rate = "" if printing.rate is None else f", {printing.rate:,.0f} records/s from the first to the last"

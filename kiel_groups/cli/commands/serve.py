@@ -18,6 +18,7 @@ from kiel_groups.cli.parameters.options import (
     Seconds,
     cluster_options,
     debounce_options,
+    log_format_option,
     quiet_option,
     token_file_option,
     verbose_option,
@@ -126,6 +127,7 @@ _CLEANUP_TIMEOUT_S = 1.0
     help="How long to reserve the partitions of a static member that is gone.",
 )
 @quiet_option
+@log_format_option
 @verbose_option
 @click.pass_obj
 def serve(

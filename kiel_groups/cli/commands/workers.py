@@ -17,6 +17,7 @@ from kiel_groups.cli.parameters.options import (
     coordination_option,
     debounce_options,
     json_option,
+    log_format_option,
     quiet_option,
     token_file_option,
     verbose_option,
@@ -103,6 +104,7 @@ def workers() -> None:
 )
 @debounce_options
 @quiet_option
+@log_format_option
 @verbose_option
 @click.pass_obj
 def run(

@@ -27,6 +27,7 @@ __all__ = [
     "zookeeper_option",
     "optional_zookeeper_option",
     "json_option",
+    "log_format_option",
     "json_lines_option",
     "verbose_option",
     "change_options",
@@ -135,6 +136,22 @@ json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print 
 
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Also print informational messages, on standard error."
+)
+
+
+def _set_log_format(context: click.Context, parameter: click.Parameter, value: str) -> None:
+    if value == "json" and not context.resilient_parsing:
+        context.obj.as_json = True
+
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    expose_value=False,
+    callback=_set_log_format,
+    help="How to print messages on standard error: as lines, or as a JSON document each.",
 )
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -65,10 +67,12 @@ class Lines:
     """Prints lines ``level: text``, without repetition: the error that ends a command is often logged just before."""
 
     def __init__(self) -> None:
+        #: Whether to print JSON documents with time, level, logger and message in place of lines.
+        self.as_json = False
         self._last = ("", "")
         self._reported: set[tuple[str, str]] = set()
 
-    def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
+    def say(self, level: str, text: str, *, stamp: str = "", logger: str = "", reports: object = None) -> None:
         """
         Print a line, unless the previous line of the same level ends with this text, or an earlier line has reported
         the same error.
@@ -77,6 +81,7 @@ class Lines:
             level: The level, such as ``error``, with which the line begins.
             text: The message.
             stamp: The time, for commands that run long.
+            logger: The name of the logger, which only JSON has; "" for the command itself.
             reports: The error that the line reports in other words; this error may end the command later.
         """
         line = _line(text)
@@ -87,7 +92,11 @@ class Lines:
             self._reported.add((level, _line(str(reports))))
         if not is_repeated:
             # Pass the present sys.stderr: rich replaces it while a bar is shown, and click would use the original one.
-            click.echo(f"{stamp}{' ' if stamp else ''}{level}: {line}", file=sys.stderr, err=True)
+            shown = f"{stamp}{' ' if stamp else ''}{level}: {line}"
+            if self.as_json:
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                shown = json.dumps({"time": now, "level": level, "logger": logger or None, "message": line})
+            click.echo(shown, file=sys.stderr, err=True)
         self._last = (level, line)
 
 
@@ -129,7 +138,7 @@ class _LineHandler(logging.Handler):
         try:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) if self._timed else ""
             reports = getattr(record, "reports", None)
-            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, reports=reports)
+            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, logger=record.name, reports=reports)
         except Exception:
             self.handleError(record)
 

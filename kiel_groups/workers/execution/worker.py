@@ -118,7 +118,7 @@ class Worker:
                 await check_members(self._settings.group, self._settings.brokers)
             await self._session.start()
             # Other workers may send requests to this one as soon as it is a member.
-            self._server.start(self._requests)
+            self._server.start(self._requests, self.metrics)
             self._start_checks()
             await self._member.start()
         except BaseException:

@@ -21,7 +21,9 @@ from importlib import metadata
 from typing import Any, Final
 
 from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, RebalanceError, UnknownConnectorError
+from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import RETRY_AFTER_S, Answer, RestCall, RestError, Route, parse_object
+from kiel_groups.rest.metrics_text import metrics_route
 from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.wording import counted
@@ -450,9 +452,10 @@ class WorkerServer:
         #: The URL under which other workers reach this one. It is known before ``start``: the worker joins with it.
         self.url = self._server.url
 
-    def start(self, control: WorkerRequests) -> None:
-        """Begin to answer requests, which ``control`` carries out."""
-        self._server.start(RestOperations(control, self.url, self._exchange, self._version).routes())
+    def start(self, control: WorkerRequests, metrics: Metrics) -> None:
+        """Begin to answer requests, which ``control`` carries out; ``metrics`` has the metrics of the worker."""
+        routes = RestOperations(control, self.url, self._exchange, self._version).routes()
+        self._server.start((*routes, metrics_route(metrics)))
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""

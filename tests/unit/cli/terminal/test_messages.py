@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
@@ -118,6 +120,18 @@ def test_log_lines_of_a_service_start_with_their_time(lines: Lines, capsys: pyte
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: group g: this member stops: why\n", capsys.readouterr().err
     )
+
+
+def test_log_lines_as_json(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is a document with its time, level, logger and message; those of the command itself have no logger."""
+    lines.as_json = True
+    show_logs(lines, verbose=True, timed=True)
+    logging.getLogger("kiel_groups.service").info("a\nb")
+    lines.say("error", 'the "end"')
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert datetime.fromisoformat(first.pop("time")).tzinfo is not None
+    assert first == {"level": "info", "logger": "kiel_groups.service", "message": "a b"}
+    assert (second["level"], second["logger"], second["message"]) == ("error", None, 'the "end"')
 
 
 @pytest.mark.parametrize("verbose", [False, True])

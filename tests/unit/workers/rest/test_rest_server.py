@@ -15,6 +15,7 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownTopicError,
 )
+from kiel_groups.metrics import Metrics
 from kiel_groups.rest import server as route_handler
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.rest.operations import WorkerServer
@@ -451,7 +452,7 @@ async def test_a_failed_connector_shows_its_state() -> None:
 async def test_a_worker_reports_the_version_of_the_package() -> None:
     """Clients decide by it what they may ask."""
     server = WorkerServer(RestSettings(port=0))
-    server.start(FakeWorker(FakeGroup()))  # type: ignore[arg-type]
+    server.start(FakeWorker(FakeGroup()), Metrics())  # type: ignore[arg-type]
     got = await ask(server.url)
     await server.close()
     assert got.document["version"] == __version__

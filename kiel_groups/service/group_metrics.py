@@ -1,32 +1,26 @@
-"""The metrics of the service in Prometheus' text format: what is known of the groups, and the service's own work."""
+"""The metrics of the service, for Prometheus: what is known of clusters and of groups."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kiel_groups.service.cluster_state import ClusterState, GroupStatus
-from kiel_groups.service.served_cluster import ServedCluster
 
-__all__ = ["CONTENT_TYPE", "families", "metrics_page"]
-
-#: The type of the page, which every release of Prometheus reads.
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def metrics_page(clusters: Iterable[ServedCluster], now_ms: int) -> bytes:
-    """Return the page. ``now_ms`` is in epoch milliseconds."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector([(cluster.name, cluster.state) for cluster in clusters], now_ms))
-    return generate_latest(registry)
+__all__ = ["families"]
 
 
 def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Iterator[Metric]:
-    """Yield all metrics of clusters, by their names; arguments as for ``metrics_page``."""
+    """
+    Yield all metrics.
+
+    Args:
+        states: The clusters: their names and newest states.
+        now_ms: Epoch milliseconds.
+    """
     for gauge in _OF_CLUSTERS:
         family = GaugeMetricFamily(gauge.name, gauge.meaning, labels=("cluster",))
         for name, state in states:
@@ -46,17 +40,6 @@ def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Itera
             for part, count in sorted(split.counts(status).items()):
                 parts.add_metric((name, status.view.group, part), count)
         yield parts
-
-
-class _Collector:
-    """What the registry of ``prometheus_client`` asks for metrics."""
-
-    def __init__(self, states: Collection[tuple[str, ClusterState]], now_ms: int) -> None:
-        self._states = states
-        self._now_ms = now_ms
-
-    def collect(self) -> Iterator[Metric]:
-        return families(self._states, self._now_ms)
 
 
 class _OfCluster(NamedTuple):

@@ -1,0 +1,101 @@
+"""Serve the metrics of this process, of a consumer, a producer or a worker, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kiel_groups.metrics import Latency, Metrics
+from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
+from kiel_groups.rest.server import RestServer
+from kiel_groups.rest.settings import RestSettings
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__ = ["metrics_answer", "metrics_route", "registry_families", "serving_metrics"]
+
+#: The type of the text, which every release of Prometheus reads.
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics_answer(families: Iterable[Metric]) -> Answer:
+    """
+    Return the answer with these metrics.
+
+    Raises:
+        RestError: The package prometheus-client is missing.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.registry import Collector
+    except ImportError:
+        text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
+        raise RestError(HTTPStatus.NOT_IMPLEMENTED, text) from None
+
+    class Once(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return families
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once())
+    return Answer(generate_latest(registry).decode(), content_type=_CONTENT_TYPE)
+
+
+def registry_families(metrics: Metrics) -> Iterator[Metric]:
+    """
+    Yield the metrics of a registry.
+
+    Their names begin with ``kiel_``. A counter ends in ``_total``; a duration is a summary, in seconds.
+    """
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+
+    rows = sorted(metrics.read(), key=lambda row: (row[0], row[1]))
+    for name, found in groupby(rows, key=lambda row: row[0]):
+        samples = list(found)
+        labels = sorted({label for _, pairs, _ in samples for label, _ in pairs})
+        meaning = f"{name.replace('_', ' ')}; docs/operating.rst explains it."
+        if isinstance(samples[0][2], Latency):
+            summary = SummaryMetricFamily(f"kiel_{name}_seconds", meaning, labels=labels)
+            for _, pairs, value in samples:
+                assert isinstance(value, Latency)
+                summary.add_metric([dict(pairs).get(label, "") for label in labels], value.count, value.total_s)
+            yield summary
+            continue
+        kind = CounterMetricFamily if isinstance(samples[0][2], int) else GaugeMetricFamily
+        family = kind(f"kiel_{name}", meaning, labels=labels)
+        for _, pairs, value in samples:
+            assert not isinstance(value, Latency)
+            family.add_metric([dict(pairs).get(label, "") for label in labels], value)
+        yield family
+
+
+def metrics_route(metrics: Metrics) -> Route:
+    """Return the route of the metrics of a registry."""
+
+    async def get_metrics(_: RestCall) -> Answer:
+        return metrics_answer(registry_families(metrics))
+
+    return Route("/metrics", {"GET": get_metrics})
+
+
+@asynccontextmanager
+async def serving_metrics(metrics: Metrics, port: int | None) -> AsyncIterator[None]:
+    """
+    Serve the metrics of a registry on a port of 127.0.0.1 during the block; None serves nothing.
+
+    Raises:
+        ConfigError: The port is in use.
+    """
+    if port is None:
+        yield
+        return
+    server = RestServer(RestSettings(port=port))
+    server.start([metrics_route(metrics)])
+    try:
+        yield
+    finally:
+        await server.close()

@@ -1,0 +1,57 @@
+"""The metrics of a process in Prometheus' text format."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tornado.httpclient import AsyncHTTPClient
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
+from kiel_groups.rest.metrics_text import metrics_answer, registry_families, serving_metrics
+
+pytestmark = pytest.mark.unit
+
+
+def registry() -> Metrics:
+    metrics = Metrics()
+    metrics.count("records_consumed", 3, topic="pv")
+    metrics.count("records_consumed", 4, topic='odd "name"\n')
+    metrics.gauge("buffered_bytes", 1024.0)
+    metrics.observe("commit", 0.25)
+    metrics.observe("commit", 0.5)
+    return metrics
+
+
+def test_counters_gauges_and_durations() -> None:
+    """Each is of its kind, with its labels; a parser of Prometheus' text reads the same values back."""
+    answer = metrics_answer(registry_families(registry()))
+    found = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert {name: family.type for name, family in found.items()} == {
+        "kiel_records_consumed": "counter",
+        "kiel_buffered_bytes": "gauge",
+        "kiel_commit_seconds": "summary",
+    }
+    values = {sample.labels["topic"]: sample.value for sample in found["kiel_records_consumed"].samples}
+    assert values == {"pv": 3.0, 'odd "name"\n': 4.0}
+    assert {each.name: each.value for each in found["kiel_commit_seconds"].samples} == {
+        "kiel_commit_seconds_count": 2.0,
+        "kiel_commit_seconds_sum": 0.75,
+    }
+
+
+async def test_a_port_serves_them() -> None:
+    """The port answers during the block; one that is in use is an error that names it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+            async with serving_metrics(Metrics(), port):
+                pytest.fail("served on a port that is in use")
+    async with serving_metrics(registry(), port):
+        client = AsyncHTTPClient(force_instance=True)
+        answer = await client.fetch(f"http://127.0.0.1:{port}/metrics")
+        client.close()
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert b'kiel_records_consumed_total{topic="pv"} 3.0' in answer.body
