@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
-__all__ = ["ErrorTexts", "HIDDEN", "LONGEST_TEXT", "error_texts", "may_be_secret", "quoted_forms", "without_secrets"]
-
 #: What users and logs see instead of a secret, as in Kafka Connect.
 HIDDEN = "[hidden]"
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable
+from shlex import join
+
+#: A quoted command, and what stands for its blanks while a sentence is divided into lines.
+_QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
+
+
+def own_command(*words: str) -> str:
+    """
+    Return a command of ``kiel-groups`` in quotes, for an error or a remedy, with its words as a shell needs them.
+
+    The command line adds the options that say where the cluster is; see ``cli.app.pasteable``.
+    """
+    return f"'kiel-groups {join(words)}'"
 
 
 def some(things: Iterable[object], most: int = 4) -> str:
@@ -16,3 +31,20 @@ def counted(things: Iterable[object] | int, one: str, many: str = "") -> str:
     """Return ``1 partition`` or ``2 partitions`` for an int or an iterable; ``many`` defaults to ``one`` plus s."""
     count = things if isinstance(things, int) else sum(1 for _ in things)
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def wrapped(sentence: str, width: int, *, divides_words: bool = False) -> list[str]:
+    """
+    Divide a sentence into lines, which keep its indent.
+
+    Args:
+        sentence: The sentence. A command that it quotes stays on one line.
+        width: The most characters of a line.
+        divides_words: Whether words that are longer are divided; otherwise they make a line longer.
+    """
+    indent = " " * (len(sentence) - len(sentence.lstrip()))
+    whole = _QUOTED.sub(lambda found: found[0].replace(" ", _JOINT), sentence)
+    lines = textwrap.wrap(
+        whole, width, subsequent_indent=indent, break_long_words=divides_words, break_on_hyphens=False
+    )
+    return [line.replace(_JOINT, " ") for line in lines] or [""]

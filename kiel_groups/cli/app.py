@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import zip_longest
 from traceback import extract_tb
 from typing import Final
 
@@ -18,6 +22,7 @@ from kiel_groups import __version__
 from kiel_groups.cli.parameters.options import config_option, name_variables, source_of
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG, Lines
 from kiel_groups.errors import BadRecordError, ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
+from kiel_groups.wording import own_command
 
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
 
@@ -172,14 +177,61 @@ def _command_meant(word: str) -> str:
 @click.pass_context
 def app(context: click.Context) -> int:
     """
-    Consumer groups for Kafka 0.8 to 3.9, on ZooKeeper or, from Kafka 0.9 on, on the brokers.
+    Work with consumer groups of Kafka 0.8 to 3.9, which ZooKeeper coordinates or, from Kafka 0.9 on, brokers.
 
-    Options can also be set in the environment, such as KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER, or in a file.
+    'kiel-groups COMMAND --help' explains a command. Each option can also be set in the environment, as
+    KIEL_GROUPS_ZOOKEEPER or KIEL_GROUPS_LAG_CHECK, or in the file of --config.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         return WRONG
     return DONE
+
+
+#: The options that say where a command finds a cluster, and its other options. The environment lasts without a mention.
+_PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers")
+#: A command in a text: its words, which may have parts in quotes.
+_OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' ]+))+)'""")
+
+
+def pasteable(text: str, given: Sequence[str]) -> str:
+    """
+    Return a text in which each command of ours, such as ``'kiel-groups describe g'``, names the cluster of this call.
+
+    Args:
+        text: A message, an error or a remedy.
+        given: The words of this call. Each command gets those options of them that it has.
+    """
+    words = zip_longest(given, given[1:], fillvalue="")
+    pairs = [
+        (name, joined if equals else following)
+        for word, following in words
+        for name, equals, joined in [word.partition("=")]
+    ]
+    options = {name: value for name, value in pairs if name in _PLACES}
+    if not options or NAME not in text:
+        return text
+    return _OWN_COMMAND.sub(lambda found: _completed(found, options), text)
+
+
+def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
+    """Return a command of a text, with those options of the call that the command takes and the text does not give."""
+    words = shlex.split(found[1])
+    command: click.Command | None = app
+    context = click.Context(app)
+    for word in words:
+        if isinstance(command, click.Group):
+            command = command.get_command(context, word)
+    if command is None or "--help" in words:
+        return found[0]
+    known = {name: parameter.required for parameter in command.params for name in parameter.opts if name not in words}
+    by_brokers = "brokers" in words or options.get("--coordination") == "brokers"
+    refused = "--zookeeper" if by_brokers else "--brokers"
+    if not known.get(refused):  # A command to which the servers of the other coordination mean nothing refuses them.
+        known.pop(refused, None)
+    added = [word for name in _PLACES[1:] if name in options and name in known for word in (name, options[name])]
+    before = ["--config", options["--config"]] if "--config" in options else []
+    return own_command(*before, *words, *added)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -192,7 +244,7 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=_PRINTABLE)
-    lines = Lines()
+    lines = Lines(partial(pasteable, given=arguments))
     try:
         status = _invoke(arguments, lines)
         if sys.stdout is not None:
@@ -238,7 +290,9 @@ _PLAIN_CHARACTERS: Final = {"─": "-", "━": "-", "→": "->", "…": "...", "
 
 
 def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace a character that a stream's encoding lacks: one of ours by a plainer one, any other by its code."""
+    """
+    Replace a character that the encoding of a stream lacks: one of our own by a plainer character, another by its code.
+    """
     assert isinstance(error, UnicodeEncodeError)
     character = error.object[error.start]
     if "\udc80" <= character <= "\udcff":
@@ -292,6 +346,18 @@ _PLAIN_WORDS: Final = {
 }
 
 
+#: Options of kafka-consumer-groups that commands spell otherwise: the parameters that they have instead, and a hint.
+_KAFKA_OPTIONS: Final = {
+    "--group": ({"group", "groups", "names"}, "The group is an argument: give its name without '--group'."),
+    "--execute": (
+        {"yes"},
+        "Give '--yes' instead; without it, the command asks before it makes the change. '--dry-run' only shows the"
+        " change, which is the default of Kafka's tool.",
+    ),
+    "--bootstrap-server": ({"brokers"}, "Give '--coordination brokers --brokers HOST:PORT'."),
+}
+
+
 def _text(error: click.ClickException) -> str:
     """Return click's message and, for wrong usage, the source of the wrong value and the command that prints help."""
     text = error.format_message()
@@ -300,6 +366,9 @@ def _text(error: click.ClickException) -> str:
     text += "" if text.endswith((".", "?", "!")) else "."
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return text
+    if isinstance(error, click.NoSuchOption):
+        names, hint = _KAFKA_OPTIONS.get(error.option_name, (set(), ""))
+        text += f" {hint}" if names & {each.name for each in error.ctx.command.params} else ""
     parameter = error.param if isinstance(error, click.BadParameter) else None
     source = source_of(error.ctx, parameter) if parameter is not None else None
     return f"{text}{f' It is set in {source}.' if source else ''} See '{error.ctx.command_path} --help'."

@@ -51,17 +51,6 @@ from kiel_groups.ops.zookeeper_client import zookeeper as session
 from kiel_groups.ops.zookeeper_reader import read_group
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Display",
-    "GroupProgress",
-    "member_table",
-    "offset_table",
-    "status_line",
-    "PARTITIONS",
-    "Walkthrough",
-    "run_demo",
-]
-
 #: How often the state is printed where there is no terminal, in seconds.
 _LINE_INTERVAL_S = 2.0
 
@@ -101,7 +90,7 @@ class Display:
         self.end_table()
 
     def event(self, text: str) -> None:
-        """Print what the demo has done, or what has happened."""
+        """Print a line about a step of the demo, or about an event in the group, with the time since the start."""
         line = Text.assemble((f"{time.monotonic() - self._start_s:6.1f} s", "dim"), "  ", text)
         self._console.print(line, soft_wrap=not self._console.is_terminal)
 
@@ -230,7 +219,7 @@ class Worker:
         return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
 
     def new_foreign_receipts(self) -> list[Receipt]:
-        """Return the receipts, read since the last call, of records that the demo did not send."""
+        """Return the receipts of records that the demo did not send, among those that were read since the last call."""
         new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
         return [receipt for receipt in new if receipt.number is None]
 

@@ -22,25 +22,6 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
 from kiel_groups.wording import counted
 
-__all__ = [
-    "GROUP",
-    "TOPIC",
-    "Input",
-    "Places",
-    "Proof",
-    "Receipt",
-    "ReceiptFile",
-    "foreign_lines",
-    "lines_of",
-    "load_records",
-    "log_ends",
-    "number_of",
-    "prove",
-    "received_number",
-    "shipped",
-    "visitor_of",
-]
-
 GROUP = "demo"
 TOPIC = "page-views"
 

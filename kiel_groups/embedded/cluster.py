@@ -17,8 +17,6 @@ from kiel_groups.ops.actions.broker_topics import BrokerTopics
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.ops.zookeeper_client import create_chroot
 
-__all__ = ["Cluster"]
-
 _LOCK = "lock"
 _KIND = "cluster.json"
 
@@ -271,6 +269,6 @@ class Cluster(Startable):
 
 
 def _refuse_zookeeper(kafka: str, arguments: Mapping[str, object]) -> None:
-    """Raise ConfigError if one of the arguments, which are about ZooKeeper, is given."""
+    """Raise ConfigError if any of these arguments about ZooKeeper is given."""
     if given := [name for name, value in arguments.items() if value]:
         raise ConfigError(f"{', '.join(given)} given, and Kafka {kafka} runs without ZooKeeper; expected none of these")

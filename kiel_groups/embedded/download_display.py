@@ -21,8 +21,6 @@ from kiel_groups.embedded.releases import (
 )
 from kiel_groups.errors import ServerError
 
-__all__ = ["fetch_broker", "fetch_servers", "prefetch"]
-
 
 def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerError]:
     """

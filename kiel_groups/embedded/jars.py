@@ -30,8 +30,6 @@ from kiel_groups.embedded.processes import file_lock
 from kiel_groups.embedded.releases import ClassPath, Coordinate, NpmPackage
 from kiel_groups.errors import ServerError
 
-__all__ = ["COPY_GOAL", "Progress", "cache_folder", "fetch", "jar_folder", "java_class_path", "pom"]
-
 #: A function that is called with the progress of a download: the name of the class path, the number of its jars that
 #: are fetched, the number of all its jars, and the current file or step.
 Progress: TypeAlias = Callable[[str, int, int, str], object]

@@ -1,7 +1,7 @@
 """
 Configure servers in Java, and make the commands that run them.
 
-The settings are those of the embedded servers; the example files of this repository are made from them, too.
+The embedded servers have these settings. The example files of this repository are made from the same settings.
 """
 
 from __future__ import annotations
@@ -15,21 +15,6 @@ from typing import NamedTuple, TypeAlias
 from kiel_groups.embedded.jars import java_class_path
 from kiel_groups.embedded.releases import ClassPath, KafkaRelease
 from kiel_groups.errors import ServerError
-
-__all__ = [
-    "CLIENTS",
-    "CONTROLLER",
-    "LOG4J",
-    "LOOPBACK",
-    "Peer",
-    "Settings",
-    "as_properties",
-    "broker_settings",
-    "ensemble_settings",
-    "java_command",
-    "kraft_settings",
-    "zookeeper_settings",
-]
 
 Settings: TypeAlias = Mapping[str, object]
 

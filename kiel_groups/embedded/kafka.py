@@ -30,8 +30,6 @@ from kiel_groups.embedded.releases import DEFAULT_KAFKA, KafkaRelease, kafka_rel
 from kiel_groups.errors import CoordinationError, ServerError
 from kiel_groups.ops import zookeeper_client
 
-__all__ = ["CONTROLLER_NODE", "KRaftBroker", "KRaftController", "KafkaBroker", "cluster_id", "stop_brokers"]
-
 _MAIN = "kafka.Kafka"
 _HEAP_MB = 256
 #: Up to 0.10, from 0.11 on, and in KRaft mode.
@@ -230,7 +228,7 @@ def _command(release: KafkaRelease, folder: Path, settings: Mapping[str, object]
     """
     Write a server's configuration, and return the command that runs the server.
 
-    Prepare its data folder, too, if ``cluster`` is given, the id of a cluster in KRaft mode.
+    In KRaft mode, ``cluster`` is the id of the cluster, and the data folder is prepared with it if that is necessary.
     """
     configuration = folder / "server.properties"
     configuration.write_text(as_properties(settings), encoding="utf-8")

@@ -32,18 +32,6 @@ from kiel_groups.embedded.processes import Server, log_tail, made_runs_folder, t
 from kiel_groups.embedded.releases import DEFAULT_KAFKA
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
 
-__all__ = [
-    "ClusterSettings",
-    "RunningCluster",
-    "RunningServer",
-    "detach",
-    "find_cluster",
-    "restart_server",
-    "running_clusters",
-    "stop_cluster",
-    "supervise",
-]
-
 _STOP_LIMIT_S = 60.0
 
 
@@ -178,17 +166,19 @@ def stop_cluster(cluster: RunningCluster) -> None:
     Raises:
         ServerError: The supervisor still runs after a minute.
     """
-    with suppress(ProcessLookupError), _process(cluster.pid) as process:
-        if not cluster.is_alive:
-            return
-        signal.pidfd_send_signal(process, signal.SIGTERM)
-        ended = select.poll()
-        ended.register(process, select.POLLIN)
-        if not ended.poll(_STOP_LIMIT_S * 1000):
-            raise ServerError(
-                f"cluster {cluster.name!r} still runs {_STOP_LIMIT_S:g} s after SIGTERM;"
-                f" 'kill -9 {cluster.pid}' ends it and its servers"
-            )
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(cluster.pid)
+        try:
+            if not cluster.is_alive:
+                return
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            if not select.select([process], [], [], _STOP_LIMIT_S)[0]:
+                raise ServerError(
+                    f"cluster {cluster.name!r} still runs {_STOP_LIMIT_S:g} s after SIGTERM;"
+                    f" 'kill -9 {cluster.pid}' ends it and its servers"
+                )
+        finally:
+            os.close(process)
 
 
 def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
@@ -220,15 +210,6 @@ def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
     if after.pid == before.pid or not after.is_alive:
         raise ServerError(f"{name} did not start again; its log ends:\n{log_tail(Path(after.log))}")
     return after
-
-
-@contextmanager
-def _process(pid: int) -> Iterator[int]:
-    descriptor = os.pidfd_open(pid)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _start_ticks(pid: int) -> int | None:

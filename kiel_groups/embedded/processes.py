@@ -28,22 +28,6 @@ from typing import IO, ClassVar, ParamSpec, Self, TypeVar
 
 from kiel_groups.errors import ServerError
 
-__all__ = [
-    "ChildProcess",
-    "ReservedPort",
-    "Server",
-    "Startable",
-    "accepts",
-    "file_lock",
-    "in_thread",
-    "log_tail",
-    "made_runs_folder",
-    "runs_folder",
-    "server_folder",
-    "try_lock",
-]
-
-
 # A child process that the kernel kills when its parent dies, even by kill -9.
 #
 # ``setpriv --pdeathsig KILL`` asks the kernel for this. The signal is sent when the *thread* that started the child
@@ -132,11 +116,11 @@ class ChildProcess:
             self.kill()
 
 
-def log_tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of a log, indented for an error message."""
+def log_tail(log: Path) -> str:
+    """Return the last 15 lines of a log, indented for an error message."""
     try:
         with log.open(encoding="utf-8", errors="replace") as content:
-            return "".join(f"  | {line.rstrip()}\n" for line in deque(content, lines)).rstrip("\n")
+            return "".join(f"  | {line.rstrip()}\n" for line in deque(content, 15)).rstrip("\n")
     except OSError as error:
         return f"  (no log: {error})"
 

@@ -19,22 +19,6 @@ from typing import TypeAlias, TypeVar
 
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "CLASS_PATHS",
-    "DEFAULT_KAFKA",
-    "DEFAULT_ZOOKEEPER",
-    "EARLIER_ZOOKEEPER",
-    "KAFKAS",
-    "PREFETCHED",
-    "ZOOKEEPERS",
-    "ClassPath",
-    "Coordinate",
-    "KafkaRelease",
-    "NpmPackage",
-    "kafka_release",
-    "zookeeper_class_path",
-]
-
 T = TypeVar("T")
 Settings: TypeAlias = dict[str, object]
 

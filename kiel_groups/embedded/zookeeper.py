@@ -26,8 +26,6 @@ from kiel_groups.embedded.releases import DEFAULT_ZOOKEEPER, zookeeper_class_pat
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops import zookeeper_client
 
-__all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
-
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 

@@ -27,11 +27,13 @@ class ClusterIdentity(NamedTuple):
     ``brokers`` has the addresses of each live broker, by its id: all listeners if ZooKeeper named them, one if a broker
     did. ``topics`` has the replicas of each topic's partitions; a topic that was not compared has none. Only clusters
     of Kafka 0.10.1 and later have a ``cluster_id``: it is "" if ZooKeeper certainly has none, and None if not known.
+    ``asked`` are the addresses at which a client knew its brokers before they answered.
     """
 
     brokers: Mapping[int, frozenset[HostPort]]
     topics: Mapping[str, Mapping[int, tuple[int, ...]]] = {}
     cluster_id: str | None = None
+    asked: frozenset[HostPort] = frozenset()
 
     @classmethod
     def registered(
@@ -67,9 +69,11 @@ class ClusterIdentity(NamedTuple):
         Return whether the addresses raise a doubt: both sides have addresses, and none in common.
 
         This is rare, because brokers answer with the registered addresses. The cause is another cluster, a broker that
-        is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
+        is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers. Brokers of
+        0.8 name no broker while their cluster has no topic; then the address at which they were asked counts.
         """
-        return bool(self.addresses and named.addresses and not self.addresses & named.addresses)
+        theirs = named.addresses or named.asked
+        return bool(self.addresses and theirs and not self.addresses & theirs)
 
     def to_compare(self, topics: Collection[str]) -> list[str]:
         """Return the topics, in order, whose replicas must be compared: those that this side has, too."""
@@ -101,6 +105,26 @@ class ClusterIdentity(NamedTuple):
             return f"ZooKeeper has the topics {some(sorted(ours))}, and the brokers have {some(sorted(theirs))}"
         alike = counted(same, "topic is", "topics are")
         return f"{alike} the same, of {len(ours):,} that ZooKeeper has, and {len(theirs):,} that the brokers have"
+
+    def doubt(self, named: ClusterIdentity) -> str:
+        """
+        Return why it is not known whether ``named`` is of this cluster, or "" if it is known.
+
+        While this cluster has no topic, the result is "", because members have nothing to consume.
+        """
+        if not self.may_differ(named) or (self.cluster_id is not None and named.cluster_id) or self.difference(named):
+            return ""
+        ours, theirs = (side.topics.keys() - INTERNAL_TOPICS for side in (self, named))
+        if not ours or any(self._agrees(topic, named) for topic in ours & theirs):
+            return ""
+        registered, others = (
+            some(f"broker {each} at {some(sorted(its))}" for each, its in sorted(side.brokers.items())) or "no broker"
+            for side in (self, named)
+        )
+        return (
+            f"ZooKeeper registers {registered} and has {counted(ours, 'topic')}, and the brokers name {others} and"
+            f" {counted(theirs, 'topic')}"
+        )
 
     def _agrees(self, topic: str, named: ClusterIdentity) -> bool | None:
         """Return whether both sides have the same replicas of a topic, or None if the answer does not tell."""

@@ -160,7 +160,8 @@ class Inputs:
     the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
     are empty if the znode is absent; if it is unreadable, they are the last readable weights. ``group_state`` is None
-    if the znode is absent or unreadable, ``group_state_version`` only if it is absent.
+    if the znode is absent or unreadable, ``group_state_version`` only if it is absent. ``forgetting`` is the write that
+    removes drained members that have left from the group's ``config``, or None if there are none.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -172,6 +173,7 @@ class Inputs:
     away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
     history: tuple[int, ...] = ()
     dynamic_config: DynamicConfig = field(default_factory=DynamicConfig)
+    forgetting: Put | None = None
     weights: Weights = field(default_factory=dict)
 
     @property
@@ -333,10 +335,10 @@ def plan(
     """
     Return the writes that make the stored assignments match the target.
 
-    Return None if nothing has to be published: the group state and the assignments match already and no operator has
-    asked for a plan, or the group never had a member. A plan that fits into one transaction is published by one
-    transaction. During a larger publication, the group state is ``publishing`` from the first transaction until the
-    last.
+    Return None if nothing has to be published: the group state and the assignments match already, no operator has
+    asked for a plan, and no drained member has left; or the group never had a member. A plan that fits into one
+    transaction is published by one transaction. During a larger publication, the group state is ``publishing`` from the
+    first transaction until the last. Drained members that have left are removed from the ``config`` after that.
 
     Args:
         layout: The group's paths.
@@ -356,6 +358,7 @@ def plan(
         not _is_material(changes, layout, inputs)
         and inputs.group_state is not None
         and _is_equivalent(inputs.group_state, group_state)
+        and inputs.forgetting is None
     ):
         return None
     proof = Check(candidate)
@@ -380,6 +383,9 @@ def plan(
     else:
         closing = (proof, Put(layout.group_state, done, version), *history)
         writes = ((proof, opening), *((*guard, *batch) for batch in batches), closing)
+    if inputs.forgetting is not None:
+        # The config may be as large as a transaction may be, so its write is a transaction of its own.
+        writes += ((proof, inputs.forgetting),)
     return Publication(generation=group_state.generation, moved=moved, folders=_folders(layout, inputs), writes=writes)
 
 

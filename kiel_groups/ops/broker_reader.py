@@ -291,11 +291,8 @@ async def _with_lag(
     problems: Iterable[str],
     missing: tuple[str, ...] = (),
 ) -> LoadedGroups:
-    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
-    topics = session.topics
-    partitions = {
-        each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in topics
-    }
+    """Add the log ends of existing partitions only, because a broker may create a missing topic when asked for it."""
+    partitions = {each.topic_partition for view in views for each in view.partitions if each.exists}
     addresses = list(session.brokers.values())
     ends = await find_log_ends(addresses, partitions, timeout_s=session.timeout_s) if addresses else LogEnds()
     return LoadedGroups(

@@ -1,7 +1,7 @@
 """
-Examine a cluster: its servers, whether they belong together, and the znodes of its groups.
+Examine the servers of a cluster, whether they belong to one cluster, and the znodes of its groups.
 
-Nothing is changed. Each server has a limit of time, so a dead one is a finding. The functions block.
+The functions block, and change nothing. A server that does not answer in time is a finding.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
@@ -25,14 +26,13 @@ from kiel_groups.errors import (
     CoordinationError,
     KielGroupsError,
     ProtocolError,
-    UnknownGroupError,
 )
 from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_broker_version
 from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.broker_reader import BrokerGroups
-from kiel_groups.ops.loaded_groups import FoundGroup
+from kiel_groups.ops.loaded_groups import unknown_group
 from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.cluster_checks import (
     ASKED_MS,
@@ -88,8 +88,8 @@ def examine(
     Args:
         zookeeper_hosts: ZooKeeper's servers with the chroot; None to ask brokers only.
         brokers: ``host:port`` of some brokers; None for those that are registered in ZooKeeper.
-        groups: The groups to examine; all, if none is given.
-        timeout_s: How long each server may take for an answer, in seconds.
+        groups: The groups to examine. By default, all groups are examined.
+        timeout_s: The longest time that each server may take for an answer, in seconds.
 
     Raises:
         ConfigError: An address is not legal, or neither ZooKeeper nor brokers are given.
@@ -156,9 +156,9 @@ def _reason(error: Exception, timeout_s: float) -> str:
 
 async def _strangers(addresses: Sequence[HostPort], timeout_s: float) -> set[HostPort]:
     """
-    Return the servers that are not of the ensemble of the first one: they do not know a session that it has opened.
+    Return the servers that do not know a session of the first server, because they belong to another ensemble.
 
-    A server that does not answer now is no stranger.
+    Servers that do not answer are left out.
     """
     found: set[HostPort] = set()
     if len(addresses) > 1:
@@ -198,7 +198,7 @@ async def _open(
 
 
 async def _four_letters(address: HostPort, command: bytes) -> dict[str, str]:
-    """Return the fields of the answer to a command; none if the server's whitelist lacks it."""
+    """Send a four-letter command, and return the fields of the answer. There are none if the server forbids it."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         writer.write(command)
@@ -220,7 +220,7 @@ _RELEASES = (
 
 
 def _release_of(ranges: dict[int, VersionRange] | None, registered: int | None) -> str:
-    """Return the earliest release that a broker may be of, from the requests that it knows, or its registration."""
+    """Return the earliest release that a broker may have, by the requests that it knows or by its registration."""
     if ranges is None:
         return {None: "Kafka 0.8 or 0.9", 1: "Kafka 0.8"}.get(registered, "Kafka 0.9")
     if not _reads_early_fetches(ranges):
@@ -262,19 +262,18 @@ async def _ask_broker(name: str, address: HostPort, registered_version: int | No
 
 
 def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeout_s: float) -> Iterator[Check]:
-    """Examine brokers without ZooKeeper: the first one that answers says what the cluster is."""
+    """Examine brokers without ZooKeeper. Each has to belong to the cluster of the first broker that names any."""
 
     async def ask() -> list[BrokerAnswer]:
         asked = (_ask_broker(f"broker at {each}", each, None, timeout_s) for each in addresses)
         return await asyncio.gather(*asked)
 
     answers = asyncio.run(ask())
-    first = next((each.identity for each in answers if each.identity is not None), None)
-    for answer in answers:
-        difference = "" if first is None or answer.identity is None else first.difference(answer.identity)
-        difference = difference.replace("ZooKeeper", "the first broker").replace("the brokers have", "this one has")
-        yield check_broker(answer, difference)
-    if first is None:
+    identities = [each.identity for each in answers if each.identity is not None]
+    # A broker of 0.8 names no broker while its cluster has no topic.
+    first = next((each for each in identities if each.brokers), ClusterIdentity({}))
+    yield from (check_broker(answer, first, "the first broker") for answer in answers)
+    if not identities:
         return
     try:
         found = BrokerGroups(",".join(map(str, addresses)), timeout_s=timeout_s).load_all(with_lag=False)
@@ -286,8 +285,7 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
     views = {view.group: view for view in found.groups}
     for group in groups:
         if group not in views:
-            near = FoundGroup.similar_to(group, list(views)).similar
-            raise UnknownGroupError(f"group {group!r} does not exist{f'; did you mean {near!r}?' if near else ''}")
+            raise unknown_group(group, f"at brokers {', '.join(map(str, addresses))}", list(views))
     now_ms = _now_ms()
     shown = [views[group] for group in groups] if groups else list(views.values())
     findings = [finding for view in shown for finding in _named(view.group, check_znodes(view, {}, now_ms))]
@@ -304,10 +302,9 @@ def _of_groups(views: Sequence[GroupView]) -> str:
 def _named(group: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the findings of a group with the group's name in front."""
     for each in findings:
-        text = f"group {group}: {each.text}"
         # Names of znodes may be long.
-        text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
-        yield Finding(each.kind, text, each.remedy[:_MOST_TEXT], False, each.partitions, each.members)
+        text = f"group {group}: {each.text}"[:_MOST_TEXT]
+        yield replace(each, text=text, remedy=each.remedy[:_MOST_TEXT])
 
 
 def _now_ms() -> int:
@@ -318,7 +315,7 @@ def _now_ms() -> int:
 
 
 class _Examination:
-    """The examination of what one session with ZooKeeper shows."""
+    """Examines the brokers, the shared znodes and the groups of the ZooKeeper that a session is connected to."""
 
     def __init__(self, client: Client, servers: str, brokers: list[HostPort], timeout_s: float) -> None:
         self._client = client
@@ -338,10 +335,7 @@ class _Examination:
         self._newest_ms = max((znode.modified_ms for znode in registered.values()), default=0)
         asked = asyncio.run(self._ask_brokers(registered))
         identity = self._identity(registered, asked)
-        for answer in asked:
-            theirs = answer.identity
-            difference = identity.difference(theirs) if theirs is not None else ""
-            yield check_broker(answer, difference, is_doubtful=theirs is not None and identity.may_differ(theirs))
+        yield from (check_broker(answer, identity) for answer in asked)
         names = list_groups(self._client)
         for group in groups:
             check_group(self._client, group, f"{self._servers}{self._client.chroot}")
@@ -353,7 +347,7 @@ class _Examination:
         yield check_clock(self._newest_ms, _now_ms())
 
     async def _ask_brokers(self, registered: Snapshot) -> list[BrokerAnswer]:
-        """Ask the registered brokers, and those that were given."""
+        """Ask the registered brokers, and the brokers whose addresses the caller has given."""
         asked: dict[HostPort, tuple[str, int | None]] = {each: (f"broker at {each}", None) for each in self._given}
         for path, znode in sorted(registered.items()):
             with suppress(ProtocolError):
@@ -365,7 +359,7 @@ class _Examination:
         )
 
     def _identity(self, registered: Snapshot, asked: Iterable[BrokerAnswer]) -> ClusterIdentity:
-        """Return what ZooKeeper knows of the cluster; of topics, only if brokers raise a doubt."""
+        """Return ZooKeeper's identity of the cluster. It has topics only if a broker's addresses raise a doubt."""
         brokers = {int(path.rpartition("/")[2]): znode.data for path, znode in registered.items()}
         identity = ClusterIdentity.registered(brokers)
         doubtful = [each.identity for each in asked if each.identity and identity.may_differ(each.identity)]
@@ -393,20 +387,20 @@ class _Examination:
             raise CoordinationError(f"the connection to ZooKeeper at {self._servers} broke")
         znodes = read_group(self._client, group)
         self._newest_ms = max(self._newest_ms, *(znode.modified_ms for znode in znodes.values()), 0)
-        view = view_group(group, znodes)
-        if keep:
-            self._views.append(view)
         # Without any topic, brokers are missing, and not the topics of this group.
         layout = GroupLayout(group)
         of_topics = () if self._topics else (f"{layout.offsets}/", f"{layout.starts}/")
-        known = {path: znode for path, znode in znodes.items() if not path.startswith(of_topics)}
-        yield from check_znodes(view, known, _now_ms())
+        znodes = {path: znode for path, znode in znodes.items() if not path.startswith(of_topics)}
+        view = view_group(group, znodes)
+        if keep:
+            self._views.append(view)
+        yield from check_znodes(view, znodes, _now_ms())
         if view.is_of_consumers:
             needed = rights_needed(group, [path for path, znode in znodes.items() if not znode.closed])
             yield from check_rights(needed, self._rights(needed))
 
     def _rights(self, paths: Iterable[str]) -> dict[str, int]:
-        """Return what anyone may do with each of these znodes; one whose ACL cannot be read is left out."""
+        """Return the rights that each znode's ACL gives to everyone. Znodes with an unreadable ACL are left out."""
         rights = {}
         for path, read in [(path, self._client.get_acls_async(path)) for path in paths]:
             with suppress(NoNodeError, NoAuthError):
@@ -418,7 +412,7 @@ class _Examination:
         return rights
 
     def _mixed(self, brokers: Sequence[str]) -> Iterator[Check]:
-        """Compare with the groups that brokers coordinate, from Kafka 0.9 on."""
+        """Compare the groups with those that brokers coordinate, which brokers from Kafka 0.9 on do."""
         try:
             by_brokers = BrokerGroups(",".join(brokers), timeout_s=self._timeout_s).load_all(with_lag=False)
         except KielGroupsError as error:
@@ -431,14 +425,13 @@ class _Examination:
 def _unreadable_brokers(registered: Snapshot) -> Iterator[Finding]:
     for path, znode in sorted(registered.items()):
         try:
-            ClusterIdentity.registered({0: znode.data})
             parse_broker(znode.data, path)
         except ProtocolError as error:
             yield Finding("unreadable", str(error)[:_MOST_TEXT], "restart that broker: it registers again")
 
 
 def _brokers_elsewhere(client: Client) -> dict[str, int]:
-    """Return the numbers of brokers that are registered below the root, or below other paths of one part."""
+    """Return how many brokers are registered below the root, and below each other path of one part."""
     chroot, client.chroot = client.chroot, ""
     found: dict[str, int] = {}
     try:

@@ -1,5 +1,5 @@
 """
-Sessions with ZooKeeper for tools, the chroot, and the registered brokers.
+Open sessions with ZooKeeper for tools, create chroots, and read the registered brokers.
 
 The functions block, so they must not run on an event loop.
 """
@@ -150,5 +150,5 @@ def controller_id(client: Client) -> int | None:
 
 
 def place_of(client: Client) -> str:
-    """Return the servers and the chroot of a session, as users name them."""
+    """Return the servers and the chroot of a session in the form of a connection string."""
     return ",".join(str(HostPort(host, port)) for host, port in client.hosts) + str(client.chroot)

@@ -1,5 +1,5 @@
 """
-Read groups from ZooKeeper: their znodes, and their views.
+Read the znodes of groups from ZooKeeper, and return them or the views that follow from them.
 
 The functions block, change nothing and set no watch.
 """
@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, 
 from kiel_groups.group.commit_note import NotedOffset, NotedText
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
-    MemberInfo,
     Snapshot,
     Znode,
     parse_broker,
@@ -42,7 +40,7 @@ from kiel_groups.group.znodes.round_contents import program_type, refusal_by_pro
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends, unknown_group
 from kiel_groups.ops.views.group_view import GroupView, StoreTracker
-from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.ops.zookeeper_client import Client, broker_ids, children_of, zookeeper
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from kiel_groups.wording import some
@@ -62,15 +60,14 @@ __all__ = [
     "list_groups",
     "list_members",
     "list_topics",
-    "read_assignments",
     "read_brokers",
     "read_group",
     "read_groups",
-    "read_history",
     "read_lags",
     "read_plan_inputs",
     "read_settings",
     "read_summaries",
+    "read_tree",
     "read_workers",
     "read_znodes",
     "refuse_programs",
@@ -92,7 +89,7 @@ class ZooKeeperGroups:
 
     Args:
         hosts: ``host:port,host:port/chroot``.
-        timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
+        timeout_s: The longest time to wait for ZooKeeper, and then for the brokers, in seconds.
     """
 
     def __init__(self, hosts: str, *, timeout_s: float = 10.0) -> None:
@@ -110,12 +107,7 @@ class ZooKeeperGroups:
             ConfigError: The group's name or an address is not legal.
             UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
         """
-        with self._loader((group,), StoreTracker()) as load:
-            loaded = load()
-            if not any(view.is_disputed for view in loaded.groups):
-                return loaded
-            time.sleep(LOOK_S)
-            return load()
+        return self.load_all(with_lag=True, groups=(group,))
 
     def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
@@ -143,30 +135,23 @@ class ZooKeeperGroups:
         Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag.
 
         Args:
-            with_lag: Whether to read the offsets. If the stores of a group disagree, it is loaded again as by ``load``.
-            groups: Load these groups only.
+            with_lag: Whether to read the offsets. If the stores of a group disagree, the groups are loaded again.
+            groups: The groups to load, with their lag. A single one is loaded as by ``load``.
 
         Raises:
             ConfigError: One of ``groups`` does not exist, or its name is not legal.
         """
-        for group in groups:
-            check_name(group, "group")
-        stores = StoreTracker()
-        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            for group in groups:
-                check_group(client, group, self._hosts)
-            names = groups or list_groups(client)
-            if not with_lag:
-                znodes = read_summaries(client, names, offsets=False)
-                views = tuple(view_group(group, znodes[group]) for group in names)
-                return LoadedGroups(views, len(broker_addresses(read_brokers(client))))
-            loaded = _load_outlines(client, names, self._timeout_s, stores)
-            disputed = [view.group for view in loaded.groups if view.is_disputed]
-            if not disputed:
+        if groups or with_lag:
+            with self._loader(groups, StoreTracker()) as load:
+                loaded = load()
+                if any(view.is_disputed for view in loaded.groups):
+                    time.sleep(LOOK_S)
+                    loaded = load()
                 return loaded
-            time.sleep(LOOK_S)
-            later = {view.group: view for view in _load_outlines(client, disputed, self._timeout_s, stores).groups}
-        return replace(loaded, groups=tuple(later.get(view.group, view) for view in loaded.groups))
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            znodes = read_summaries(client, list_groups(client), offsets=False)
+            views = tuple(view_group(group, found) for group, found in znodes.items())
+            return LoadedGroups(views, len(broker_addresses(read_brokers(client))))
 
     def look_up(self, group: str) -> FoundGroup:
         """Look up a group before a member joins it, without its lag."""
@@ -225,7 +210,7 @@ class WatchedGroups:
         _check_connected(self._client, self._hosts)
         brokers = read_brokers(self._client)
         views = self.read(list_groups(self._client))
-        return _with_lag(tuple(views), brokers, list_topics(self._client), self._timeout_s, self._stores)
+        return _with_lag(self._client, tuple(views), brokers, self._timeout_s, self._stores)
 
     def read(self, groups: Collection[str]) -> list[GroupView]:
         """Read groups without what the brokers know: the ends of logs, and offsets in Kafka."""
@@ -266,34 +251,25 @@ def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, s
     _check_connected(client, hosts)
     for group in groups:
         check_group(client, group, hosts)
+    brokers = read_brokers(client)
     if len(groups) == 1:
-        return _load_group(client, groups[0], timeout_s, stores)
-    return _load_outlines(client, groups or list_groups(client), timeout_s, stores)
-
-
-def _load_group(client: Client, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
-    brokers = read_brokers(client)
-    view = view_group(group, read_group(client, group))
-    return _with_lag((view,), brokers, list_topics(client), timeout_s, stores)
-
-
-def _load_outlines(client: Client, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
-    brokers = read_brokers(client)
-    znodes = read_summaries(client, groups, offsets=True)
-    views = tuple(view_group(group, znodes[group]) for group in groups)
-    return _with_lag(views, brokers, list_topics(client), timeout_s, stores)
+        znodes = {groups[0]: read_group(client, groups[0])}
+    else:
+        znodes = read_summaries(client, groups or list_groups(client), offsets=True)
+    views = tuple(view_group(group, found) for group, found in znodes.items())
+    return _with_lag(client, views, brokers, timeout_s, stores)
 
 
 def _with_lag(
-    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
+    client: Client, views: tuple[GroupView, ...], brokers: Snapshot, timeout_s: float, stores: StoreTracker
 ) -> LoadedGroups:
-    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
-    existing, addresses = frozenset(topics), broker_addresses(brokers)
-    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, doubtful_brokers(brokers), existing, timeout_s))
+    """Add the log ends of existing partitions only, because a broker may create a missing topic when asked for it."""
+    addresses, doubtful = broker_addresses(brokers), doubtful_brokers(brokers)
+    if client.exists(topic_path(OFFSETS_TOPIC)) is None:
+        doubtful = None
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, doubtful, timeout_s))
     known = tuple(map(stores.take, found))
-    partitions = {
-        each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
-    }
+    partitions = {each.topic_partition for view in known for each in view.partitions if each.exists}
     ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
     ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
     hidden = [path for view in views for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
@@ -305,23 +281,20 @@ async def _with_kafka_offsets(
     views: Collection[GroupView],
     addresses: list[HostPort],
     doubtful: list[HostPort] | None,
-    topics: Collection[str],
     timeout_s: float,
 ) -> tuple[list[GroupView], str]:
     """
     Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
 
-    Of groups that may have, no coordinator is asked for unless one was before, because a broker would create the topic
-    of the offsets then. Brokers of 0.8.0 and 0.8.1 have no coordinators, and close the connection.
+    If ``doubtful`` is None, no coordinator is asked about groups that may have them. Brokers of 0.8.0 and 0.8.1 have
+    no coordinators, and close the connection. Others would create the topic of the offsets for the first question.
     """
 
     def wanted(view: GroupView) -> list[TopicPartition]:
-        partitions = [*(each.topic_partition for each in view.partitions), *view.further]
-        return [each for each in partitions if each.topic in topics]
+        return [*(each.topic_partition for each in view.partitions if each.exists), *view.further]
 
     ours = {view.group: wanted(view) for view in views if view.offsets_in_kafka}
-    may_ask = OFFSETS_TOPIC in topics and doubtful is not None
-    others = {view.group: wanted(view) for view in views if view.has_any_store} if may_ask else {}
+    others = {view.group: wanted(view) for view in views if view.has_any_store} if doubtful is not None else {}
     if not (ours or others):
         return list(views), ""
     # Most commands see no such group, and start without the clients of coordinators.
@@ -341,7 +314,7 @@ def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
 
 
 def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
-    """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
+    """Return the brokers that may have release 0.8.1, or None if one has 0.8.0, whose registration has a blank."""
     found = []
     for path, znode in sorted(brokers.items()):
         try:
@@ -379,7 +352,7 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
 
 def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, Znode]]:
     """
-    Read all znodes of groups, of kiel-groups, Kafka and kiel, and the znodes of their topics.
+    Read all znodes of groups, whether kiel-groups, Kafka or kiel writes them, and the znodes of the groups' topics.
 
     The topics of a group are those that its members subscribe to, or in which it has owners, offsets or first offsets.
     A group that does not exist has no znodes. Znodes whose ACL denies reading are ``closed``.
@@ -390,33 +363,27 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
     found: dict[str, dict[str, Znode]] = {group: {} for group in groups}
     for path, znode in _read_trees(client, [root for group in groups for root in GroupLayout(group).roots]).items():
         found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
-    topics = {group: _topics_of(GroupLayout(group), znodes) for group, znodes in found.items()}
+    topics = {
+        group: consumed_topics(znodes) | _subscribed(GroupLayout(group), znodes) for group, znodes in found.items()
+    }
     read = read_znodes(client, [topic_path(topic) for topic in sorted(set().union(*topics.values()))])
     for group, names in topics.items():
         found[group] |= {path: read[path] for path in map(topic_path, names) if path in read}
     return found
 
 
-def _topics_of(layout: GroupLayout, znodes: Snapshot) -> set[str]:
-    folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
-    topics = {path.split("/")[4] for path in znodes if path.startswith(folders)}
-    members = [(path, znode.data) for path, znode in znodes.items() if path.startswith(f"{layout.members}/")]
-    return topics | {topic for path, data in members for topic in _subscribed(path, data)}
-
-
 def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
-    """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
+    """Read the znodes from which a leader computes a plan, and those of further ``topics``."""
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
     found |= read_znodes(client, [layout.config, layout.weights])
-    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
-    subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
-    return found | read_znodes(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
+    names = _subscribed(layout, found).union(topics)
+    return found | read_znodes(client, [topic_path(topic) for topic in sorted(names)])
 
 
 def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
-    """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
-    loaded = _with_lag((view,), read_brokers(client), list_topics(client), timeout_s, StoreTracker())
+    """Return the known lags of a group's partitions, and the reason why some are unknown, or "" if all are known."""
+    loaded = _with_lag(client, (view,), read_brokers(client), timeout_s, StoreTracker())
     (ended,) = loaded.groups
     return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
 
@@ -445,7 +412,7 @@ def refuse_programs(client: Client, group: str) -> None:
     Check that the members of a group are consumers, or may become such.
 
     Raises:
-        GroupConfigError: They are programs, such as workers, which share no partitions.
+        GroupConfigError: The members are programs, such as workers, which share no partitions.
     """
     layout = WorkerLayout(group)
     settings = GroupLayout(group).config
@@ -459,7 +426,7 @@ def refuse_programs(client: Client, group: str) -> None:
 
 def list_groups(client: Client) -> list[str]:
     """
-    Return the names of all groups, of kiel-groups, Kafka's consumers and kiel, in alphabetical order.
+    Return the names of all groups of kiel-groups, of Kafka's consumers and of kiel, in alphabetical order.
 
     Raises:
         CoordinationError: The ACL of a parent znode of groups denies reading.
@@ -468,7 +435,7 @@ def list_groups(client: Client) -> list[str]:
 
 
 def _names_by_folder(client: Client) -> dict[str, set[str]]:
-    """Return the names of the groups that each parent znode of groups has. Raises the error of ``list_groups``."""
+    """Return the names of the groups below each parent znode of groups. Raise the error of ``list_groups``."""
     reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
     names = {}
     for folder, read in reads:
@@ -483,7 +450,7 @@ def _names_by_folder(client: Client) -> dict[str, set[str]]:
 
 def check_group(client: Client, group: str, place: str) -> None:
     """
-    Check that a group exists; ``place`` names ZooKeeper in the error.
+    Check that a group exists. In the error, ``place`` names ZooKeeper.
 
     Raises:
         UnknownGroupError: ZooKeeper has no znode of the group; the text suggests a group with a similar name.
@@ -509,8 +476,8 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     """
     Read the members, candidates, settings and group state of each group and, with ``offsets``, its committed offsets.
 
-    Of a group of workers, the znodes of live workers are there, too. The cost is that of the znodes that may exist:
-    most of thousands of groups are old ones of Kafka's consumers, of which only the members and offsets are read.
+    The znodes of live workers are included. Of a group of Kafka's consumers, only the members and offsets are read,
+    because a cluster may have thousands of such groups.
 
     Returns:
         The znodes of each group, by its name.
@@ -550,39 +517,30 @@ _OF_TOPICS = ("starts", "owners", "offsets")
 
 
 def consumed_topics(paths: Iterable[str]) -> set[str]:
-    """Return the topics in which a group has, or had, owners or offsets, by the paths of its znodes."""
+    """Return the topics in which a group has, or had, owners or offsets. ``paths`` are those of its znodes."""
     parts = (path.split("/") for path in paths)
     return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
 
 
 def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[GroupLayout, list[str]]]:
-    """Return the topics in which each of these groups has, or had, owners; their folders are not read themselves."""
-    reads = [(layout, client.get_children_async(layout.owners)) for layout in layouts]
-    return [(layout, _readable_children(read)) for layout, read in reads]
+    """Return the topics in which each of these groups has, or had, owners, by one request for each group."""
+    found = []
+    for layout, read in [(layout, client.get_children_async(layout.owners)) for layout in layouts]:
+        with suppress(NoAuthError):
+            found.append((layout, _children_of(read)))
+    return found
 
 
-def _readable_children(read: Any) -> list[str]:
-    try:
-        return _children_of(read)
-    except NoAuthError:
-        return []
-
-
-def read_assignments(client: Client, group: str) -> dict[str, Znode]:
-    """Read the group state of a group, and the assignments below it."""
-    return _read_trees(client, [GroupLayout(group).group_state])
-
-
-def read_history(client: Client, group: str) -> dict[str, Znode]:
-    """Read the recorded generations of a group."""
-    return _read_trees(client, [GroupLayout(group).history])
+def read_tree(client: Client, path: str) -> dict[str, Znode]:
+    """Read a znode, and all znodes below it."""
+    return _read_trees(client, [path])
 
 
 def read_workers(client: Client, group: str) -> dict[str, Znode]:
     """
-    Read what the workers of a group keep, without source offsets.
+    Read the znodes of a group's workers and connectors, without the offsets of source connectors.
 
-    The znode of the configuration offset is read last, so it tells of a change during an earlier call.
+    The znode of the configuration offset is read last, so that it shows a change during this call.
     """
     layout = WorkerLayout(group)
     trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]
@@ -608,7 +566,7 @@ def broker_addresses(brokers: Snapshot) -> list[HostPort]:
 
 
 def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
-    """Read trees breadth first, each level pipelined: two round trips a level for every ``_MOST_READS`` znodes."""
+    """Read trees of znodes level by level. Every ``_MOST_READS`` znodes of a level cost two round trips."""
     found: dict[str, Znode] = {}
     while level:
         parents: list[str] = []
@@ -662,9 +620,6 @@ def _children_of(read: Any) -> list[str]:
         return []
 
 
-def _subscribed(member_id: str, data: bytes) -> tuple[str, ...]:
-    """Return the topics of a member, or () if its znode is unreadable, which the snapshot's reader reports."""
-    try:
-        return MemberInfo.parse(member_id, data, member_id).subscription
-    except ProtocolError:
-        return ()
+def _subscribed(layout: GroupLayout, znodes: Snapshot) -> set[str]:
+    """Return the topics that the members of a group subscribe to, as far as their znodes are readable."""
+    return {topic for _, info in GroupReading(layout, znodes).registered() for topic in info.subscription}

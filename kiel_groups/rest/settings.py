@@ -11,8 +11,6 @@ from ipaddress import ip_address
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 
-__all__ = ["LARGEST_BODY", "LARGEST_READ", "RestSettings", "checked_token", "is_address", "is_loopback"]
-
 #: The port of Kafka Connect.
 DEFAULT_PORT = 8083
 
@@ -76,10 +74,11 @@ class RestSettings:
         """The host in the worker's URL."""
         if self.advertised_host:
             return self.advertised_host
-        return socket.gethostname() if is_wildcard(self.host) else self.host
+        is_wildcard = is_address(self.host) and ip_address(self.host).is_unspecified
+        return socket.gethostname() if is_wildcard else self.host
 
     def token_digest(self, group: str) -> str:
-        """Return a digest that shows whether two workers of a group have the same token, or "" without a token."""
+        """Return a digest that shows whether two workers of a group have the same token, or "" if there is no token."""
         if not self.token:
             return ""
         # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another
@@ -117,8 +116,3 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Return whether only processes of this machine can connect to a host."""
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
-
-
-def is_wildcard(host: str) -> bool:
-    """Return whether a host stands for all addresses of its machine."""
-    return is_address(host) and ip_address(host).is_unspecified

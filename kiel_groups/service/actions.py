@@ -252,7 +252,7 @@ class Actions:
             found = plan(client, group)
             if not body.dry_run:
                 found.apply(client)
-            return change_document(group, found.changes, found.owned, dry_run=body.dry_run)
+            return {**change_document(group, found.changes, found.owned), "dry_run": body.dry_run}
 
         return await self._changed(call, cluster, body, lambda: cluster.address.ask(change, _no_order))
 

@@ -9,17 +9,6 @@ from typing import NamedTuple, TypeAlias
 from kiel_groups.allocators.registry import look_up
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
-__all__ = [
-    "WORK_ALLOCATORS",
-    "WorkAllocation",
-    "WorkAllocator",
-    "retain_work",
-    "rotate_work",
-    "work_allocator",
-    "work_in_order",
-]
-
-
 #: The work of each member, ordered as by ``work_in_order``. Each member has an entry, even without work.
 WorkAllocation: TypeAlias = Mapping[str, tuple[Work, ...]]
 
@@ -43,7 +32,7 @@ def work_in_order(works: Collection[Work]) -> list[Work]:
 
 
 def rotate_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
-    """Assign work to the sorted members in turn; see ``Allocate``. Who had which work before is ignored."""
+    """Assign work to the sorted members in turn; see ``Allocate``. The argument ``previous`` is ignored."""
     assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
     if assigned:
         for member, work in zip(cycle(assigned), work_in_order(works), strict=False):
@@ -62,7 +51,7 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
     """
     Let members keep their work, and assign the rest to the members with the least work; see ``Allocate``.
 
-    A member that has to give up a part of its work keeps the first pieces, in the order of ``work_in_order``.
+    If a member had more work than its share, it keeps the first pieces, in the order of ``work_in_order``.
     """
     assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
     if assigned:

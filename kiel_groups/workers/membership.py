@@ -44,8 +44,6 @@ from kiel_groups.workers.allocation import WORK_ALLOCATORS, WorkAllocation, Work
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkerAssignment
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["ConfigReads", "WorkAssigner", "WorkerContext", "WorkerHooks", "WorkerMember", "parse_assignment"]
-
 log = logging.getLogger(__name__)
 
 
@@ -161,21 +159,16 @@ class ConfigReads:
         """Return whether the newest snapshot contains the changes up to this offset."""
         return self.newest is not None and self.newest.offset >= offset
 
-    async def fresh(self, *, current: bool = False) -> ConfigSnapshot | None:
+    async def read(self, *, current: bool = False) -> bool:
         """
-        Read the configuration. If it cannot be read, return the newest snapshot.
+        Read the configuration, and return whether it could be read. If not, ``newest`` stays as it is.
 
-        A worker without ZooKeeper must not fail here: it would leave the group, and others would wait for its next
-        join.
+        A worker without ZooKeeper must not fail here: it would leave the group, and other workers would wait for its
+        next join.
 
         Args:
             current: Whether to read past a server that lags behind, which takes longer.
         """
-        await self._read(current=current)
-        return self.newest
-
-    async def _read(self, *, current: bool) -> bool:
-        """Read the configuration, and return whether it could be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 self.newest = await self._source.snapshot(current=current)
@@ -202,7 +195,7 @@ class ConfigReads:
         """
         began_s = self._runtime.boot_time_s()
         pauses = Backoff(_FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
-        while not (await self._read(current=True) and self.has(offset)):
+        while not (await self.read(current=True) and self.has(offset)):
             passed_s = self._runtime.boot_time_s() - began_s
             if passed_s >= limit_s:
                 return False
@@ -288,16 +281,9 @@ class WorkAssigner:
         self._url = context.url
         self._metrics = context.metrics
         self._config = config
-        #: The URL of each assigned piece of work's owner; empty before the worker has assigned any as the leader.
-        self._owners: Mapping[Work, str] = {}
-
-    def owner_url(self, work: Work) -> str | None:
-        """Return the URL of the worker to which this leader has assigned the work; None if it has not assigned it."""
-        return self._owners.get(work)
-
-    def drop(self) -> None:
-        """Forget the owners, because the work is about to be assigned again."""
-        self._owners = {}
+        #: The URL of the worker to which this leader has assigned each piece of work. It is empty if this worker does
+        #: not lead, and when the work is about to be assigned again.
+        self.owners: Mapping[Work, str] = {}
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
         """
@@ -313,7 +299,7 @@ class WorkAssigner:
         """
         if protocol not in _PROTOCOL_ALLOCATORS:
             raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
-        self.drop()
+        self.owners = {}
         states = self._states(protocol, members)
         target = max((state.offset for state in states.values()), default=NO_OFFSET)
         snapshot = await self._snapshot(target)
@@ -326,15 +312,16 @@ class WorkAssigner:
             failed = ConnectAssignment(CONFIG_MISMATCH, leader, self._url, target, {})
             return dict.fromkeys(members, failed.encode())
         allocation = self._allocate(protocol, states, snapshot)
-        self._owners = {work: states[member].url for member, works in allocation.items() for work in works}
-        assigned = {member: _by_connector(allocation.get(member, ())) for member in members}
+        self.owners = {work: states[member].url for member, works in allocation.items() for work in works}
         return {
-            member: ConnectAssignment(0, leader, self._url, snapshot.offset, work).encode()
-            for member, work in assigned.items()
+            member: ConnectAssignment(
+                0, leader, self._url, snapshot.offset, _by_connector(allocation.get(member, ()))
+            ).encode()
+            for member in members
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return the metadata of the members; a member whose metadata cannot be read gets no work."""
+        """Return the metadata of each member. A member whose metadata cannot be read is left out, and gets no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:
@@ -347,7 +334,7 @@ class WorkAssigner:
     async def _snapshot(self, target: int) -> ConfigSnapshot | None:
         """Return a snapshot that has the offset ``target``, or None. If necessary, read the configuration once more."""
         if not self._config.has(target):
-            await self._config.fresh(current=True)
+            await self._config.read(current=True)
         return self._config.newest if self._config.has(target) else None
 
     def _allocate(
@@ -369,7 +356,8 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
     """
     Return the member that had each piece of work before.
 
-    A worker that was removed from the group may name work that another one got later: the latest generation counts.
+    A worker that was removed from the group may name work that another worker has got since. So if several members name
+    the same work, it belonged to the member with the latest generation.
     """
     latest_last = sorted(states, key=lambda member: (states[member].generation, member))
     return {work: member for member in latest_last for work in _works(states[member].work)}
@@ -377,8 +365,6 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
 
 #: The name under which Kafka Connect groups these metrics.
 _METRICS_GROUP = "connect-coordinator-metrics"
-
-#: The metrics that a member of any group has: its joins, its assignments and its heartbeats.
 
 #: The first and the longest pause before the leader joins again after a mismatch, in seconds.
 _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S = 0.1, 2.0
@@ -404,6 +390,9 @@ class WorkerHooks:
         ConfigError: There is no allocator of that name.
     """
 
+    #: The member, which is created with these hooks; it is set before the worker's first session opens.
+    member: WorkerMember
+
     def __init__(self, context: WorkerContext, listener: WorkerListener, allocator: str = "round_robin") -> None:
         self._group = context.group
         self._url = context.url
@@ -417,8 +406,6 @@ class WorkerHooks:
         self._pauses = Backoff(
             _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
         )
-        #: The member, which is created with these hooks; it is set before the member joins.
-        self.member: WorkerMember | None = None
         #: Checks whether the worker has to leave the group; if so, leaves and joins again.
         self._leaving: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -437,8 +424,7 @@ class WorkerHooks:
     @property
     def is_rebalancing(self) -> bool:
         """Whether the worker has no assignment, or a failed one, or has to join again."""
-        member, assignment = self.member, self.assignment
-        return member is None or member.need_rejoin or assignment is None or assignment.is_failed
+        return self.member.need_rejoin or self.assignment is None or self.assignment.is_failed
 
     @property
     def unconfirmed_s(self) -> float:
@@ -449,9 +435,9 @@ class WorkerHooks:
 
     def owner_url(self, work: Work) -> str | None:
         """Return the URL of the work's owner, or None. Only the leader knows it, and only while no rejoin is due."""
-        if self.is_rebalancing or not self._attached.leads:
+        if self.is_rebalancing or not self.member.leads:
             return None
-        return self._assigner.owner_url(work)
+        return self._assigner.owners.get(work)
 
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of the membership as kafka-python's ``metrics()`` does, by the names of Kafka Connect."""
@@ -470,9 +456,9 @@ class WorkerHooks:
 
     async def protocols(self) -> Sequence[GroupProtocol]:
         """Read the configuration, and return the protocols with its offset, the preferred one first."""
-        self._assigner.drop()
-        snapshot = await self.config.fresh()
-        offset = NO_OFFSET if snapshot is None else snapshot.offset
+        self._assigner.owners = {}
+        await self.config.read()
+        offset = NO_OFFSET if self.config.newest is None else self.config.newest.offset
         protocols = [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(self._url, offset).encode())]
         if self._allocator.sees_owners:
             state = StickyMetadata(self._url, offset, self._last_generation, _by_connector(self._last_works))
@@ -527,14 +513,14 @@ class WorkerHooks:
             assignment.offset,
         )
         await self._listener.on_assigned(assignment, generation)
-        factor = 1 if self._attached.leads else _FOLLOWER_FACTOR
+        factor = 1 if self.member.leads else _FOLLOWER_FACTOR
         began_s = self._runtime.boot_time_s()
         while self._runtime.boot_time_s() - began_s < _PATIENCE_S:
             await asyncio.sleep(self._pauses.next_s() * factor)
-            await self.config.fresh(current=True)
+            await self.config.read(current=True)
             # A join of a worker that is behind might only lead to the next mismatch.
             if self.config.has(assignment.offset):
-                self._attached.request_rejoin()
+                self.member.request_rejoin()
                 return
         self._begin(self._stay_away(assignment.offset))
 
@@ -575,22 +561,22 @@ class WorkerHooks:
         )
         # Work of former assignments may still run, and the other workers would wait for its claims.
         self._listener.on_lost()
-        self._attached.leave()
+        self.member.leave()
         await self.config.readable(offset)
         log.info("group %s: this worker can read the configuration; joining again", self._group)
-        self._attached.request_rejoin()
+        self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker give its work back. After a failed assignment, it has none."""
+        """Have the worker give its work back. A worker with a failed assignment has no work."""
         # Before the work is given back: its owners would fail requests.
-        self._assigner.drop()
+        self._assigner.owners = {}
         if self._has_started:
             await self._listener.on_revoked()
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
         """Have the worker stop its work at once."""
-        self._assigner.drop()
+        self._assigner.owners = {}
         had_started = self._has_started
         self._end_assignment()
         if had_started:
@@ -604,8 +590,3 @@ class WorkerHooks:
         assignment = self.assignment
         self._metrics.gauge("assigned_connectors", len(assignment.connectors) if assignment else 0)
         self._metrics.gauge("assigned_tasks", len(assignment.tasks) if assignment else 0)
-
-    @property
-    def _attached(self) -> WorkerMember:
-        assert self.member is not None, "the member is attached before it joins"
-        return self.member

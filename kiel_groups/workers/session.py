@@ -29,9 +29,7 @@ from kiel_groups.workers.stores.work_claims import WorkClaims
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
-from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
-
-__all__ = ["WorkerRole", "WorkerSession"]
+from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext, TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +108,10 @@ class WorkerSession:
         log.error("group %s: this worker failed: %s", group, error, exc_info=None if known else error)
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
-    async def close(self, limit: CloseLimit | None = None) -> None:
+    async def close(self) -> None:
         """Close the session, which deletes the worker's znode. The caller has released the worker's claims before."""
         self._is_closing = True
-        await self._supervisor.close(limit)
+        await self._supervisor.close()
         await self._tasks.cancel()
 
     # ------------------------------------------------------------------ the kind of the roles
@@ -153,7 +151,7 @@ class WorkerRole(SessionRole):
         self.claims = WorkClaims(session, writer, layout, self.worker_id)
 
     async def _caught_up(self) -> None:
-        """Return at once: what a store writes does not depend on a watch of the worker."""
+        """Return at once, because no watch of the worker changes what its stores write."""
 
     async def register(self) -> None:
         """
@@ -178,10 +176,6 @@ class WorkerRole(SessionRole):
         )
 
     async def joined(self) -> None:
-        """Warn of workers that are set up differently; see ``_warn_of_others``."""
-        await self._warn_of_others()
-
-    async def _warn_of_others(self) -> None:
         """
         Warn once of each worker with another token, without a token, or with another coordination.
 
@@ -212,7 +206,7 @@ class WorkerRole(SessionRole):
         self._other_tokens, self._other_coordinations = tokens, coordinations
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return the contents of the workers' znodes. Clients of the brokers cannot write these znodes."""
+        """Return the contents of the workers' znodes. Clients of ZooKeeper write these, those of brokers cannot."""
         names = await self.session.children(self.layout.workers) or ()
         found: list[WorkerInfo] = []
         for node in await self.session.get_many([self.layout.worker(name) for name in names]):
@@ -227,7 +221,7 @@ class WorkerRole(SessionRole):
 
         If the worker's znode was deleted, the heartbeat notices that, and ends the session.
         """
-        await self._warn_of_others()
+        await self.joined()
 
     # ------------------------------------------------------------------ claims and stores
 
@@ -271,11 +265,10 @@ class WorkerRole(SessionRole):
 
     async def release_claim(self, work: Work, offsets: SourceOffsets = ()) -> None:
         """
-        Release a claim, and store the last source offsets of a task in the same transaction if they fit.
+        Release a claim, and store the last source offsets of a task: in the same transaction if they fit, else before.
 
         Raises:
             ClaimLostError: The claim is gone.
-            ConfigError: A source partition and its offset do not fit into a znode. The claim is still there.
             CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
             SessionLostError: The session is over.
         """

@@ -1,23 +1,12 @@
-"""The values that the parts of a worker share: ids of work, configurations, assignments and statuses."""
+"""The values that the parts of a worker share: ids of work, configurations and assignments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-__all__ = [
-    "ConfigSnapshot",
-    "ConnectorEntry",
-    "ConnectorId",
-    "TargetState",
-    "TaskId",
-    "Work",
-    "WorkState",
-    "WorkStatus",
-    "WorkerAssignment",
-]
+from kiel_groups.group.znodes.worker_contents import TargetState
 
 
 class ConnectorId(NamedTuple):
@@ -47,13 +36,6 @@ class TaskId(NamedTuple):
 Work: TypeAlias = ConnectorId | TaskId
 
 
-class TargetState(StrEnum):
-    """Whether the work of a connector has to run, or to pause."""
-
-    STARTED = "STARTED"
-    PAUSED = "PAUSED"
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectorEntry:
     """
@@ -64,7 +46,7 @@ class ConnectorEntry:
         target: Whether the connector and its tasks have to run.
         tasks: The settings of each task, by its number; None if the connector has not made any task yet.
         problem: Why the stored configuration cannot be used; "" if it can. With a problem, the tasks do not run.
-        created: A number that differs between a connector and a former one of the same name.
+        created: A number that differs from that of any former connector of the same name.
     """
 
     config: Mapping[str, str]
@@ -96,7 +78,7 @@ class ConfigSnapshot:
         return [task for name in sorted(self.connectors) for task in self.tasks_of(name)]
 
     def tasks_of(self, connector: str) -> list[TaskId]:
-        """Return the tasks of a connector; none if it has no task set yet, has a problem, or does not exist."""
+        """Return the tasks of a connector. A connector without a task set or with a problem has none."""
         entry = self.connectors.get(connector)
         if entry is None or entry.problem or entry.tasks is None:
             return []
@@ -105,39 +87,6 @@ class ConfigSnapshot:
     def works(self) -> list[Work]:
         """Return all work that can be assigned: the sorted connectors, then the sorted tasks."""
         return [*self.sorted_connectors(), *self.sorted_tasks()]
-
-
-class WorkState(StrEnum):
-    """The states of a connector or a task, with the names of Kafka Connect."""
-
-    #: No worker runs it: it was given back, or it has no owner yet.
-    UNASSIGNED = "UNASSIGNED"
-    #: Its owner runs it.
-    RUNNING = "RUNNING"
-    #: Its owner has it, and does not run it, because users have paused its connector.
-    PAUSED = "PAUSED"
-    #: It has raised an error, or cannot be started. Its owner keeps it.
-    FAILED = "FAILED"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkStatus:
-    """
-    The status of a connector or a task.
-
-    Args:
-        state: The state.
-        worker: ``host:port`` of the owner's REST interface.
-        trace: The trace of the error; "" unless the state is FAILED.
-        generation: The generation of the group in which the work was assigned to the owner.
-        problem: Why it makes no progress although it has not failed, in one line; "" if it makes progress.
-    """
-
-    state: WorkState
-    worker: str
-    trace: str = ""
-    generation: int = 0
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

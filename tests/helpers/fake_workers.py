@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnectorError
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.metrics import Metrics
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
 from kiel_groups.workers.rest.operations import WorkerServer
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 __all__ = ["FakeGroup", "FakeWorker", "serving", "serving_on_thread"]
 

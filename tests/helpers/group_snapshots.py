@@ -23,7 +23,7 @@ LATER_MS = PLANNED_MS + SETTLING_MS + 1
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 
-A, B = "g_host-1-aaaa", "g_host-2-bbbb"
+A, B = "g_host-1700000000001-aaaa", "g_host-1700000000002-bbbb"
 
 
 def member(name: str, started_at_ms: int, *topics: str) -> Znode:
@@ -151,11 +151,18 @@ PROBLEMS: dict[str, tuple[Snapshot, str]] = {
             **HEALTHY,
             "/consumers/g/offsets/old": Znode(),
             "/consumers/g/offsets/old/0": Znode(b"3"),
-            "/consumers/g/offsets/gone": Znode(),
-            "/consumers/g/offsets/gone/1": Znode(b"3"),
             "/brokers/topics/old": Znode(b'{"partitions":{"0":[0]}}'),
         },
-        "2 offsets are of topics that no member reads: gone, old (without a topic of this name: gone); the lag of",
+        "1 offset is of a topic that no member reads: old; the lag of",
+    ),
+    "gone-offsets": (
+        {
+            **HEALTHY,
+            "/consumers/g/offsets/gone": Znode(),
+            "/consumers/g/offsets/gone/1": Znode(b"3"),
+            "/consumers/g/offsets/t/9": Znode(b"banana"),
+        },
+        "the group has offsets in 2 topics or partitions that do not exist: gone, t:9",
     ),
     "beyond-end": (
         {**HEALTHY, "/consumers/g/offsets/t/1": Znode(b"13")},

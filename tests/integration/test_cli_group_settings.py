@@ -7,10 +7,12 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
@@ -30,10 +32,12 @@ async def run(cluster: Cluster, *arguments: str, status: int = 0) -> tuple[str, 
     return done.stdout, done.stderr
 
 
-async def test_an_operator_drains_members_and_changes_settings(cluster_39: Cluster, unique: Unique) -> None:
+async def test_an_operator_drains_members_and_changes_settings(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
     """
     A member is drained and gets its share back, by its instance id. Settings are shown with their sources, and changed.
-    The history has the causes of it all, and nothing is lost or delivered twice.
+    The history has the causes of it all. An unreadable config is replaced. Nothing is lost or delivered twice.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
@@ -89,6 +93,23 @@ async def test_an_operator_drains_members_and_changes_settings(cluster_39: Clust
             "operator: undrain of shelf",
             "operator: drain of shelf",
         ]
+        # No member can join a group with an unreadable config; members that are alive continue.
+        with zookeeper(cluster_39) as client:
+            client.set(GroupLayout(name).config, b"\x00garbage")
+        agreed = ("store=zookeeper", "mode=cooperative", "auto_offset_reset=earliest")
+        with pytest.raises(GroupConfigError, match=f"'kiel-groups config set {name} --replace' replaces them"):
+            await group.join()
+        shown, _ = await run(cluster_39, "config", "show", name)
+        assert "store                       -             unreadable config" in shown
+        file = tmp_path / "garbage.json"
+        replace = ("config", "set", name, "--replace", *agreed, "--yes", "--restore-file")
+        _, said = await run(cluster_39, *replace, f"{tmp_path}/absent/file", status=2)
+        assert "--restore-file: " in said
+        _, said = await run(cluster_39, *replace, str(file))
+        assert f"the unreadable config is in {file}" in said
+        assert json.loads(await asyncio.to_thread(file.read_text))["znodes"] == {"config": "\0garbage"}
+        third = await group.join()
+        await eventually(lambda: third.partitions(topic), "a member can join again")
         assert await group.delivered(values) == Counter(values)
 
 
@@ -111,7 +132,9 @@ async def test_a_drain_that_takes_long_can_be_left_and_taken_back(cluster_39: Cl
             text = f"info: waiting: 1 partition has not moved yet, still owned by {session}"
             await asyncio.to_thread(drain.wait_for_error, text)
             assert await asyncio.to_thread(drain.end, signal.SIGINT) == 130
-        undrain = f"the drain stays: 'kiel-groups undrain {name} {session}' takes it back"
+        undrain = (
+            f"the drain stays: 'kiel-groups undrain {name} {session} --zookeeper {cluster_39.zk_hosts}' takes it back"
+        )
         assert drain.errors[-1] == f"info: {undrain}"
         _, said = await run(cluster_39, "drain", name, session, "--yes", "--timeout", "0", status=1)
         assert f"did not settle within 0 s: 1 partition has not moved yet, still owned by {session}; {undrain}" in said

@@ -60,12 +60,12 @@ async def test_a_group_of_workers(
         assert await outline(command, group) == ("connect", 1, "done" if is_here else "by brokers")
         described = await command("describe", group, "--check")
         assert (described.returncode, described.stderr) == (0, "")
-        assert f"'kiel-groups workers describe {group}' shows them" in described.stdout
+        assert f"'kiel-groups workers describe {group} --zookeeper" in described.stdout
         assert not [word for word in ("wrong", "partition", "lag ") if word in described.stdout]
         assert (f"describe {group} --coordination brokers" in described.stdout) == (not is_here)
         lag = await command("lag", group, "--check")
         assert (lag.returncode, lag.stdout) == (2, "")
-        assert f"'kiel-groups workers describe {group}' shows them" in lag.stderr
+        assert f"'kiel-groups workers describe {group} --zookeeper" in lag.stderr
     assert await outline(command, group) == ("connect", 0, "empty")
     assert (await command("describe", group, "--check")).returncode == 0
     with zookeeper(cluster) as client, caplog.at_level(logging.INFO, "kiel_groups.ops"):
@@ -95,7 +95,7 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
         assert "history" not in described.stdout
         lag = await command("lag", group)
         assert lag.returncode == 2
-        assert f"'kiel-groups describe {group}' shows them" in lag.stderr
+        assert f"'kiel-groups describe {group} --zookeeper" in lag.stderr
         # An allocator process would publish a plan of partitions as soon as it led.
         serving = await command("serve", "--group", group, "--port", "0")
         assert (serving.returncode, serving.stdout) == (2, "")

@@ -69,7 +69,7 @@ async def test_a_leader_follows_the_allocator_in_the_settings(
 async def test_a_drained_member_gets_no_partitions(cluster_39: Cluster, unique: Unique) -> None:
     """
     The settings name the drained members. If all members are drained, no partition has an owner, and the group state
-    has the reason.
+    has the reason. A drained member that leaves is forgotten, also if it was the leader.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
@@ -88,8 +88,15 @@ async def test_a_drained_member_gets_no_partitions(cluster_39: Cluster, unique: 
                 lambda: group_state(client, layout).unassigned == {"all its subscribers are drained": 4},
                 "the group state has the reason",
             )
-            set_config(client, layout, drained=[])
-            await group.balanced(topic, 4)
+            set_config(client, layout, drained=[first.consumer.member_id, "shelf"])
+            await eventually(
+                lambda: len(second.partitions(topic)) == 4, "the drained leader has released its partitions"
+            )
+            await group.leave(first)
+            await eventually(
+                lambda: json.loads(client.get(layout.config)[0])["drained"] == ["shelf"],
+                "the next leader has forgotten the drained member that has left, but not the instance id",
+            )
 
 
 def alarms(group: Group) -> bool:

@@ -149,7 +149,8 @@ async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, uni
     async with group_of(cluster_39, name, [topic], partition_allocator="weighted") as group:
         await group.join()
         await group.balanced(topic, 3)
-        none = f"info: group {name} has no weights; 'kiel-groups weights set' sets them\n"
+        by = f"'kiel-groups weights set --zookeeper {cluster_39.zk_hosts}'"
+        none = f"info: group {name} has no weights; {by} sets them\n"
         assert await run("show", name) == (0, "", none)
         both = (name, f"{topic}:0=12.5", f"{topic}:2=3")
         assert (await run("set", *both))[2].startswith("error: there is no terminal to confirm at; give --yes.")
@@ -221,7 +222,10 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
                 'a JSON object was expected, found list; expected {"page-views:0"',
             ),
             (("set", name, "--file", str(missing)), "missing': No such file or directory"),
-            (("remove", name, f"{topic}:0"), f"{topic}:0 has no weight in group {name}; 'kiel-groups weights show'"),
+            (
+                ("remove", name, f"{topic}:0"),
+                f"{topic}:0 has no weight in group {name}; 'kiel-groups weights show --zoo",
+            ),
             (("show", name[:-1]), f"group '{name[:-1]}' does not exist in ZooKeeper at {cluster_39.zk_hosts}"),
             (("set", name[:-1], f"{topic}:0=1", "--yes"), f"; did you mean '{name}'?"),
         ):
@@ -233,7 +237,7 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
         client.create(layout.weights, b"{}")
         done = kiel_groups("weights", "show", name, *at)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "found b'{}'; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it" in done.stderr
+        assert f"found b'{{}}'; 'kiel-groups weights set {name} --file FILE --zookeeper" in done.stderr
         client.set(layout.weights, zlib.compress(b'{"version":1,"weights":{"\\ud800:0":1}}'))
         for words in (("show", name), ("show", name, "--json"), ("set", name, f"{topic}:0=1")):
             done = kiel_groups("weights", *words, *at)

@@ -15,13 +15,14 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClaimLostError, ConfigError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Done
+from kiel_groups.group.znodes.worker_contents import TargetState, WorkState, WorkStatus
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.zookeeper_client import create_chroot, zookeeper
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
 from kiel_groups.workers.stores.status_store import StatusStore
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup, describe_workers
-from kiel_groups.workers.values import ConnectorId, TargetState, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.heartbeat import Heartbeat
 from kiel_groups.zookeeper.runtime import Runtime

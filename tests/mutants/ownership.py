@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "a release by force accepts a wait that is shorter than the member's session timeout",
         "ops/actions/release.py",
-        "max(granted_ms, wait_ms or 0))",
-        "granted_ms if wait_ms is None else wait_ms)",
+        "max(info.session_timeout_ms, wait_ms or 0))",
+        "info.session_timeout_ms if wait_ms is None else wait_ms)",
         "tests/sim/test_releases.py",
     ),
     Mutant(

@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "the first offset of a partition in a batch is stored, not the last",
         "workers/stores/source_offset_store.py",
-        "        found[partition_digest(partition)] = data\n",
-        "        found.setdefault(partition_digest(partition), data)\n",
+        "encode() for partition, offset in offsets}\n",
+        "encode() for partition, offset in reversed(offsets)}\n",
         "tests/sim/test_source_offsets.py",
     ),
     Mutant(

@@ -38,7 +38,7 @@ from kiel_groups.group.znodes.contents import (
 )
 from kiel_groups.group.znodes.group_settings import DynamicConfig
 from kiel_groups.group.znodes.layout import WorkerLayout, connector_of
-from kiel_groups.group.znodes.worker_contents import StoredConnector, StoredStatus
+from kiel_groups.group.znodes.worker_contents import StoredConnector, WorkStatus
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document
@@ -119,7 +119,7 @@ READERS = {
     "a znode": TextReader(
         lambda text: [
             refused(lambda parse=parse: parse(text.encode(), "/p"))  # type: ignore[misc]
-            for parse in (parse_object, parse_offset, parse_owner, DynamicConfig.parse, StoredStatus.parse)
+            for parse in (parse_object, parse_offset, parse_owner, DynamicConfig.parse, WorkStatus.parse)
         ],
         ("{", "}", "[", "]", '"', "\\", "1", ",", ":", " ", '"version":1', "-", "e", "."),
     ),

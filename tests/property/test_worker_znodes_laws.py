@@ -18,7 +18,7 @@ from kiel_groups.group.znodes.worker_contents import (
     ConfigChange,
     SourceOffset,
     StoredConnector,
-    StoredStatus,
+    WorkStatus,
     canonical_json,
     encode_config_offset,
     parse_config_offset,
@@ -42,7 +42,7 @@ connectors = st.builds(
     offset=numbers,
 )
 statuses = st.builds(
-    StoredStatus,
+    WorkStatus,
     state=st.sampled_from(["UNASSIGNED", "RUNNING", "PAUSED", "FAILED"]),
     worker=texts,
     trace=texts,
@@ -68,7 +68,7 @@ objects = st.dictionaries(texts, values, max_size=4)
 PARSERS: dict[str, Callable[[bytes, str], object]] = {
     "config offset": parse_config_offset,
     "connector": partial(StoredConnector.parse, "c"),
-    "status": StoredStatus.parse,
+    "status": WorkStatus.parse,
     "change": ConfigChange.parse,
     "source offset": SourceOffset.parse,
 }
@@ -103,16 +103,16 @@ def test_a_connector_is_read_as_it_was_written(stored: StoredConnector) -> None:
 
 
 @given(statuses)
-def test_a_status_is_read_as_it_was_written(stored: StoredStatus) -> None:
+def test_a_status_is_read_as_it_was_written(stored: WorkStatus) -> None:
     """A status with a short trace is read as it was written."""
-    assert StoredStatus.parse(stored.encode(), "p") == stored
+    assert WorkStatus.parse(stored.encode(), "p") == stored
 
 
 @given(st.text(max_size=50), st.integers(0, 400))
 def test_any_trace_can_be_stored(text: str, times: int) -> None:
     """Any text, also one that UTF-8 cannot encode, is stored in at most 8 KiB, and a short one whole."""
     trace = text * times
-    stored = StoredStatus.parse(StoredStatus(state="FAILED", worker="", trace=trace).encode(), "p").trace
+    stored = WorkStatus.parse(WorkStatus(state="FAILED", worker="", trace=trace).encode(), "p").trace
     assert len(stored.encode()) <= LARGEST_TRACE_BYTES
     whole = trace.encode(errors="backslashreplace")
     assert whole.decode() == stored or len(whole) > LARGEST_TRACE_BYTES

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.workers.stores.config_store import ConfigStore
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.sim.worker_bench import LAYOUT, WorkerBench
 
 pytestmark = pytest.mark.sim

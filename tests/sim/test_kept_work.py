@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import pytest
 
-from kiel_groups.group.znodes.worker_contents import StoredStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.workers.membership import WorkerHooks
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 
 pytestmark = pytest.mark.sim
@@ -24,7 +24,7 @@ ENDLESS = {"limit": "100000"}
 def stored_generation(bench: WorkerGroupBench, *work: int) -> int:
     """Return the generation in the status of connector c, or of one of its tasks."""
     path = LAYOUT.status("c", *work)
-    return StoredStatus.parse(bench.ensemble.tree.get(path).data, path).generation
+    return WorkStatus.parse(bench.ensemble.tree.get(path).data, path).generation
 
 
 def until_rejoined(bench: WorkerGroupBench, name: str) -> int:
@@ -300,7 +300,7 @@ def test_a_failure_is_reported_without_the_passwords_of_its_settings(
     bench.timeline.run_until(lambda: bench.state(work) == WorkState.FAILED)
     bench.timeline.run_for(1.0)
     path = LAYOUT.status("c", *([work.task] if isinstance(work, TaskId) else []))
-    trace = StoredStatus.parse(bench.ensemble.tree.get(path).data, path).trace
+    trace = WorkStatus.parse(bench.ensemble.tree.get(path).data, path).trace
     for shown in (caplog.text, trace):
         assert """no user [hidden] "[hidden]" [hidden] "[hidden]" [hidden]; try again""" in shown
         assert not any(part in shown for part in ("s3cret", "d'0", "d%270", token))
@@ -327,7 +327,7 @@ def test_an_error_without_a_text_is_reported() -> None:
     bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
     bench.timeline.run_for(1.0)
     path = LAYOUT.status("c", 0)
-    trace = StoredStatus.parse(bench.ensemble.tree.get(path).data, path).trace
+    trace = WorkStatus.parse(bench.ensemble.tree.get(path).data, path).trace
     assert trace == "UnprintableError, whose text cannot be made"
 
 
@@ -448,7 +448,7 @@ def test_a_problem_is_in_the_status_while_it_lasts() -> None:
     path = LAYOUT.status("c", 0)
 
     def problem() -> str:
-        return StoredStatus.parse(bench.ensemble.tree.get(path).data, path).problem
+        return WorkStatus.parse(bench.ensemble.tree.get(path).data, path).problem
 
     def report(text: str) -> None:
         worker.process.call(context.report_problem, text)
@@ -480,8 +480,8 @@ def test_a_run_that_has_ended_reports_no_problem() -> None:
     async def raise_error() -> None:
         raise ValueError("no")
 
-    def status() -> StoredStatus:
-        return StoredStatus.parse(bench.ensemble.tree.get(path).data, path)
+    def status() -> WorkStatus:
+        return WorkStatus.parse(bench.ensemble.tree.get(path).data, path)
 
     worker.process.call(former.report_problem, "slow")
     bench.timeline.run_for(1.5)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import CoordinationError
+from kiel_groups.group.znodes.worker_contents import WorkState
 from kiel_groups.workers.execution.work_plan import WorkSpec
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench, WorkerProcess
 
 pytestmark = pytest.mark.sim

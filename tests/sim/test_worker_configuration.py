@@ -18,8 +18,9 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
+from kiel_groups.group.znodes.worker_contents import TargetState
 from kiel_groups.workers.stores.config_store import MOST_KEPT
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
 
 pytestmark = pytest.mark.sim

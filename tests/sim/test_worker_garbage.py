@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState
+from kiel_groups.group.znodes.worker_contents import WorkState
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.helpers.counting_connectors import COUNTING_SOURCE
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 

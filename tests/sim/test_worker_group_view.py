@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.group.znodes.worker_contents import encode_config_offset
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus, encode_config_offset
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import describe_workers
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.fakes import Host, fake_client
 from tests.sim.worker_bench import LAYOUT, WorkerBench
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState
+from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, partition_digest
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 
 pytestmark = pytest.mark.sim

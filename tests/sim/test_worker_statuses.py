@@ -11,7 +11,8 @@ import pytest
 
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import Answer, Delete, Operation
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
 
 pytestmark = pytest.mark.sim

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.group.znodes.worker_contents import WorkerInfo
+from kiel_groups.group.znodes.worker_contents import WorkerInfo, WorkState, WorkStatus
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
 from kiel_groups.workers.execution.herder import Herder
@@ -20,7 +20,7 @@ from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.session import WorkerSession
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.tasks import ProcessContext
 from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context

@@ -147,9 +147,9 @@ def down(*, name: str) -> int:
 @click.pass_obj
 def restart(lines: Lines, /, *, server: str, name: str, as_json: bool) -> int:
     """
-    Restart a server on its data and port, and wait until it serves; or start it if it has ended.
+    Restart a server on its data and port, or start it if it has ended.
 
-    'kiel-groups cluster status' shows the servers, such as kafka-0.
+    The command returns when the server serves. 'cluster status' shows the servers, such as kafka-0.
     """
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.embedded.named_clusters import restart_server
@@ -164,7 +164,7 @@ def restart(lines: Lines, /, *, server: str, name: str, as_json: bool) -> int:
 @cluster.command(epilog=EPILOG)
 @_name_option
 def env(*, name: str) -> int:
-    """Print the addresses for a shell. Use it so: eval "$(kiel-groups cluster env)"."""
+    """Print the addresses as settings for a shell: eval "$(kiel-groups cluster env)"."""
     from kiel_groups.cli.terminal.rendering import show
 
     show(*_exports(_running(name)))
@@ -176,7 +176,7 @@ def env(*, name: str) -> int:
 @json_option
 @click.pass_obj
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
-    """Show the running clusters. Exits with 1 if one of their servers has ended."""
+    """Show the running clusters. The command exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.embedded.named_clusters import running_clusters
 
@@ -276,8 +276,14 @@ def _title(running: RunningCluster) -> str:
 def _table(running: RunningCluster) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
-    table = plain_table("server", "release", "address", "pid", "state", right=("pid",))
-    for server in running.servers:
-        release = running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version or ""
-        table.add_row(server.name, release, server.address, str(server.pid), "runs" if server.is_alive else "has ended")
-    return table
+    rows = [
+        (
+            server.name,
+            running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version or "",
+            server.address,
+            str(server.pid),
+            "runs" if server.is_alive else "has ended",
+        )
+        for server in running.servers
+    ]
+    return plain_table(("server", "release", "address", "pid", "state"), rows, right=("pid",))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from shlex import quote
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import quote as quote_path
 from urllib.parse import urlencode
 
@@ -16,17 +16,12 @@ from kiel_groups.cli.parameters.options import WorkerAddress, json_option, worke
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 __all__ = ["connector_plugins", "connectors"]
 
 #: How long a command waits for an answer, in seconds. A worker gives up earlier.
 _ANSWER_WAIT_S = 65.0
 
-_force_option = click.option(
-    "--force", is_flag=True, help="Store also settings whose names the connector does not have, but nearly has."
-)
+_force_option = click.option("--force", is_flag=True, help="Store settings although their names look misspelt.")
 
 _name_argument = click.argument("name", metavar="CONNECTOR")
 
@@ -62,23 +57,19 @@ def connectors() -> None:
 @json_option
 def list_connectors(*, worker: WorkerAddress, as_json: bool) -> int:
     """List all connectors, with the states of their tasks."""
-    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
-    found = _ask(worker, "GET", "/connectors?expand=status&expand=info", of="lists no connectors")
-    if as_json:
-        show_json(dict(sorted(found.items())))
-        return DONE
-    if not found:
-        show("there is no connector; 'kiel-groups connectors create' creates one")
-        return DONE
-    table = plain_table("connector", "type", "state", "tasks", "class")
-    for name, each in sorted(found.items()):
+    found = dict(sorted(_ask(worker, "GET", "/connectors?expand=status&expand=info", of="lists no connectors").items()))
+    rows = []
+    for name, each in found.items():
         status, config = each["status"], each["info"]["config"]
         tasks = _summary(
             "RUNNING without progress" if task.get("problem") else task["state"] for task in status["tasks"]
         )
-        table.add_row(name, status["type"], status["connector"]["state"], tasks, config.get("connector.class", ""))
-    show(table)
+        rows.append((name, status["type"], status["connector"]["state"], tasks, config.get("connector.class", "")))
+    table = plain_table(("connector", "type", "state", "tasks", "class"), rows)
+    none = "there is no connector; 'kiel-groups connectors create' creates one"
+    show_result(found, table if found else none, as_json=as_json)
     return DONE
 
 
@@ -155,7 +146,7 @@ def config(
     Secrets are shown as [hidden]. Settings that are given as [hidden] stay as they are, so what --json prints can be
     edited and given to --file.
     """
-    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     if (changes or remove) and file is not None:
         raise click.UsageError("give either settings with their values and --remove, or --file.", context)
@@ -174,13 +165,7 @@ def config(
         lines.say("info", f"connector {name} has {counted(found, 'setting')} now; {difference}")
         if not as_json:
             return DONE
-    if as_json:
-        show_json(found)
-    else:
-        table = plain_table("setting", "value")
-        for setting, value in sorted(found.items()):
-            table.add_row(setting, value)
-        show(table)
+    show_result(found, plain_table(("setting", "value"), sorted(found.items())), as_json=as_json)
     return DONE
 
 
@@ -196,17 +181,16 @@ def status(*, name: str, check: bool, trace: bool, worker: WorkerAddress, as_jso
 
     A problem is work that has failed, has no worker, or makes no progress, such as a sink whose topic does not exist.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     found = _ask(worker, "GET", f"{_path(name)}/status")
     works = {found["name"]: found["connector"]} | {f"{found['name']}-{task['id']}": task for task in found["tasks"]}
     problems = [f"problem: {work} {problem}" for work, each in works.items() if (problem := _problem(each))]
-    if as_json:
-        show_json(found)
-    else:
-        traces = [f"{work}:\n{each['trace'].strip()}" for work, each in works.items() if trace and each.get("trace")]
-        # The table ends with an empty line.
-        show(*problems, _status_table(works), "\n\n".join(traces))
+    traces = [f"{work}:\n{each['trace'].strip()}" for work, each in works.items() if trace and each.get("trace")]
+    rows = [(work, each["state"], each["worker_id"]) for work, each in works.items()]
+    table = plain_table(("connector or task", "state", "worker"), rows)
+    # The table ends with an empty line.
+    show_result(found, *problems, table, "\n\n".join(traces), as_json=as_json)
     return FAILED if check and problems else DONE
 
 
@@ -249,7 +233,7 @@ def restart(
     only_failed: bool,
     worker: WorkerAddress,
 ) -> int:
-    """Restart a connector, but not its tasks unless they are asked for."""
+    """Restart a connector, and with --with-tasks its tasks, too."""
     if task is not None and (with_tasks or only_failed):
         raise click.UsageError("'--task' does not go with '--with-tasks' and '--only-failed'.", context)
     if task is None:
@@ -267,7 +251,7 @@ def restart(
 @worker_options
 @click.pass_obj
 def delete(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
-    """Delete a connector. Its source offsets stay: one of the same name continues there."""
+    """Delete a connector. Its source offsets stay: another one of this name continues at them."""
     _ask(worker, "DELETE", _path(name), of=None)
     lines.say("info", f"connector {name} deleted")
     return DONE
@@ -280,24 +264,17 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     """
     List the connectors that are installed at a worker.
 
-    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too,
-    if the workers allow it: connector.class takes 'module:Class' of the modules that --plugin-classes of 'workers run'
-    names, and by default of all modules if the REST interface is on a loopback address.
+    The names are values for the setting connector.class; --json has the full names of the classes. If the workers
+    permit it, connector.class takes 'module:Class', too: of the modules that 'workers run --plugin-classes' names or,
+    by default, of any module if the REST interface is on a loopback address.
     """
-    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     found = _ask(worker, "GET", "/connector-plugins", of=None)
-    if as_json:
-        show_json(found)
-        return DONE
-    if not found:
-        show(f"no connectors are installed at {worker.url}; connector.class takes 'module:Class'")
-        return DONE
-    table = plain_table("connector", "type", "version")
     names = _short_names([plugin["class"] for plugin in found])
-    for plugin in found:
-        table.add_row(names[plugin["class"]], plugin["type"], plugin["version"])
-    show(table)
+    rows = [(names[plugin["class"]], plugin["type"], plugin["version"]) for plugin in found]
+    none = f"no connectors are installed at {worker.url}; connector.class takes 'module:Class'"
+    show_result(found, plain_table(("connector", "type", "version"), rows) if found else none, as_json=as_json)
     return DONE
 
 
@@ -381,7 +358,7 @@ def _token_advice(worker: WorkerAddress) -> str:
 
 def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[str], *, force: bool) -> Sequence[str]:
     """
-    Return what a worker warns of in settings.
+    Return the warnings of a worker about settings.
 
     Args:
         worker: The worker.
@@ -423,7 +400,7 @@ def _without(config: Mapping[str, str], remove: Collection[str]) -> dict[str, st
 
 
 def _warn(lines: Lines, warnings: Iterable[str]) -> None:
-    """Print what a worker warns of in settings that it has accepted."""
+    """Print the warnings of a worker about settings that it has accepted."""
     for warning in warnings:
         lines.say("warning", warning)
 
@@ -454,15 +431,6 @@ def _difference(before: Mapping[str, str], given: Mapping[str, Any], after: Mapp
 def _summary(states: Iterable[str]) -> str:
     """Return how many tasks are in each state, such as ``2 running, 1 failed``."""
     return ", ".join(f"{count:,} {state.lower()}" for state, count in Counter(states).most_common()) or "none"
-
-
-def _status_table(works: Mapping[str, Mapping[str, Any]]) -> Table:
-    from kiel_groups.cli.terminal.rendering import plain_table
-
-    table = plain_table("connector or task", "state", "worker")
-    for work, each in works.items():
-        table.add_row(work, each["state"], each["worker_id"])
-    return table
 
 
 def _changed(changes: Sequence[str]) -> dict[str, str]:

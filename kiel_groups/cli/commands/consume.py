@@ -416,7 +416,7 @@ def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -
     The check asks ZooKeeper, or brokers for all topics, because a broker may create a topic that it is asked about.
 
     Returns:
-        A notice if the group does not exist yet, or if another program commits its offsets, or "".
+        A notice if the group does not exist yet, or if it has offsets but no member has ever joined, or "".
 
     Raises:
         UnknownTopicError: A topic does not exist.
@@ -432,4 +432,4 @@ def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -
     if cluster.is_of_brokers and not view.is_of_consumers:
         raise refusal_by_programs(group, view.protocol_type)
     is_new = view.state == "memberless" and view.partitions
-    return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
+    return f"group {group!r} has had no member so far; it starts at the offsets that it has" if is_new else ""

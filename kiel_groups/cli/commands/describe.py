@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress
 from kiel_groups.cli.parameters.options import (
     NumbersCommand,
     OptionalNumber,
+    Seconds,
     cluster_options,
+    group_argument,
     json_option,
+    optional_number,
     refuse_given,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
@@ -34,17 +37,15 @@ _WATCHED_S = 16.0
 
 
 @click.command(cls=NumbersCommand, epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @cluster_options
 @json_option
-@click.option(
+@optional_number(
     "--watch",
     "interval_s",
-    type=OptionalNumber("seconds", least=0.1),
-    is_flag=False,
-    flag_value=_INTERVAL_S,
-    metavar="[SECONDS]",
-    help=f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C.",
+    Seconds(least=0.1),
+    _INTERVAL_S,
+    f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C.",
 )
 @click.option(
     "--partitions",
@@ -53,14 +54,12 @@ _WATCHED_S = 16.0
     help="Which partitions to list.  [default: all; with --watch, as many as fit the terminal]",
 )
 @click.option("--check", is_flag=True, help="Exit with 1 if something is wrong that does not pass by itself.")
-@click.option(
+@optional_number(
     "--history",
     "generations",
-    type=OptionalNumber("plans", least=1, whole=True),
-    is_flag=False,
-    flag_value=_PLANS,
-    metavar="[N]",
-    help=f"Also show the last N plans ({_PLANS} if omitted), which only ZooKeeper has.",
+    OptionalNumber("plans", least=1, whole=True),
+    _PLANS,
+    f"Also show the last N plans ({_PLANS} if omitted), which only ZooKeeper has.",
 )
 @click.pass_context
 def describe(
@@ -76,10 +75,10 @@ def describe(
     generations: int | None,
 ) -> int:
     """
-    Show a group: what is wrong with it, its members, their partitions and the lag.
+    Show a group: what is wrong with it, its members, their partitions, and the lag.
 
-    If ZooKeeper coordinates the group, offsets and owners come from there; otherwise, members, partitions and offsets
-    come from the group's coordinator. The ends of logs come from the brokers.
+    If ZooKeeper coordinates the group, its znodes have offsets and owners. If brokers do, the group's coordinator tells
+    members, partitions and offsets. In both cases, brokers tell where the logs end.
     """
     from kiel_groups.cli.terminal.rendering import watch
     from kiel_groups.ops.views.checks import ProgressTracker

@@ -40,13 +40,13 @@ def doctor(
     as_json: bool,
 ) -> int:
     """
-    Check servers and groups: whether all is reachable, sound, and of one cluster.
+    Check that servers and groups are reachable, sound, and of one cluster.
 
-    With --zookeeper, this checks its servers, the brokers that are registered there (and those of --brokers), and what
-    groups keep in ZooKeeper; with --brokers alone, the brokers and the groups that they coordinate. GROUP restricts
-    the groups, of which all are checked otherwise.
+    With --zookeeper, the command checks ZooKeeper's servers, the registered brokers, those of --brokers, and the znodes
+    of all groups. With --brokers alone, it checks these brokers and the groups that they coordinate. If groups are
+    named, it checks no others.
 
-    Nothing is changed. The exit status is 1 if something is wrong. How far a group has come is shown by 'describe'.
+    The command changes nothing, and exits with 1 if it finds a problem. 'describe' shows how far a group has come.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.doctor import examine

@@ -1,23 +1,20 @@
-"""``kiel-groups drain``, ``undrain`` and ``rebalance``: have the leader plan otherwise, or again, and wait for it."""
+"""
+``kiel-groups drain``, ``undrain`` and ``rebalance``: have the leader make a plan, and wait until members follow it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_members
-from kiel_groups.cli.parameters.options import (
-    SERVER_WAIT_S,
-    change_options,
-    in_zookeeper_only,
-    is_confirmed,
-    json_option,
-    zookeeper_option,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_members
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, seconds_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, INTERRUPTED, Lines
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["change_config", "drain", "rebalance", "undrain"]
 
-_group = click.argument("group", shell_complete=complete_groups)
 _member = click.argument("member", required=False, shell_complete=complete_members)
 _host = click.option("--host", metavar="HOST", help="All members of this host, as 'describe' shows it.")
 _drain_only = in_zookeeper_only(
@@ -36,26 +32,18 @@ _drain_only = in_zookeeper_only(
 def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that all three commands share."""
     for option in (
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(min=0),
-            default=300,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait until the group has settled; after that, the status is 1.",
+        seconds_option(
+            "--timeout", "How long to wait until the group has settled; after that, the exit status is 1.", 300
         ),
         click.option("--no-wait", is_flag=True, help="Do not wait until the group has settled."),
         change_options,
-        json_option,
-        zookeeper_option,
     ):
         command = option(command)
     return command
 
 
 @click.command(epilog=EPILOG)
-@_group
+@group_argument
 @_member
 @_host
 @click.option("--leave-unowned", is_flag=True, help="Drain even if no member is left for the partitions of a topic.")
@@ -66,13 +54,12 @@ def drain(
     context: click.Context, /, *, group: str, member: str | None, host: str | None, leave_unowned: bool, **options: Any
 ) -> int:
     """
-    Give the partitions of a member, or of all members of a host, to others.
+    Give the partitions of a member, or of all members of a host, to other members.
 
     MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
 
-    A drained member finishes its records in flight, commits, and stays in the group without partitions. 'undrain' takes
-    the drain back. A member without an instance id is forgotten when it leaves; an instance id stays drained when its
-    member starts again.
+    A drained member finishes its records in flight, commits, and stays in the group without partitions until 'undrain'.
+    When it leaves, its drain ends. But an instance id stays drained: its member starts again under it.
     """
     from kiel_groups.ops.actions.group_config import plan_drain
 
@@ -81,14 +68,14 @@ def drain(
         context.obj,
         lambda client: plan_drain(client, group, member, host=host, leave_unowned=leave_unowned),
         f"Drain {name}",
-        f"the drain stays: 'kiel-groups undrain {group} {_words(member, host)}' takes it back",
+        f"the drain stays: {own_command('undrain', group, *_words(member, host))} takes it back",
         group=group,
         **options,
     )
 
 
 @click.command(epilog=EPILOG)
-@_group
+@group_argument
 @_member
 @_host
 @_drain_only
@@ -96,9 +83,9 @@ def drain(
 @click.pass_context
 def undrain(context: click.Context, /, *, group: str, member: str | None, host: str | None, **options: Any) -> int:
     """
-    Let a drained member, or those of a host, own partitions again.
+    Let drained members own partitions again.
 
-    MEMBER is as for 'drain', also the id of a member that is gone.
+    MEMBER is as for 'drain'; it may have left the group.
     """
     from kiel_groups.ops.actions.group_config import plan_undrain
 
@@ -107,15 +94,15 @@ def undrain(context: click.Context, /, *, group: str, member: str | None, host: 
         context.obj,
         lambda client: plan_undrain(client, group, member, host=host),
         f"Undrain {name}",
-        f"the undrain stays: 'kiel-groups drain {group} {_words(member, host)}' takes it back",
+        f"the undrain stays: {own_command('drain', group, *_words(member, host))} takes it back",
         group=group,
         **options,
     )
 
 
 @click.command(epilog=EPILOG)
-@_group
-@click.option("--reason", default="rebalance", metavar="TEXT", help="The cause that 'history' shows of the plan.")
+@group_argument
+@click.option("--reason", default="rebalance", metavar="TEXT", help="The cause of the plan in 'history'.")
 @in_zookeeper_only("a coordinator rebalances when a member joins or leaves; restart one member")
 @_waiting
 @click.pass_obj
@@ -123,8 +110,8 @@ def rebalance(lines: Lines, /, *, group: str, reason: str, **options: Any) -> in
     """
     Have the leader of a group make a new plan now.
 
-    A leader plans by itself when members, topics, settings or weights change. A further plan helps where the allocator
-    depends on something else, such as lag. It moves nothing if the allocation is right as it is.
+    A leader plans by itself when members, topics, settings or weights change. A further plan helps if the allocator
+    depends on something else, such as lag. Nothing moves if the allocation is right as it is.
     """
     from kiel_groups.ops.actions.group_config import plan_rebalance
 
@@ -145,8 +132,8 @@ def _target(context: click.Context, member: str | None, host: str | None) -> str
     return member if member is not None else f"every member of host {host}"
 
 
-def _words(member: str | None, host: str | None) -> str:
-    return member if member is not None else f"--host {host}"
+def _words(member: str | None, host: str | None) -> list[str]:
+    return [member] if member is not None else ["--host", str(host)]
 
 
 def change_config(
@@ -157,12 +144,10 @@ def change_config(
     *,
     group: str,
     zookeeper: str,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
+    how: ChangeOptions,
     no_wait: bool = True,
     timeout_s: float = 0,
-    done: str = "",
+    restore_file: Path | None = None,
 ) -> int:
     """
     Show a change of a group's config, make it after a confirmation, and wait until the group has settled.
@@ -174,14 +159,11 @@ def change_config(
         stays: What stays as it is after Ctrl-C or a timeout.
         group: The group's name.
         zookeeper: ZooKeeper's servers.
-        as_json: Whether to show the change as JSON.
-        dry_run: Whether to show it only.
-        yes: Whether to not ask.
+        how: How to make the change.
         no_wait: Whether to not wait.
         timeout_s: How long to wait, in seconds.
-        done: What to say after a change that nothing waits for.
+        restore_file: Where to write unreadable data that the change replaces; None chooses the default.
     """
-    from kiel_groups.cli.terminal import rendering
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled
     from kiel_groups.ops.views.config_view import change_document, changes_table, outcome
@@ -189,10 +171,8 @@ def change_config(
 
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         change = plan(client)
-        if as_json:
-            rendering.show_json(change_document(group, change.changes, change.owned, dry_run=dry_run))
-        elif change.changes:
-            rendering.show(changes_table(change.changes))
+        report = [changes_table(change.changes)] if change.changes else []
+        how.show(change_document(group, change.changes, change.owned), *report)
         if change.after is None:
             drained = change.owned and f"{some(change.owned)} is drained already"
             lines.say("info", f"nothing to change: {drained or f'the config of group {group} has these values'}")
@@ -200,12 +180,16 @@ def change_config(
             cause = change.after["rebalance"]["reason"]
             lines.say("info", f"the leader is asked for a plan; its cause in the history: operator: {cause}")
         whose = f", which owns {counted(sum(change.owned.values()), 'partition')}" if change.owned else ""
-        if dry_run or (change.after is not None and not is_confirmed(f"{what}{whose}?", dry_run=dry_run, yes=yes)):
+        if how.dry_run or (change.after is not None and not how.is_confirmed(f"{what}{whose}?")):
             return DONE
+        if change.lost and change.after is not None:
+            file = write_restore_file(restore_file, group, {}, znodes={"config": change.lost.decode("latin-1")})
+            lines.say("info", f"the unreadable config is in {file}")
         change.apply(client)
         if no_wait:
-            if done and change.after is not None:
-                lines.say("info", done)
+            if change.after is not None:
+                when = "at once" if change.is_live else "when the group has a leader, because no member is alive now"
+                lines.say("info", f"the leader follows the new config {when}")
             return DONE
         try:
             view = await_settled(

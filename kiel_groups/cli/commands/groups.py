@@ -9,15 +9,16 @@ from pathlib import Path
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
+from kiel_groups.cli.parameters.options import cluster_options, json_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command
 
 __all__ = ["groups"]
 
 
 class _ListingByDefault(click.Group):
-    """A command group that lists when no command is named, also with options of ``list``."""
+    """A command group that runs ``list`` if no command is named, also with the options of ``list``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_asking = args[:1] in (["-h"], ["--help"]) or (ctx.resilient_parsing and not args)
@@ -42,17 +43,21 @@ def groups() -> None:
 @click.pass_obj
 def list_groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_json: bool) -> int:
     """
-    List the groups of a cluster.
+    List the groups of a cluster, of all clients.
 
-    In ZooKeeper, groups of other clients are listed, too. The column 'foreign' counts live members that do not take
-    part in the protocol, such as Java consumers or members of kiel. State 'empty': the group has no members now; its
-    offsets stay. 'memberless': no member has ever joined; another program commits its offsets. 'unreadable': an ACL
-    denies reading; a warning names the znodes. 'by brokers': brokers coordinate these workers. A last column has
-    the types of groups that are not of consumers, such as 'connect' for workers.
+    The column 'foreign' counts live members of other clients, such as Java's consumers. Some states of groups:
 
-    With --coordination brokers, every broker is asked for the groups that it coordinates, of all types: 'consumer', or
-    for instance 'connect'. A broker that does not answer is named in a warning, and the exit status is 1. Brokers of
-    Kafka 0.9 do not list groups without members.
+    \b
+    empty        the members have left; the offsets stay
+    memberless   no member has ever joined; the offsets are from 'offsets copy',
+                 or from a program, such as a Spark job
+    unreadable   an ACL denies reading; a warning names the znodes
+    by brokers   the members are workers, which brokers coordinate
+
+    If some groups are not of consumers, a last column has the type of each, such as 'connect' for workers.
+
+    With --coordination brokers, each broker is asked for the groups that it coordinates. If a broker does not answer, a
+    warning names it, and the exit status is 1. Brokers of Kafka 0.9 list only groups with members.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import outline_document
@@ -82,14 +87,7 @@ def list_groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_
 @groups.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @cluster_options
-@click.option(
-    "--restore-file",
-    "restore_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Where to write what 'offsets import' restores.  [default: kiel-groups-GROUP-TIME.json, here]",
-)
-@json_option
+@restore_file_option("Where to write what 'offsets import' restores.")
 @change_options
 @click.pass_obj
 def delete(
@@ -98,23 +96,20 @@ def delete(
     names: tuple[str, ...],
     cluster: ClusterAddress,
     restore_file: Path | None,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
+    how: ChangeOptions,
 ) -> int:
     """
-    Delete groups without members, with their offsets and settings.
+    Delete groups without live members, with their offsets and settings.
 
-    A group with a live member of any client is not deleted: stop its members first. If one of several groups is alive,
-    none is deleted. A member that joins meanwhile stops the deletion. A file that 'offsets import' reads gets the
-    offsets and settings before they are deleted.
+    Stop the members first, whichever client they have. If one of several groups is alive, none is deleted. If a member
+    joins meanwhile, the deletion stops. Before it begins, offsets and settings are written to a restore file, from
+    which 'offsets import' brings the group back.
 
-    In ZooKeeper, all znodes of the group are deleted, those of other clients, too. Offsets in Kafka stay there. Brokers
-    delete groups from Kafka 1.1 on.
+    In ZooKeeper, all znodes of a group are deleted, also those of other clients. Offsets in Kafka stay. Brokers delete
+    groups on request from Kafka 1.1 on.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions import groups as actions
-    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+    from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.documents import deletion_document
     from kiel_groups.ops.views.report import deletion_report
 
@@ -126,23 +121,22 @@ def delete(
         for group in wanted
     ]
     files = {each.group: restore_file or restore_path(each.group) for each in plans if each.offsets or each.znodes}
-    if as_json:
-        documents = [deletion_document(each, str(files.get(each.group, ""))) for each in plans]
-        show_json({"dry_run": dry_run, "groups": documents})
-    else:
-        now_ms = time.time_ns() // 1_000_000
-        for each in plans:
-            show(*deletion_report(each, cluster.place, str(files.get(each.group, "")), now_ms))
-    if not is_confirmed(f"Delete {counted(plans, 'group')}?", dry_run=dry_run, yes=yes):
+    now_ms, documents, report = time.time_ns() // 1_000_000, [], []
+    for each in plans:
+        file = str(files.get(each.group, ""))
+        documents.append(deletion_document(each, file))
+        report += deletion_report(each, cluster.place, file, now_ms)
+    how.show({"groups": documents}, *report)
+    if not how.is_confirmed(f"Delete {counted(plans, 'group')}?"):
         return DONE
     for each in plans:
         if path := files.get(each.group):
-            text = new_file(each.group, each.offsets, znodes=each.znodes).encode()
             # The settings of connectors may have passwords.
-            write_offsets_file(path, text, is_secret=any(name.startswith("connect/") for name in each.znodes))
+            is_secret = any(name.startswith("connect/") for name in each.znodes)
+            write_restore_file(path, each.group, each.offsets, znodes=each.znodes, is_secret=is_secret)
     for each in plans:
         group = each.group
         cluster.ask(partial(actions.delete_znodes, deletion=each), partial(actions.delete_at_brokers, group=group))
-        back = f"; 'kiel-groups offsets import {group} {files[group]}' restores it" if group in files else ""
+        back = f"; {own_command('offsets', 'import', group, str(files[group]))} restores it" if group in files else ""
         lines.say("info", f"group {group} is deleted{back}")
     return DONE

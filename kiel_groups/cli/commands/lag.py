@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, Seconds, cluster_options, json_option
+from kiel_groups.cli.parameters.options import (
+    NumbersCommand,
+    OptionalNumber,
+    Seconds,
+    cluster_options,
+    json_option,
+    optional_number,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
     from kiel_groups.errors import KielGroupsError
@@ -32,32 +40,26 @@ _SAMPLES = 21
 @click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=complete_groups)
 @cluster_options
 @json_option
-@click.option(
+@optional_number(
     "--window",
     "window_s",
-    type=Seconds(least=1),
-    is_flag=False,
-    flag_value=_WINDOW_S,
-    metavar="[SECONDS]",
-    help=f"Sample for SECONDS ({_WINDOW_S:g} if omitted), and show the trend, too.",
+    Seconds(least=1),
+    _WINDOW_S,
+    f"Sample for SECONDS ({_WINDOW_S:g} if omitted), and show the trend, too.",
 )
-@click.option(
+@optional_number(
     "--watch",
     "interval_s",
-    type=Seconds(least=0.1),
-    is_flag=False,
-    flag_value=_INTERVAL_S,
-    metavar="[SECONDS]",
-    help=f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C, with the trend.",
+    Seconds(least=0.1),
+    _INTERVAL_S,
+    f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C, with the trend.",
 )
-@click.option(
+@optional_number(
     "--check",
     "most",
-    type=OptionalNumber("records", least=0, whole=True),
-    is_flag=False,
-    flag_value=0,
-    metavar="[RECORDS]",
-    help="Exit with 1 if the lag of a group is more than RECORDS (0 if omitted), or if not all of it is known."
+    OptionalNumber("records", least=0, whole=True),
+    0,
+    "Exit with 1 if the lag of a group is more than RECORDS (0 if omitted), or if not all of it is known."
     " With --window, exit with 1 unless each trend is ok, falling or steady, and RECORDS, if any, are not exceeded.",
 )
 @click.pass_obj
@@ -73,17 +75,23 @@ def lag(
     most: int | None,
 ) -> int:
     """
-    Show how far groups are behind: one group in each partition; several, or all if none is named, in sum.
+    Show how far groups are behind.
 
-    The lag of a partition is the end of its log less the committed offset; it is '?' without a committed offset.
+    One group is shown by its partitions, several groups by their sums. If no group is named, all are shown. The lag of
+    a partition is the end of its log minus the committed offset, or '?' if there is no committed offset.
 
-    The trend needs ten samples. 'stuck': no commit, although there is lag. 'growing': the lag grew at each commit.
-    'rewound': the committed offset went back. 'unknown': too few samples or commits; give a --window of several times
-    the interval of the commits. Others are 'ok', 'falling' and 'steady'.
+    --window and --watch also show a trend, which needs ten samples:
 
-    Of a group of other clients in ZooKeeper, the offsets in Kafka are read, too. If ZooKeeper and Kafka have different
-    ones, those count that move while the command looks, for two seconds; otherwise both are shown, and --check takes
-    the larger lag.
+    \b
+    ok, falling, steady   no problem
+    growing               the lag has grown at each commit
+    stuck                 nothing is committed, although there is lag
+    rewound               the committed offset has gone back
+    unknown               there are too few samples or commits; choose a --window
+                          of several times the interval of the commits
+
+    A group of other clients may have offsets in ZooKeeper and in Kafka. If these differ, the command watches them for
+    two seconds, and takes those that move. If none moves, both are shown, and --check takes the larger lag.
     """
     from kiel_groups.cli.terminal.rendering import watch
 
@@ -100,7 +108,7 @@ def lag(
         with closing(reader.follow(*names)) as loads:
             loaded = presenter.sample(loads, window_s)
     else:
-        loaded = reader.load(names[0]) if len(names) == 1 else reader.load_all(with_lag=True, groups=names)
+        loaded = reader.load_all(with_lag=True, groups=names)
     presenter.show(loaded)
     is_well = presenter.has_good_trends(loaded, most) if window_s is not None else _is_within(loaded, most or 0)
     return FAILED if loaded.problems or (most is not None and not is_well) else DONE
@@ -108,9 +116,10 @@ def lag(
 
 class _Presenter:
     """
-    Shows successive loads of groups, with the trends of those that were sampled.
+    Shows successive loads of groups, with the trends of the groups that were sampled.
 
-    ``names`` are the groups that were asked for; one of them alone is shown by its partitions, others in sum.
+    ``names`` are the groups that the user asked for. If there is one name, the group is shown by its partitions;
+    otherwise, groups are shown by their sums.
     """
 
     def __init__(self, lines: Lines, names: tuple[str, ...], cluster: ClusterAddress, *, as_json: bool) -> None:
@@ -186,7 +195,10 @@ class _Presenter:
         return loaded
 
     def _with_lag_only(self, loaded: LoadedGroups) -> LoadedGroups:
-        """Return the load without groups that have no lag, the largest lag first; refuse one that was named."""
+        """
+        Return the load without groups that have no lag, the largest lag first. Refuse such a group if the user named
+        it.
+        """
         from kiel_groups.errors import ConfigError
 
         for view in loaded.groups:
@@ -205,11 +217,11 @@ def _is_within(loaded: LoadedGroups, most: int) -> bool:
 
 
 def _lagless(view: GroupView) -> str:
-    """Return that members of this type have no lag, and what shows them."""
+    """Return the error for a group whose members have no lag. It names the command that shows them."""
     text = f"the members of group {view.group} are of the type {view.protocol_type!r}, and consume no partitions"
     if not view.are_workers:
-        return f"{text}; 'kiel-groups describe {view.group}' shows them"
+        return f"{text}; {own_command('describe', view.group)} shows them"
     return (
-        f"{text}; 'kiel-groups workers describe {view.group}' shows them, and 'kiel-groups lag connect-NAME' the lag of"
-        " the sink connector NAME"
+        f"{text}; {own_command('workers', 'describe', view.group)} shows them, and 'kiel-groups lag connect-NAME' the"
+        " lag of the sink connector NAME"
     )

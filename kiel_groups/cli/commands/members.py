@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import cluster_options, json_option
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress
+from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import some
 
@@ -13,7 +13,7 @@ __all__ = ["members"]
 
 
 @click.command(epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @cluster_options
 @json_option
 @click.pass_obj
@@ -28,18 +28,15 @@ def members(lines: Lines, *, group: str, cluster: ClusterAddress, as_json: bool)
     With --coordination brokers, the coordinator tells client ids, the version of the consumers' protocol, hosts and
     assignments only.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.views.members import members_document, members_report
 
     loaded = cluster.groups().load(group)
     (view,) = loaded.groups
     if view.closed:
         lines.say("warning", f"an ACL denies reading parts of group {group}: {some(view.closed)}")
-    for text in view.unreadable:
-        lines.say("warning", text)
+    for each in view.unreadable:
+        lines.say("warning", each.text)
     document = members_document(view)
-    if as_json:
-        show_json(document)
-    else:
-        show(*members_report(document, cluster.place, loaded.seen_ms))
+    show_result(document, *members_report(document, cluster.place, loaded.seen_ms), as_json=as_json)
     return DONE

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups, complete_topics
-from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
+from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, seconds_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
     from kiel_groups.model import TopicPartition
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["offsets"]
 
-group_argument = click.argument("group", shell_complete=complete_groups)
 _path = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -45,19 +45,17 @@ all_topics_option = click.option("--all-topics", is_flag=True, help="All topics 
 store_option = click.option(
     "--store",
     type=click.Choice(["zookeeper", "broker-v0", "broker-v1"]),
-    help="Where a group of other clients in ZooKeeper has its offsets.  [default: where it has some]",
+    help="Where a group of other clients, such as Java's, has its offsets.  [default: where some are found]",
 )
-new_option = click.option("--new", "is_new", is_flag=True, help="The group may not exist yet: begin it.")
+new_option = click.option("--new", "is_new", is_flag=True, help="Begin the group if it does not exist.")
 
 
 class _Change(NamedTuple):
-    """The options of a command that changes offsets, beside those that say which change."""
+    """The options of a command that changes offsets, except those that say what to change."""
 
     cluster: ClusterAddress
     store: str | None
-    as_json: bool
-    dry_run: bool
-    yes: bool
+    how: ChangeOptions
     restore_file: Path | None
     timeout_s: float = 0.0
 
@@ -80,33 +78,23 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``how``."""
+    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``asked``."""
 
     @_cluster_options
-    @json_option
     @change_options
-    @click.option(
-        "--restore-file",
-        type=_path,
-        metavar="FILE",
-        help="Where to write the former offsets.  [default: kiel-groups-GROUP-TIME.json]",
-    )
+    @restore_file_option("Where to write the former offsets.")
     @wraps(command)
     def with_change(**options: Any) -> int:
-        how = _Change(**{name: options.pop(name) for name in _Change._fields if name in options})
-        return command(how=how, **options)
+        asked = _Change(**{name: options.pop(name) for name in _Change._fields if name in options})
+        return command(asked=asked, **options)
 
     return with_change
 
 
-_timeout_option = click.option(
+_timeout_option = seconds_option(
     "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for live members; what they have not set by then stays, and the status is 1.",
+    "How long to wait for live members. Offsets that they have not set by then stay, and the exit status is 1.",
+    300,
 )
 
 
@@ -132,21 +120,19 @@ def show(
     as_json: bool,
 ) -> int:
     """
-    Show the offsets of a group beside its logs.
+    Show the offsets of a group, and where its logs start and end.
 
-    The last column says what is wrong: an offset that the log no longer has, or not yet, or one of a topic that is
-    gone.
+    The last column says what is wrong with an offset: the log no longer has it, or does not have it yet, or its topic
+    was deleted.
     """
-    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.views.offset_changes import check_selected, offsets_document, offsets_table, select
 
     found = cluster.offsets().read(group, selection or (), store=store)
     partitions = sorted({*select(found, selection, stored=True), *select(found, selection, stored=False)})
     check_selected(found, selection, partitions)
-    if as_json:
-        rendering.show_json(offsets_document(found, partitions))
-    elif partitions:
-        rendering.show(offsets_table(found, partitions))
+    if as_json or partitions:
+        show_result(offsets_document(found, partitions), offsets_table(found, partitions), as_json=as_json)
     else:
         lines.say("info", f"group {group} has no offsets")
     if found.problem:
@@ -155,17 +141,23 @@ def show(
 
 
 def _kinds(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say where a reset moves offsets, of which one is given."""
+    """Add the options that say where a reset moves offsets. The user gives one of them."""
     for option in reversed(
         (
             click.option("--to-earliest", is_flag=True, help="To the start of the log."),
             click.option("--to-latest", is_flag=True, help="To the end of the log."),
-            click.option("--to-current", is_flag=True, help="Where it is, but within the log."),
+            click.option(
+                "--to-current",
+                is_flag=True,
+                help="To the present offset; if the log lacks it, to the nearer end of the log.",
+            ),
             click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="To this offset."),
-            click.option("--shift-by", type=int, metavar="N", help="By N records, back if N is negative."),
+            click.option("--shift-by", type=int, metavar="N", help="By N records; back if N is negative."),
             click.option("--to-datetime", metavar="TIME", help="To a time, such as 2026-11-28T13:05:00Z."),
             click.option("--by-duration", metavar="TIME", help="To this long ago, such as 2h or PT2H."),
-            click.option("--from-file", type=_path, metavar="FILE", help="As in a file of 'export'."),
+            click.option(
+                "--from-file", type=_path, metavar="FILE", help="To the offsets in a file of 'offsets export'."
+            ),
         )
     ):
         command = option(command)
@@ -190,18 +182,19 @@ def reset(
     all_topics: bool,
     from_file: Path | None,
     is_new: bool,
-    how: _Change,
+    asked: _Change,
     **kinds: Any,
 ) -> int:
     """
-    Move the offsets of a group.
+    Set the offsets of a group to another place in the logs.
 
-    Live members that ZooKeeper coordinates continue there, and the command waits until they do. Ctrl-C takes back what
-    they have not done. Where brokers coordinate, the group must have no members.
+    If ZooKeeper coordinates the group, it may have live members: they continue at the new offsets, and the command
+    waits until they do. Ctrl-C takes back what they have not done. If brokers coordinate the group, stop its members
+    first.
 
-    The options are those of kafka-consumer-groups; an offset out of the log becomes its start or end. A time finds the
-    first record of that time or later, in brokers and logs of Kafka 0.10.1 or later. Earlier records have no times:
-    there it finds the start of the last segment that was written before, so records are repeated.
+    The options that name the place are those of kafka-consumer-groups. An offset outside the log becomes the start or
+    the end of the log. A time finds the first record of that time or later. Records of Kafka before 0.10 have no times:
+    there, a time finds the start of the last segment that was written before it, and some records are repeated.
     """
     from kiel_groups.ops.actions.offsets import plan_import, plan_reset
     from kiel_groups.ops.actions.offsets_file import read_offsets_file
@@ -211,14 +204,14 @@ def reset(
         raise click.UsageError("give one of the options --to-…, --shift-by, --by-duration and --from-file.", context)
     if selection is not None or from_file is None:
         _check_selection(context, selection, all_topics)
-    source = how.cluster.offsets()
+    source = asked.cluster.offsets()
     if from_file is not None:
         file = read_offsets_file(from_file, group)
-        plan = plan_import(source, group, file, selection, store=how.store, is_new=is_new)
+        plan = plan_import(source, group, file, selection, store=asked.store, is_new=is_new)
     else:
         target = _target(given[0], kinds[given[0]])
-        plan = plan_reset(source, group, selection, target, store=how.store, is_new=is_new)
-    return _carry_out(context.obj, plan, how)
+        plan = plan_reset(source, group, selection, target, store=asked.store, is_new=is_new)
+    return _carry_out(context.obj, plan, asked)
 
 
 def _target(kind: str, value: Any) -> Target:
@@ -243,7 +236,7 @@ def _target(kind: str, value: Any) -> Target:
     type=click.Choice(["json", "kafka"]),
     default="json",
     show_default=True,
-    help="'kafka' is for ImportZkOffsets of Kafka 0.8.",
+    help="'json' is for 'offsets import', 'kafka' for ImportZkOffsets of Kafka 0.8.",
 )
 @_cluster_options
 @click.pass_obj
@@ -287,12 +280,13 @@ def export(
 @_timeout_option
 @_changes_offsets
 @click.pass_obj
-def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, how: _Change) -> int:
+def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, asked: _Change) -> int:
     """
-    Set the offsets of a group as in FILE. Live members are treated as by 'reset'.
+    Set the offsets of a group as they are in FILE.
 
-    FILE is an export, a restore file, or one of Kafka's ExportZkOffsets or kafka-consumer-groups. A group that was
-    deleted is begun again by its restore file. Partitions that FILE does not name keep their offsets.
+    FILE is an export, a restore file, or a file of Kafka's ExportZkOffsets or kafka-consumer-groups. The restore file
+    of a deleted group brings the group back. Partitions that are not in FILE keep their offsets. Live members are
+    treated as by 'offsets reset'.
     """
     from kiel_groups.ops.actions.offsets import plan_import
     from kiel_groups.ops.actions.offsets_file import read_offsets_file
@@ -300,23 +294,27 @@ def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, how
     read = read_offsets_file(file, group)
     if read.group not in ("", group):
         lines.say("info", f"{file} has the offsets of group {read.group}")
-    plan = plan_import(how.cluster.offsets(), group, read, store=how.store, is_new=is_new)
-    return _carry_out(lines, plan, how)
+    plan = plan_import(asked.cluster.offsets(), group, read, store=asked.store, is_new=is_new)
+    return _carry_out(lines, plan, asked)
 
 
 @offsets.command(epilog=EPILOG)
 @group_argument
 @click.argument("new_group")
-@click.option("--overwrite", is_flag=True, help="Also if NEW_GROUP has offsets.")
+@click.option("--overwrite", is_flag=True, help="Replace offsets that NEW_GROUP has.")
 @_timeout_option
 @_changes_offsets
 @click.pass_obj
-def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, how: _Change) -> int:
-    """Begin NEW_GROUP at the offsets of a group, which may be live. Its members need the same offset store."""
+def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, asked: _Change) -> int:
+    """
+    Begin NEW_GROUP at the offsets of GROUP, which may have live members.
+
+    The members of NEW_GROUP need the same offset store.
+    """
     from kiel_groups.ops.actions.offsets import plan_copy
 
-    plan = plan_copy(how.cluster.offsets(), group, new_group, overwrite=overwrite, store=how.store)
-    return _carry_out(lines, plan, how)
+    plan = plan_copy(asked.cluster.offsets(), group, new_group, overwrite=overwrite, store=asked.store)
+    return _carry_out(lines, plan, asked)
 
 
 @offsets.command(epilog=EPILOG)
@@ -326,18 +324,18 @@ def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, how: _
 @_changes_offsets
 @click.pass_context
 def delete(
-    context: click.Context, /, *, group: str, selection: Selection | None, all_topics: bool, how: _Change
+    context: click.Context, /, *, group: str, selection: Selection | None, all_topics: bool, asked: _Change
 ) -> int:
     """
-    Delete offsets of topics that no live member reads.
+    Delete the offsets of topics that no live member reads.
 
-    So a topic that the group has given up, or that is gone, no longer counts in its lag.
+    Topics that the group has given up, or that were deleted, then no longer count in its lag.
     """
     from kiel_groups.ops.actions.offsets import plan_delete
 
     _check_selection(context, selection, all_topics)
-    plan = plan_delete(how.cluster.offsets(), group, selection, store=how.store)
-    return _carry_out(context.obj, plan, how)
+    plan = plan_delete(asked.cluster.offsets(), group, selection, store=asked.store)
+    return _carry_out(context.obj, plan, asked)
 
 
 def _check_selection(context: click.Context, selection: Selection | None, all_topics: bool) -> None:
@@ -345,28 +343,24 @@ def _check_selection(context: click.Context, selection: Selection | None, all_to
         raise click.UsageError("give either --topic, once or several times, or --all-topics.", context)
 
 
-def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
+def _carry_out(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
     """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
-    from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+    from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
 
+    how = asked.how
     if not how.dry_run:
         plan.check()
-    file = (how.restore_file or restore_path(plan.group)) if plan.lost else None
-    if how.as_json:
-        document = {
-            "dry_run": how.dry_run,
-            "group": plan.group,
-            "store": plan.found.store,
-            "by_members": plan.is_order,
-            "changes": changes_document(plan.changes),
-            "left_out": list(map(str, plan.left_out)),
-            "restore_file": None if file is None or how.dry_run else str(file),
-        }
-        show_json(document)
-    else:
-        show(changes_table(plan.changes))
+    file = (asked.restore_file or restore_path(plan.group)) if plan.lost else None
+    document = {
+        "group": plan.group,
+        "store": plan.found.store,
+        "by_members": plan.is_order,
+        "changes": changes_document(plan.changes),
+        "left_out": list(map(str, plan.left_out)),
+        "restore_file": None if file is None or how.dry_run else str(file),
+    }
+    how.show(document, changes_table(plan.changes))
     if remark := time_remark(plan.changes):
         lines.say("info", remark)
     if plan.left_out:
@@ -380,33 +374,36 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     verb = "Delete" if plan.is_deletion else "Set"
     how_made = ", by its live members" if plan.is_order else "" if plan.found.exists else ", which begins with them"
     how_made += f", and create {counted(plan.znodes, 'znode')} of the file" if plan.znodes else ""
-    if not is_confirmed(f"{verb} {changing} of group {plan.group}{how_made}?", dry_run=how.dry_run, yes=how.yes):
+    if not how.is_confirmed(f"{verb} {changing} of group {plan.group}{how_made}?"):
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
-        write_offsets_file(file, new_file(plan.group, plan.lost).encode())
-        lines.say("info", f"the former offsets are in {file}; 'kiel-groups offsets import' sets them again")
+        write_restore_file(file, plan.group, plan.lost)
+        back = own_command("offsets", "import", plan.group, str(file))
+        lines.say("info", f"the former offsets are in {file}; {back} sets them again")
     if plan.is_order:
-        return _order(lines, plan, how)
-    if remark := plan.apply(how.cluster.offsets()):
+        return _order(lines, plan, asked)
+    if remark := plan.apply(asked.cluster.offsets()):
         lines.say("info", remark)
     created = f"; {counted(plan.znodes, 'znode')} of the file created" if plan.znodes else ""
     lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}{created}")
     return DONE
 
 
-def _order(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
-    """Order live members to set offsets, and wait until they have. After that, or a Ctrl-C, take the rest back."""
+def _order(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
+    """
+    Order live members to set offsets, and wait until they have set them. After a timeout or Ctrl-C, withdraw the rest.
+    """
     from kiel_groups.ops.zookeeper_client import zookeeper
 
     def waiting(owners: Mapping[TopicPartition, str | None]) -> None:
         lines.say("info", f"waiting for {_named(owners)}; Ctrl-C takes back what is not set yet")
 
-    with zookeeper(how.cluster.hosts, timeout_s=how.cluster.timeout_s) as client:
+    with zookeeper(asked.cluster.hosts, timeout_s=asked.cluster.timeout_s) as client:
         order = plan.order(client)
         is_interrupted = False
         try:
-            left = order.wait(client, report=waiting, timeout_s=how.timeout_s)
+            left = order.wait(client, report=waiting, timeout_s=asked.timeout_s)
         except KeyboardInterrupt:
             is_interrupted, left = True, order.withdraw(client)
         owners = order.owners(client, left)

@@ -11,11 +11,10 @@ from kiel_groups.cli.commands.weights import weights_of_file
 from kiel_groups.cli.parameters.cluster_address import (
     ClusterAddress,
     complete_allocators,
-    complete_groups,
     complete_members,
     complete_topics,
 )
-from kiel_groups.cli.parameters.options import cluster_options, json_option, refuse_given
+from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, refuse_given
 from kiel_groups.cli.terminal.messages import DONE, EPILOG
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ __all__ = ["plan"]
 
 
 @click.command(epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @click.option("--add-member", "added", type=click.IntRange(min=0), default=0, metavar="N", help="N members join.")
 @click.option(
     "--remove-member",
@@ -76,10 +75,10 @@ def plan(
     """
     Show what the leader of a group would plan after a change. Nothing is changed.
 
-    Without a change, it is what the leader would plan now. Several changes count as one, as if they came within its
-    debounce time. New members have the default capacity, and sort as members that start now on the host of the newest.
+    Without a change, the command shows what the leader would plan now. Several changes are planned as one. New members
+    have the default capacity, and are sorted as if they started now on the host of the newest member.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.views.plan_preview import GroupChange, preview_document, preview_report
 
     if cluster.is_of_brokers:
@@ -93,10 +92,8 @@ def plan(
         weights=None if file is None else weights_of_file(file),
     )
     preview = (_by_brokers if cluster.is_of_brokers else _by_zookeeper)(cluster, group, change, allocator)
-    if as_json:
-        show_json(preview_document(preview, only_moves=diff))
-    else:
-        show(*preview_report(preview, only_moves=diff))
+    report = preview_report(preview, only_moves=diff)
+    show_result(preview_document(preview, only_moves=diff), *report, as_json=as_json)
     return DONE
 
 

@@ -30,7 +30,9 @@ REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.p
 @topic_argument
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @brokers_option
-@coordination_option("Where names of topics are completed from; records go to brokers anyway.")
+@coordination_option(
+    "What a shell asks for the names of topics when it completes them; records go to brokers in any case."
+)
 @key_separator_option
 @click.option(
     "--null", metavar="TEXT", help="Send a value that equals TEXT as null, which deletes its key on compaction."

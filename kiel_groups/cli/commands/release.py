@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_members
-from kiel_groups.cli.parameters.options import (
-    SERVER_WAIT_S,
-    change_options,
-    confirm,
-    in_zookeeper_only,
-    json_option,
-    zookeeper_option,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_members
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, seconds_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted, some
 
@@ -25,42 +19,28 @@ __all__ = ["release"]
 
 
 @click.command(epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @click.argument("member", shell_complete=complete_members)
 @in_zookeeper_only("a coordinator removes a dead member when its session times out, and no other on request")
-@zookeeper_option
-@json_option
-@click.option(
+@seconds_option(
     "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait for claims of a member that is gone, whose session timeout is unknown. If this is less than"
-    " that timeout, two owners are possible. A live member always gets its session timeout at least.  [default: 40]",
+    "How long to wait for a member that is gone, and whose session timeout is unknown. If that timeout is longer, two"
+    " members may own a partition. A live member always gets its session timeout at least.  [default: 40]",
 )
 @change_options
 @click.pass_obj
 def release(
-    lines: Lines,
-    /,
-    *,
-    group: str,
-    member: str,
-    zookeeper: str,
-    as_json: bool,
-    wait_s: float | None,
-    dry_run: bool,
-    yes: bool,
+    lines: Lines, /, *, group: str, member: str, zookeeper: str, wait_s: float | None, how: ChangeOptions
 ) -> int:
     """
     Take the partitions from a member that does not release them.
 
     MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
 
-    This tells a live member to stop, after a confirmation, waits for at most its session timeout, and then deletes its
-    claims. Its record in flight may be processed twice. If its process still works, it joins again as another member.
+    The command asks first if the member is alive. Then it removes the member from the group, waits for its session
+    timeout at most, and deletes the claims that are left, so that other members own the partitions. Records in flight
+    may be processed twice. If the process of the member still works, it joins again as another member.
     """
-    from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.ops.actions.release import find_member_id, plan_release
     from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
 
@@ -69,16 +49,18 @@ def release(
         refuse_programs(client, group)
         member = find_member_id(client, group, member)
         plan = plan_release(client, group, member, wait_ms=wait_ms)
-        if dry_run:
-            _preview(lines, plan, as_json=as_json)
+        if how.dry_run:
+            how.show(_document(plan))
+            if not how.as_json:
+                lines.say("info", _preview(plan))
             return DONE
-        if plan.is_alive and not yes:
-            confirm(f"{member} is alive. Take its partitions, and have it join again?")
+        if plan.is_alive and not how.yes:
+            how.is_confirmed(f"{member} is alive. Take its partitions, and have it join again?")
             plan = plan_release(client, group, member, wait_ms=wait_ms)
         released = plan.apply(client, report=lambda text: lines.say("info", text))
-    if as_json:
+    if how.as_json:
         done = {"waited_ms": released.waited_ms, "taken": list(map(str, released.taken))}
-        show_json(_document(plan, dry_run=False) | {"owned": list(map(str, released.owned))} | done)
+        how.show(_document(plan) | {"owned": list(map(str, released.owned))} | done)
     else:
         by_itself = len(released.owned) - len(released.taken)
         summary = f"{member} owned {counted(released.owned, 'partition', 'partitions')}"
@@ -87,10 +69,9 @@ def release(
     return DONE
 
 
-def _document(plan: Release, *, dry_run: bool) -> dict[str, Any]:
+def _document(plan: Release) -> dict[str, Any]:
     return {
         "group": plan.group,
-        "dry_run": dry_run,
         "member": plan.member_id,
         "alive": plan.is_alive,
         "owned": list(map(str, sorted(plan.owned))),
@@ -98,13 +79,8 @@ def _document(plan: Release, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _preview(lines: Lines, plan: Release, *, as_json: bool) -> None:
-    """Show what there is to release."""
-    from kiel_groups.cli.terminal.rendering import show_json
-
-    if as_json:
-        show_json(_document(plan, dry_run=True))
-        return
+def _preview(plan: Release) -> str:
+    """Say what there is to release."""
     claims = f"; what it has not released after {plan.wait_ms / 1000:g} s would be taken" if plan.owned else ""
     state = "alive" if plan.is_alive else "gone"
-    lines.say("info", f"{plan.member_id} is {state}, and owns {some(sorted(plan.owned)) or 'no partition'}{claims}")
+    return f"{plan.member_id} is {state}, and owns {some(sorted(plan.owned)) or 'no partition'}{claims}"

@@ -30,7 +30,6 @@ from kiel_groups.errors import KielGroupsError
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-    from kiel_groups.group.znodes.group_settings import DynamicConfig
     from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
 
@@ -200,8 +199,9 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
         # New names are often misspelt.
         meant = f"; did you mean {similar!r}?" if similar else ""
         lines.say("info", f"there is no group {group!r} yet; its first member creates it{meant}")
-    elif view.dynamic_config is not None and (named := _overridden(view.dynamic_config)):
+    elif view.dynamic_config is not None and (given := view.dynamic_config.overrides):
         # The leader logs what is wrong with a config that it refuses, and which settings apply until it is corrected.
+        named = ", ".join(f"{name} {value}" for name, value in given.items())
         lines.say("info", f"{GroupLayout(group).config} sets {named}, which overrides the options given here")
 
 
@@ -213,14 +213,6 @@ def _clean_up(zookeeper: str, group: str) -> None:
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         remove_empty_group(client, group)
-
-
-def _overridden(dynamic_config: DynamicConfig) -> str:
-    """Return the settings in the group's config that override options, or "" if there are none."""
-    named = [f"allocator {dynamic_config.allocator}"] if dynamic_config.allocator is not None else []
-    named += [f"debounce.{name} {value}" for name, value in dynamic_config.debounce]
-    named += [f"static_grace_ms {dynamic_config.static_grace_ms}"] if dynamic_config.static_grace_ms is not None else []
-    return ", ".join(named)
 
 
 def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:

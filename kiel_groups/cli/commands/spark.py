@@ -66,7 +66,7 @@ _NAMES = {
 
 @click.group(epilog=EPILOG)
 def spark() -> None:
-    """Run jobs on Spark."""
+    """Copy topics into Parquet on Spark, and verify the copies."""
 
 
 @spark.command(epilog=EPILOG)
@@ -74,7 +74,7 @@ def spark() -> None:
 @click.option(
     "--pattern",
     metavar="REGEX",
-    help="Instead of TOPIC: all topics in whose name this is found, but none of Kafka's own.",
+    help="Instead of TOPIC: all topics whose names have a match of this, except Kafka's own.",
 )
 @click.option(
     "--output",
@@ -92,7 +92,7 @@ def spark() -> None:
 @click.option(
     "--group",
     metavar="NAME",
-    help="The group to commit archived offsets for; without one, the archive has its own.",
+    help="Commit what is archived for this group.  [default: a group of the archive itself]",
     shell_complete=complete_groups,
 )
 @click.option(
@@ -100,7 +100,7 @@ def spark() -> None:
     type=click.Choice(["earliest", "latest", "group"]),
     default="earliest",
     show_default=True,
-    help="Where the first run starts; group: at the offsets of --group. Later runs continue.",
+    help="Where the first run starts: at the starts or the ends of the logs, or at the offsets of --group.",
 )
 @click.option(
     "--batch-records",
@@ -112,19 +112,19 @@ def spark() -> None:
     "--file-mb",
     type=click.IntRange(min=1),
     metavar="N",
-    help="A topic has a file for each N MB of its log in a batch, one at least.  [default: 128]",
+    help="Write one file for each N MB of a topic's log in a batch.  [default: 128]",
 )
 @click.option(
     "--roll",
     type=click.Choice(["day", "hour"]),
     default="day",
     show_default=True,
-    help="Folders of a topic: one for each day, or for each hour.",
+    help="Whether a topic has a folder for each day, or for each hour.",
 )
 @click.option(
     "--time-field",
     metavar="NAME[:FORMAT]",
-    help="The field of JSON values whose time chooses the folder. FORMAT: iso, s, ms, or a pattern of Spark."
+    help="Choose the folder by the time in this field of JSON values. FORMAT is iso, s, ms, or a pattern of Spark."
     "  [default: by arrival; FORMAT: iso]",
 )
 @click.option(
@@ -132,7 +132,7 @@ def spark() -> None:
     "schema_file",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="Make columns of the fields of JSON values that FILE names, as 'user STRING, amount DOUBLE'.",
+    help="Make a column of each field of JSON values that FILE names, as 'user STRING, amount DOUBLE'.",
 )
 @click.option(
     "--allow-loss",
@@ -144,13 +144,13 @@ def spark() -> None:
     type=click.Choice(["fail", "skip", "quarantine"]),
     default="fail",
     show_default=True,
-    help="What to do with damaged messages: end the archiving of their topic; record their offsets in _quarantine; or"
-    " their bytes, too.",
+    help="At a damaged message, 'fail' ends the copy of its topic, 'skip' notes its offset in _quarantine, and"
+    " 'quarantine' also keeps its bytes there.",
 )
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; can be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be read and where it would be written.")
+@click.option("--dry-run", is_flag=True, help="Print what would be read, and where it would be written; do neither.")
 @json_option
 @quiet_option
 @verbose_option
@@ -171,12 +171,16 @@ def archive(
     """
     Copy topics into Parquet, every record exactly once.
 
-    The first run copies what the topics have, each later run what has arrived since. Files are in topic=…/date=…
-    folders, by the date of the run or of --time-field. Ctrl-C ends after the current batch, a second Ctrl-C at once; in
-    any case the next run continues without loss or repetition.
+    The first run copies all records of the topics. Each later run copies the records that have arrived since. A later
+    run may name more topics, or fewer.
 
-    A topic that cannot be read does not stop the others: the exit status is 1, and the next run tries again. It is 3 if
-    the run has lost records, as --allow-loss permits. Topics can be added and dropped by naming others.
+    Files are in folders topic=…/date=…, by the date of the run, or by the time in a field (--time-field). At Ctrl-C,
+    the run ends after the current batch; at a second Ctrl-C, it ends at once. The next run continues there, and neither
+    loses nor repeats records.
+
+    If a topic cannot be read, the others are copied all the same. The exit status is 1 then, and the next run tries
+    that topic again. The exit status is 3 if records were lost before the run could copy them, which --allow-loss
+    permits.
     """
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
@@ -231,13 +235,14 @@ def archive(
 @json_option
 def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeeper: str | None, as_json: bool) -> int:
     """
-    Check by offsets that an archive has every record once, or an account of it.
+    Check that an archive has every record once.
 
-    Compares what the batches planned with the files, the quarantine and the losses and, with --brokers, with the logs;
-    --zookeeper tells topics apart that were created again. Prints each range that differs, and exits with 1 if nothing
-    explains it. Needs no Spark, and changes nothing.
+    The command compares the offsets that the batches planned with the files, the quarantine and the noted losses. With
+    --brokers, it compares them with the logs, too; with --zookeeper, it recognises topics that were created again. It
+    prints each range of offsets that differs, and exits with 1 if nothing explains the difference. It needs no Spark,
+    and changes nothing.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.cli.terminal.verification_report import verification_document, verification_report
     from kiel_groups.spark.environment import check_libraries
 
@@ -246,10 +251,7 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
         from kiel_groups.spark import verify_archive
 
         found = verify_archive(output, checkpoint=checkpoint, brokers=brokers, zookeeper=zookeeper)
-    if as_json:
-        show_json(verification_document(found))
-    else:
-        show(*verification_report(found))
+    show_result(verification_document(found), *verification_report(found), as_json=as_json)
     return DONE if found.is_complete else FAILED
 
 

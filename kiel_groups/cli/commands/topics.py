@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
-from kiel_groups.cli.parameters.options import (
-    change_options,
-    cluster_options,
-    is_confirmed,
-    json_option,
-    quiet_option,
-)
+from kiel_groups.cli.parameters.options import cluster_options, json_option, quiet_option, seconds_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
     from kiel_groups.ops.actions.topic_config import TopicConfigChange
@@ -42,18 +38,14 @@ def topics() -> None:
 @json_option
 def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
     """List all topics, by name."""
-    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     found = cluster.topics().sizes()
-    if as_json:
-        show_json([{"topic": topic, **size._asdict()} for topic, size in found.items()])
-    elif found:
-        table = plain_table("topic", "partitions", "replication", right=("partitions", "replication"))
-        for topic, size in found.items():
-            table.add_row(topic, f"{size.partitions:,}", str(size.replication))
-        show(table)
-    else:
-        show("there is no topic; 'kiel-groups topics create' creates one")
+    rows = [(topic, f"{size.partitions:,}", str(size.replication)) for topic, size in found.items()]
+    table = plain_table(("topic", "partitions", "replication"), rows, right=("partitions", "replication"))
+    document = [{"topic": topic, **size._asdict()} for topic, size in found.items()]
+    none = "there is no topic; 'kiel-groups topics create' creates one"
+    show_result(document, table if found else none, as_json=as_json)
     return DONE
 
 
@@ -61,20 +53,18 @@ def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
 @cluster_options
 @json_option
 def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
-    """List the live brokers: id, address, and which one is the controller, as far as that is known."""
-    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+    """
+    List the live brokers.
 
-    found = cluster.topics().brokers()
-    if as_json:
-        show_json([each._asdict() for each in found])
-    elif found:
-        table = plain_table("broker", "address", "controller", right=("broker",))
-        for each in found:
-            controller = {None: "?", False: "", True: "yes"}[each.controller]
-            table.add_row(str(each.broker), each.address or "none in plain text", controller)
-        show(table)
-    else:
-        show(f"no broker is registered {cluster.place}")
+    Each line has the id and the address of a broker, and whether it is the controller, as far as that is known.
+    """
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
+
+    found, controllers = cluster.topics().brokers(), {None: "?", False: "", True: "yes"}
+    rows = [(str(each.broker), each.address or "none in plain text", controllers[each.controller]) for each in found]
+    table = plain_table(("broker", "address", "controller"), rows, right=("broker",))
+    none = f"no broker is registered {cluster.place}"
+    show_result([each._asdict() for each in found], table if found else none, as_json=as_json)
     return DONE
 
 
@@ -98,13 +88,7 @@ def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
     help="Number of replicas of each partition.",
 )
 @click.option("--if-missing", is_flag=True, help="Leave existing topics unchanged.")
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait until enough brokers are registered.  [default: do not wait]",
-)
+@seconds_option("--wait", "How long to wait until enough brokers are registered.  [default: do not wait]")
 @json_option
 @quiet_option
 @click.pass_obj
@@ -172,7 +156,6 @@ def _partitions(count: int) -> str:
     "--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new number of partitions in all."
 )
 @change_options
-@json_option
 @quiet_option
 @click.pass_obj
 def grow(
@@ -182,13 +165,14 @@ def grow(
     name: str,
     cluster: ClusterAddress,
     partitions: int,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    how: ChangeOptions,
     quiet: bool,
 ) -> int:
-    """Add partitions to a topic. Keys may map to other partitions from then on, and it cannot be undone."""
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    """
+    Add partitions to a topic, which cannot be undone.
+
+    Keys may map to other partitions from then on.
+    """
     from kiel_groups.ops.actions.topics import check_growth, check_present
 
     found = cluster.topics()
@@ -196,15 +180,13 @@ def grow(
     check_present([name], sizes, cluster.place)
     before = sizes[name].partitions
     check_growth(name, range(before), partitions)
-    if as_json:
-        show_json({"dry_run": dry_run, "topic": name, "before": before, "after": partitions})
-    elif not quiet:
-        show(
-            f"{name}: {_partitions(before)} now, {partitions:,} after the change",
-            "Keys may map to other partitions then, so records of one key are not in order",
-            "across the change. Groups that read the topic rebalance. It cannot be undone.",
-        )
-    if is_confirmed(f"Add {_partitions(partitions - before)} to {name}?", dry_run=dry_run, yes=yes):
+    report = (
+        f"{name}: {_partitions(before)} now, {partitions:,} after the change",
+        "Keys may map to other partitions then, so records of one key are not in order",
+        "across the change. Groups that read the topic rebalance. It cannot be undone.",
+    )
+    how.show({"topic": name, "before": before, "after": partitions}, *(() if quiet else report))
+    if how.is_confirmed(f"Add {_partitions(partitions - before)} to {name}?"):
         found.grow(name, partitions)
         if not quiet:
             lines.say("info", f"topic {name} has {_partitions(partitions)} now")
@@ -217,7 +199,6 @@ def grow(
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove this setting of the topic; can be repeated.")
 @cluster_options
 @change_options
-@json_option
 @click.pass_obj
 def config(
     lines: Lines,
@@ -227,32 +208,30 @@ def config(
     settings: tuple[str, ...],
     unset: tuple[str, ...],
     cluster: ClusterAddress,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    how: ChangeOptions,
 ) -> int:
     """
-    Show the settings of a topic, or change them, as retention.ms=3600000.
+    Show or change the settings of a topic.
 
-    ZooKeeper has the settings that the topic has itself; all others are those of each broker. Brokers of 1.1 and later
-    show all, with their sources.
+    NAME=VALUE changes a setting, such as retention.ms=3600000. ZooKeeper has only the settings that the topic has
+    itself; each broker has the others. With --coordination brokers, all settings are shown, with their sources, from
+    Kafka 1.1 on.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions import topic_config as actions
+    from kiel_groups.ops.views.config_view import SettingChange, changes_table
 
     values = _settings(settings, unset)
     wanted: dict[str, Any] = {"topic": name, "values": values, "unset": tuple(dict.fromkeys(unset))}
     change = cluster.ask(partial(actions.plan_in_zookeeper, **wanted), partial(actions.plan_by_brokers, **wanted))
     if not values and not unset:
-        _show_config(change, by_brokers=cluster.is_of_brokers, as_json=as_json)
+        _show_config(change, by_brokers=cluster.is_of_brokers, as_json=how.as_json)
         return DONE
-    if as_json:
-        show_json({"dry_run": dry_run, "topic": name, "before": change.before, "after": change.after})
-    else:
-        show(f"{name}: settings of its own", _change_table(change))
+    names = sorted({**change.before, **change.after})
+    table = changes_table(SettingChange(each, change.before.get(each), change.after.get(each)) for each in names)
+    how.show({"topic": name, "before": change.before, "after": change.after}, f"{name}: settings of its own", table)
     if change.before == change.after:
         lines.say("info", f"topic {name} has these settings already")
-    elif is_confirmed(f"Change the settings of {name}?", dry_run=dry_run, yes=yes):
+    elif how.is_confirmed(f"Change the settings of {name}?"):
         cluster.ask(
             partial(actions.apply_in_zookeeper, change=change), partial(actions.apply_by_brokers, change=change)
         )
@@ -274,36 +253,22 @@ def _settings(given: Sequence[str], unset: Container[str]) -> dict[str, str]:
 
 def _show_config(change: TopicConfigChange, *, by_brokers: bool, as_json: bool) -> None:
     """Show the settings of a topic that are known."""
-    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     settings = dict(sorted(change.settings.items()))
-    if as_json:
-        show_json({"topic": change.topic, "settings": {key: each._asdict() for key, each in settings.items()}})
-        return
-    if settings:
-        table = plain_table("setting", "value", "source")
-        for key, each in settings.items():
-            table.add_row(key, each.value, each.source)
-        show(table)
+    rows = [(key, each.value, each.source) for key, each in settings.items()]
+    report: list[RenderableType] = [plain_table(("setting", "value", "source"), rows)] if settings else []
     if not by_brokers:
         other = "other " if settings else ""
-        show(f"{change.topic} has no {other}settings of its own; those of each broker apply")
-
-
-def _change_table(change: TopicConfigChange) -> Table:
-    from kiel_groups.cli.terminal.rendering import plain_table
-
-    table = plain_table("setting", "before", "after")
-    for key in sorted({**change.before, **change.after}):
-        table.add_row(key, change.before.get(key, "-"), change.after.get(key, "-"))
-    return table
+        report.append(f"{change.topic} has no {other}settings of its own; those of each broker apply")
+    document = {"topic": change.topic, "settings": {key: each._asdict() for key, each in settings.items()}}
+    show_result(document, *report, as_json=as_json)
 
 
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @cluster_options
 @change_options
-@json_option
 @quiet_option
 @click.pass_obj
 def delete(
@@ -312,28 +277,21 @@ def delete(
     *,
     names: tuple[str, ...],
     cluster: ClusterAddress,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    how: ChangeOptions,
     quiet: bool,
 ) -> int:
     """Delete topics with all their records."""
-    from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.ops.actions.topics import check_present
 
     wanted, found = list(dict.fromkeys(names)), cluster.topics()
     sizes = found.sizes()
     check_present(wanted, sizes, cluster.place)
     counts = {name: sizes[name].partitions for name in wanted}
-    if as_json:
-        show_json(
-            {"dry_run": dry_run, "topics": [{"topic": name, "partitions": count} for name, count in counts.items()]}
-        )
-    elif dry_run:
-        lines.say(
-            "info", f"would delete {', '.join(f'{name} ({_partitions(count)})' for name, count in counts.items())}"
-        )
-    if not is_confirmed(f"Delete {', '.join(wanted)} with all records?", dry_run=dry_run, yes=yes):
+    how.show({"topics": [{"topic": name, "partitions": count} for name, count in counts.items()]})
+    if how.dry_run and not how.as_json:
+        listed = ", ".join(f"{name} ({_partitions(count)})" for name, count in counts.items())
+        lines.say("info", f"would delete {listed}")
+    if not how.is_confirmed(f"Delete {', '.join(wanted)} with all records?"):
         return DONE
     for name in wanted:
         found.delete(name)
@@ -348,10 +306,14 @@ def delete(
 @json_option
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, as_json: bool) -> int:
-    """Show the partitions of topics. Lists leaders, replicas, replicas in sync (isr), and where logs start and end."""
+    """
+    Show the partitions of topics.
+
+    Each line has the leader of a partition, its replicas, those in sync (isr), and where its log starts and ends.
+    """
     import asyncio
 
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.loaded_groups import find_logs
 
     states, brokers, alive = cluster.topics().describe(names)
@@ -360,11 +322,10 @@ def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress
     if logs.problem:
         lines.say("warning", f"where the logs start and end is not fully known: {logs.problem}")
     documents = [_as_json(state, logs, alive) for state in states]
-    if as_json:
-        show_json(documents)
-    else:
-        for state, document in zip(states, documents, strict=True):
-            show(*_title(state, alive), _table(document["partitions"]))
+    report: list[RenderableType] = []
+    for state, document in zip(states, documents, strict=True):
+        report += [*_title(state, alive), _table(document["partitions"])]
+    show_result(documents, *report, as_json=as_json)
     return DONE
 
 
@@ -384,7 +345,9 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
 
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
-    """Return whether the leader is not registered: ZooKeeper still names the last live replica after its death."""
+    """
+    Return whether a leader is not registered. ZooKeeper names the last live replica as leader even after its death.
+    """
     return leader is not None and leader not in alive
 
 
@@ -393,19 +356,19 @@ def _table(partitions: Iterable[Mapping[str, Any]]) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
     numbers = ("partition", "leader", "start", "end", "offsets")
-    table = plain_table("partition", "leader", "replicas", "isr", "start", "end", "offsets", right=numbers)
-    for each in partitions:
-        start, end = each["log_start"], each["log_end"]
-        table.add_row(
+    rows = [
+        (
             str(each["partition"]),
             "none" if each["leader"] is None else f"{each['leader']}{' dead' if each['leader_is_dead'] else ''}",
             ",".join(map(str, each["replicas"])),
             ",".join(map(str, each["isr"])),
-            "?" if start is None else str(start),
-            "?" if end is None else str(end),
+            "?" if (start := each["log_start"]) is None else str(start),
+            "?" if (end := each["log_end"]) is None else str(end),
             "?" if start is None or end is None else f"{end - start:,}",
         )
-    return table
+        for each in partitions
+    ]
+    return plain_table(("partition", "leader", "replicas", "isr", "start", "end", "offsets"), rows, right=numbers)
 
 
 def _as_json(state: TopicState, logs: Logs, alive: Container[int]) -> dict[str, Any]:

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import NumbersCommand, Seconds, cluster_options, json_option
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress
+from kiel_groups.cli.parameters.options import (
+    NumbersCommand,
+    cluster_options,
+    group_argument,
+    json_option,
+    seconds_option,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
@@ -24,42 +30,35 @@ _PAUSE_S = 1.0
 
 
 @click.command(cls=NumbersCommand, epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @cluster_options
 @json_option
-@click.option(
+@seconds_option(
     "--window",
-    "window_s",
-    type=Seconds(least=0),
-    default=_WINDOW_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long an offset may stay while there is lag; more than the interval of commits. 0 does not check it.",
+    "How long an offset may stay while there is lag; more than the interval of commits. 0 does not check it.",
+    _WINDOW_S,
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Seconds(least=0),
-    default=_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the end of a rebalance.",
-)
+@seconds_option("--timeout", "How long to wait for the end of a rebalance.", _TIMEOUT_S)
 @click.pass_obj
 def verify(
     lines: Lines, /, *, group: str, cluster: ClusterAddress, as_json: bool, window_s: float, timeout_s: float
 ) -> int:
     """
-    Check that a group works: each partition owned once, by a live member, as planned, and offsets that move.
+    Check that a group works.
 
-    Prints a line for each problem, with its cause and a remedy, and exits with 1; or one line that all is well. Changes
-    nothing. During a rebalance, it waits until the group has settled.
+    A group works if a live member owns each partition once, as planned, and if offsets move where there is lag. If all
+    is well, the command prints one line. Otherwise, it prints each problem with its kind, its cause and a remedy, and
+    exits with 1. It changes nothing. While the group rebalances, it waits.
 
-    If no partition has lag, or all that have it commit, the command ends before the window does.
+    The command ends before the window does if no partition has lag, or if all partitions with lag commit.
     """
+    from rich.text import Text
+
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import finding_document
+    from kiel_groups.ops.views.report import Sentences, finding_rows
     from kiel_groups.ops.views.verification import Verification
+    from kiel_groups.wording import counted
 
     verification = Verification(round(window_s * 1000))
     view = _look(lines, cluster, group, verification, window_s=window_s, timeout_s=timeout_s)
@@ -77,9 +76,12 @@ def verify(
             }
         )
     elif findings:
-        show(*(f"{each.kind}: {each.text}{f' → {each.remedy}' if each.remedy else ''}" for each in findings))
+        show(Sentences(finding_rows(findings, lambda each: Text(each.kind, "bold red"))))
     else:
-        show(_praise(view, has_moved=window_s > 0))
+        owned = f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned"
+        offsets = "; no offset is stuck" if window_s > 0 and view.members else ""
+        live = counted(view.size, "live member")
+        show(f"group {view.group} is well: {view.state}, with {live}; {owned}{offsets}")
     return FAILED if findings else DONE
 
 
@@ -105,11 +107,3 @@ def _look(
             if passed_s >= timeout_s and not verification.is_settled:
                 return view
             wait(passed_s + min(_PAUSE_S, max(window_s, timeout_s) / 4))
-
-
-def _praise(view: GroupView, *, has_moved: bool) -> str:
-    from kiel_groups.wording import counted
-
-    owned = f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned"
-    offsets = "; no offset is stuck" if has_moved and view.members else ""
-    return f"group {view.group} is well: {view.state}, with {counted(view.size, 'live member')}; {owned}{offsets}"

@@ -8,15 +8,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
-from kiel_groups.cli.parameters.options import (
-    SERVER_WAIT_S,
-    change_options,
-    in_zookeeper_only,
-    is_confirmed,
-    json_option,
-    zookeeper_option,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_topics
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted
 
@@ -31,7 +25,6 @@ __all__ = ["weights", "weights_of_file"]
 _coordination_option = in_zookeeper_only("weights are kept there, and the groups of brokers have none")
 #: The most changed weights that a table shows.
 _MOST_SHOWN = 20
-group_argument = click.argument("group", shell_complete=complete_groups)
 
 
 @click.group(epilog=EPILOG)
@@ -42,7 +35,6 @@ def weights() -> None:
 @weights.command(epilog=EPILOG)
 @group_argument
 @_coordination_option
-@zookeeper_option
 @json_option
 @click.pass_obj
 def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
@@ -81,8 +73,6 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     help='Replace all weights, in JSON: {"page-views:0": 12.5}; - is standard input.',
 )
 @_coordination_option
-@zookeeper_option
-@json_option
 @change_options
 @click.pass_context
 def set_weights(
@@ -91,8 +81,8 @@ def set_weights(
     """
     Set the weights of partitions.
 
-    LOAD is a number, 0 or more, such as records a second or bytes a day. Other partitions keep their weights, but
-    --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
+    LOAD is a number, 0 or more, such as records a second or bytes a day. Partitions that are not named keep their
+    weights. --file replaces all weights: a partition that is not in the file counts as the median of the others.
     """
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
@@ -107,8 +97,6 @@ def set_weights(
 @group_argument
 @click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION...]", shell_complete=complete_topics)
 @_coordination_option
-@zookeeper_option
-@json_option
 @change_options
 @click.pass_obj
 def remove(lines: Lines, /, *, group: str, partitions: tuple[str, ...], **options: Any) -> int:
@@ -135,13 +123,12 @@ def _change(
     given: Weights = MappingProxyType({}),
     *,
     zookeeper: str,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
+    how: ChangeOptions,
     replaces: bool = False,
 ) -> int:
-    """Show a change of weights, and make it after a confirmation. The partitions in ``given`` must exist."""
-    from kiel_groups.cli.terminal import rendering
+    """
+    Show a change of weights, and make it after a confirmation. Check before that the partitions of ``given`` exist.
+    """
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.weights import check_partitions, plan_weights
     from kiel_groups.ops.views.config_view import SettingChange, changes_table
@@ -156,16 +143,14 @@ def _change(
             for each in sorted(planned.before.keys() | planned.after.keys())
             if (before := planned.before.get(each)) != (after := planned.after.get(each))
         ]
-        if as_json:
-            rows = [{"partition": each.name, "before": each.before, "after": each.after} for each in changes]
-            rendering.show_json({"group": group, "dry_run": dry_run, "weights": rows})
-        elif changes:
-            more = [f"and {len(changes) - _MOST_SHOWN:,} more; --json shows all"] if len(changes) > _MOST_SHOWN else []
-            rendering.show(changes_table(changes[:_MOST_SHOWN], "partition"), *more)
+        rows = [{"partition": each.name, "before": each.before, "after": each.after} for each in changes]
+        report = [changes_table(changes[:_MOST_SHOWN], "partition")] if changes else []
+        more = [f"and {len(changes) - _MOST_SHOWN:,} more; --json shows all"] if len(changes) > _MOST_SHOWN else []
+        how.show({"group": group, "weights": rows}, *report, *more)
         if planned.changes_nothing:
             lines.say("info", f"group {group} has these weights already")
             return DONE
-        if not is_confirmed(f"Change the weights of group {group}?", dry_run=dry_run, yes=yes):
+        if not how.is_confirmed(f"Change the weights of group {group}?"):
             return DONE
         if not planned.apply(client):
             raise CoordinationError(f"another client has changed the weights of group {group} meanwhile; try again")
@@ -177,10 +162,11 @@ def _change(
 
 
 def _plan(client: Client, group: str) -> PlanView:
+    from kiel_groups.group.znodes.layout import GroupLayout
     from kiel_groups.ops.views.load_view import view_plan
-    from kiel_groups.ops.zookeeper_reader import list_members, read_assignments
+    from kiel_groups.ops.zookeeper_reader import list_members, read_tree
 
-    return view_plan(group, read_assignments(client, group), list_members(client, group))
+    return view_plan(group, read_tree(client, GroupLayout(group).group_state), list_members(client, group))
 
 
 def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:

@@ -16,6 +16,7 @@ from kiel_groups.cli.parameters.options import (
     brokers_option,
     coordination_option,
     debounce_options,
+    group_argument,
     json_option,
     log_format_option,
     quiet_option,
@@ -129,9 +130,9 @@ def run(
     """
     Run a worker until Ctrl-C or SIGTERM.
 
-    The worker runs its part of the connectors and tasks of its group, and serves a REST interface, which is that of
-    Kafka Connect. At the first signal it gives its work back, so that other workers continue it; a second one kills it.
-    If a connector or a task does not stop, the worker ends without it, with status 1.
+    The worker runs its part of the connectors and tasks of its group. It serves a REST interface, which is that of
+    Kafka Connect. At the first signal, the worker releases its work, so that other workers continue it; a second signal
+    kills it. If a connector or a task does not stop, the worker ends without it, with status 1.
     """
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.rest.settings import RestSettings
@@ -188,7 +189,7 @@ def _end_at_once(works: Sequence[object]) -> None:
 
 
 @workers.command(epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @zookeeper_option
 @click.option("--check", is_flag=True, help="Exit with 1 if there is a problem, for monitoring.")
 @json_option
@@ -200,12 +201,8 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     This reads ZooKeeper, where workers keep their state whatever coordinates them. If no worker is alive, it looks for
     five seconds: one that was just started may not have registered yet.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.cli.terminal.worker_report import (
-        worker_group_document,
-        worker_group_problems,
-        worker_group_report,
-    )
+    from kiel_groups.cli.terminal.rendering import show_result
+    from kiel_groups.cli.terminal.worker_report import worker_group_document, worker_group_problems, worker_group_report
     from kiel_groups.errors import UnknownGroupError
     from kiel_groups.ops.zookeeper_client import zookeeper as session
     from kiel_groups.workers.stores.worker_group_view import describe_workers
@@ -220,8 +217,5 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
             found = describe_workers(client, group)
     if not (found.workers or found.configuration.connectors or found.configuration.offset):
         raise UnknownGroupError(f"there are no workers of group {group!r} in ZooKeeper at {zookeeper}")
-    if as_json:
-        show_json(worker_group_document(group, found))
-    else:
-        show(*worker_group_report(group, found))
+    show_result(worker_group_document(group, found), *worker_group_report(group, found), as_json=as_json)
     return FAILED if check and any(worker_group_problems(found)) else DONE

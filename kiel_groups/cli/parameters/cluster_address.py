@@ -31,7 +31,7 @@ _TIMEOUT_S = 1.0
 
 def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """
-    Return the topics with this prefix: those that brokers know, if these coordinate groups, or those in ZooKeeper.
+    Return the topics with this prefix, as brokers know them if brokers coordinate groups, or else as in ZooKeeper.
 
     The command line, the environment or the file names the servers.
     """
@@ -60,7 +60,7 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the allocators that have this prefix; with those of Java, if brokers coordinate groups."""
+    """Return the allocators with this prefix. If brokers coordinate groups, the assignors of Java are among them."""
     from kiel_groups.allocators import ALLOCATORS, installed_allocators
 
     if _setting(context, "coordination") == BROKERS:

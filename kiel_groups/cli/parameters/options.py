@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -13,7 +12,13 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress, complete_topics
+from kiel_groups.cli.parameters.cluster_address import (
+    BROKERS,
+    ZOOKEEPER,
+    ClusterAddress,
+    complete_groups,
+    complete_topics,
+)
 from kiel_groups.errors import ConfigError
 
 __all__ = [
@@ -30,11 +35,7 @@ __all__ = [
     "log_format_option",
     "json_lines_option",
     "verbose_option",
-    "change_options",
-    "confirm",
-    "is_confirmed",
     "quiet_option",
-    "yes_option",
     "key_separator_option",
     "separator_bytes",
     "topic_argument",
@@ -55,6 +56,9 @@ __all__ = [
     "NumbersCommand",
     "OptionalNumber",
     "Seconds",
+    "group_argument",
+    "optional_number",
+    "seconds_option",
 ]
 
 
@@ -120,7 +124,7 @@ def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
         envvar="KIEL_GROUPS_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT",
-        help="ZooKeeper's servers; a chroot after the last: z:2181/x.",
+        help="ZooKeeper's servers, separated by commas. A chroot follows the last one: z:2181/x.",
     )
 
 
@@ -154,39 +158,10 @@ log_format_option = click.option(
     help="How to print messages on standard error: as lines, or as a JSON document each.",
 )
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, without a summary or progress.")
 
-def confirm(question: str) -> None:
-    """
-    Ask at the terminal.
-
-    Raises:
-        click.UsageError: There is no terminal.
-        click.Abort: The answer is no.
-    """
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
-    click.confirm(question, abort=True, err=True)
-
-
-def change_options(command: FC) -> FC:
-    """Add the options of a command that changes something: ``--dry-run`` and ``--yes``; see ``is_confirmed``."""
-    return click.option("--dry-run", is_flag=True, help="Show the change, and make none.")(yes_option(command))
-
-
-def is_confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
-    """
-    Return whether to make a change that the command has shown: never with ``--dry-run``, at once with ``--yes``.
-
-    Without either, ask at the terminal, as ``confirm`` does, with its errors.
-    """
-    if not dry_run and not yes:
-        confirm(question)
-    return not dry_run
-
-
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
+group_argument = click.argument("group", shell_complete=complete_groups)
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
 
@@ -204,16 +179,20 @@ def separator_bytes(given: str | None) -> bytes | None:
 
 class OptionalNumber(click.ParamType[float]):
     """
-    An optional number. If GROUP follows the option, click takes it as the number; the error says so.
+    A number that the user of an option may leave out.
+
+    If GROUP follows such an option, click takes GROUP as the number, and the error says so.
 
     Args:
         what: What is counted, in the plural.
         least: The least number.
         whole: Whether the number is an integer.
+        is_optional: Whether the number can be left out.
     """
 
-    def __init__(self, what: str, *, least: float, whole: bool = False) -> None:
+    def __init__(self, what: str, *, least: float, whole: bool = False, is_optional: bool = True) -> None:
         self.name = what
+        self._is_optional = is_optional
         self._least = least
         self._number: click.ParamType[float] = click.IntRange(min=int(least)) if whole else click.FloatRange(min=least)
 
@@ -226,19 +205,44 @@ class OptionalNumber(click.ParamType[float]):
 
     def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Raise BadParameter for a value that is no such number."""
-        hint = "" if _is_number(value) else "; GROUP goes before this option"
+        hint = "; GROUP goes before this option" if self._is_optional and not _is_number(value) else ""
         self.fail(f"{value!r} is not a number of {self.name} ≥ {self._least:g}{hint}.", param, ctx)
 
 
 class Seconds(OptionalNumber):
-    """An optional number of seconds, such as ``60`` or ``60s``."""
+    """A number of seconds, such as ``60`` or ``60s``; see ``OptionalNumber``."""
 
-    def __init__(self, *, least: float) -> None:
-        super().__init__("seconds", least=least)
+    def __init__(self, *, least: float, is_optional: bool = True) -> None:
+        super().__init__("seconds", least=least, is_optional=is_optional)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of seconds; fail as for ``OptionalNumber``."""
         return super().convert(value.removesuffix("s") if isinstance(value, str) else value, param, ctx)
+
+
+def optional_number(
+    name: str, parameter: str, number: OptionalNumber, omitted: float, help_text: str
+) -> Callable[[FC], FC]:
+    """
+    Return an option whose number is ``omitted`` if the user leaves it out, as in ``--watch``; see ``NumbersCommand``.
+    """
+    what = "N" if number.name == "plans" else number.name.upper()
+    return click.option(
+        name, parameter, type=number, is_flag=False, flag_value=omitted, metavar=f"[{what}]", help=help_text
+    )
+
+
+def seconds_option(name: str, help_text: str, default: float | None = None) -> Callable[[FC], FC]:
+    """Return an option such as ``--timeout``, whose seconds the command gets as ``timeout_s``."""
+    return click.option(
+        name,
+        f"{name.removeprefix('--')}_s",
+        type=Seconds(least=0, is_optional=False),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=help_text,
+    )
 
 
 class NumbersCommand(click.Command):
@@ -459,12 +463,13 @@ def _upper(name: str) -> str:
 
 def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     """
-    Add the three options to a command, whose function gets a ``ClusterAddress`` as ``cluster``.
+    Add three options to a command: ``--coordination``, ``--zookeeper`` and ``--brokers``.
 
-    ZooKeeper's hosts are needed unless brokers coordinate the groups; then brokers are.
+    Its function gets a ``ClusterAddress`` as ``cluster``. If brokers coordinate the groups, ``--brokers`` is required,
+    and otherwise ``--zookeeper``.
     """
 
-    @coordination_option("What coordinates the groups: ZooKeeper, or the brokers (Kafka 0.9 or later).")
+    @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
     @optional_zookeeper_option
     @optional_brokers_option
     @click.pass_context
@@ -481,26 +486,35 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
     """
-    Add ``--coordination`` to a command that serves no groups of brokers, to say so.
+    Add ``--zookeeper`` to a command that serves groups in ZooKeeper only, and refuse the options for groups of brokers.
 
     Args:
         why: Why it does not, as the end of a sentence.
     """
 
-    def refuse(context: click.Context, parameter: click.Parameter, coordination: str) -> None:
-        if coordination == BROKERS and not context.resilient_parsing:
-            source = source_of(context, parameter)
+    def refuse(context: click.Context, parameter: click.Parameter, given: str | None) -> None:
+        source = source_of(context, parameter)
+        is_meant = given == BROKERS if parameter.name == "coordination" else given is not None and source is None
+        if is_meant and not context.resilient_parsing:
             aside = f" ({BROKERS!r} is set in {source}; '--coordination zookeeper' overrides it)" if source else ""
             raise click.UsageError(
                 f"'{context.command_path.partition(' ')[2]}' is for groups that ZooKeeper coordinates: {why}{aside}.",
                 context,
             )
 
-    return coordination_option(f"'{ZOOKEEPER}' only: {why}.", is_eager=True, expose_value=False, callback=refuse)
+    def add(command: FC) -> FC:
+        # Without this option, the error for '--coordination brokers --brokers' would be that there is no such option.
+        command = click.option("--brokers", hidden=True, expose_value=False, callback=refuse)(zookeeper_option(command))
+        help_text = f"Only '{ZOOKEEPER}' works here: {why}."
+        return coordination_option(help_text, is_eager=True, expose_value=False, callback=refuse)(command)
+
+    return add
 
 
 def refuse_given(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Raise UsageError for options on the command line that would have no effect; ``why`` ends its message."""
+    """
+    Raise UsageError if the command line has one of these options, which would have no effect. ``why`` ends its message.
+    """
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
@@ -583,7 +597,7 @@ def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable
 
 
 def worker_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options to a command, whose function gets a ``WorkerAddress`` as ``worker``."""
+    """Add ``--url`` and ``--token-file`` to a command, whose function gets a ``WorkerAddress`` as ``worker``."""
 
     @click.option(
         "--url",
@@ -608,7 +622,7 @@ _MILLISECONDS = click.IntRange(min=0)
 
 
 def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options to a command, whose function gets a ``DebounceConfig`` as ``debounce``."""
+    """Add the options of the debounce to a command, whose function gets a ``DebounceConfig`` as ``debounce``."""
 
     @click.option(
         "--debounce-ms",
@@ -616,7 +630,7 @@ def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
         default=100,
         show_default=True,
         metavar="MS",
-        help="Plan when nothing has changed for this long …",
+        help="Make a plan when nothing has changed for this long.",
     )
     @click.option(
         "--debounce-bound-ms",
@@ -624,7 +638,7 @@ def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
         default=1_000,
         show_default=True,
         metavar="MS",
-        help="… and at the latest this long after the first change.",
+        help="Make a plan at the latest this long after the first change.",
     )
     @click.option(
         "--initial-delay-ms",

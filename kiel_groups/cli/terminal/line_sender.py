@@ -22,15 +22,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, Out
 from kiel_groups.metrics import Metrics
 from kiel_groups.wording import counted
 
-__all__ = [
-    "LineInput",
-    "open_input",
-    "LineSender",
-    "check_topic",
-    "ranges",
-    "progress",
-    "summarize",
-]
+__all__ = ["LineInput", "open_input", "LineSender", "check_topic", "ranges", "progress", "summarize"]
 
 
 _CHUNK_BYTES = 1 << 18

@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -64,9 +64,15 @@ VISIBLE = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not
 
 
 class Lines:
-    """Prints lines ``level: text``, without repetition: the error that ends a command is often logged just before."""
+    """
+    Prints lines ``level: text``, without repetition: the error that ends a command is often logged just before.
 
-    def __init__(self) -> None:
+    Args:
+        complete: Adds to the commands that a text names the options with which a shell can run them.
+    """
+
+    def __init__(self, complete: Callable[[str], str] = lambda text: text) -> None:
+        self.complete = complete
         #: Whether to print JSON documents with time, level, logger and message in place of lines.
         self.as_json = False
         self._last = ("", "")
@@ -74,7 +80,9 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", logger: str = "", reports: object = None) -> None:
         """
-        Print a line, unless the previous line of the same level ends with this text, or an earlier line has reported
+        Print a line.
+
+        Do not print it if the previous line of the same level ends with this text, or if an earlier line has reported
         the same error.
 
         Args:
@@ -84,12 +92,12 @@ class Lines:
             logger: The name of the logger, which only JSON has; "" for the command itself.
             reports: The error that the line reports in other words; this error may end the command later.
         """
-        line = _line(text)
+        line = self.complete(_line(text))
         last_level, last = self._last
         # The text of a warning is printed again when it ends the command as an error.
         is_repeated = (level == last_level and last.endswith(line)) or (level, line) in self._reported
         if reports is not None:
-            self._reported.add((level, _line(str(reports))))
+            self._reported.add((level, self.complete(_line(str(reports)))))
         if not is_repeated:
             # Pass the present sys.stderr: rich replaces it while a bar is shown, and click would use the original one.
             shown = f"{stamp}{' ' if stamp else ''}{level}: {line}"

@@ -38,7 +38,10 @@ RecordLine: TypeAlias = Callable[[Record], bytes]
 
 
 def plain_line(key_separator: bytes | None = None) -> RecordLine:
-    """Return a function that formats the value, after key and separator if one is given; null becomes empty."""
+    """
+    Return a function that formats the value of a record. If a separator is given, key and separator precede the value.
+    Null becomes empty.
+    """
 
     def line(record: Record) -> bytes:
         key = b"" if key_separator is None else (record.key or b"") + key_separator

@@ -38,6 +38,7 @@ __all__ = [
     "show",
     "show_json",
     "show_lines",
+    "show_result",
     "clock",
     "show_next",
     "waiting",
@@ -45,8 +46,8 @@ __all__ = [
 ]
 
 
-#: The width for files and pipes: nothing is cut or wrapped there.
-_UNBOUNDED = 100_000
+#: The width for files and pipes: tables, facts and results are whole there, and sentences about problems wrap.
+_UNBOUNDED, _SENTENCE = 100_000, 80
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -75,11 +76,13 @@ class _VisibleConsole(Console):
             yield segment if segment.control else segment._replace(text=segment.text.translate(VISIBLE))
 
 
-def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
+def plain_table(columns: Sequence[str], rows: Iterable[Iterable[str]], *, right: Sequence[str] = ()) -> Table:
     """Return a table without lines between its rows; columns named in ``right`` are aligned to the right."""
-    table = Table(title=title, box=box.SIMPLE, pad_edge=False, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -94,6 +97,14 @@ def show(*things: RenderableType) -> None:
     show_lines(rendered(*things))
 
 
+def show_result(document: Any, *things: RenderableType, as_json: bool) -> None:
+    """Print a document for programs, or else tables and texts. Raises the errors of ``show``."""
+    if as_json:
+        show_json(document)
+    else:
+        show(*things)
+
+
 def show_lines(lines: Iterable[str]) -> None:
     """Print lines that ``rendered`` returned. Raises the errors of ``show``."""
     _write("\n".join(lines) + "\n")
@@ -102,13 +113,29 @@ def show_lines(lines: Iterable[str]) -> None:
 def rendered(*things: RenderableType) -> list[str]:
     """Return the lines that ``show`` would print."""
     lines: list[str] = []
+    context = click.get_current_context(silent=True)
+    complete = context.obj.complete if context is not None and isinstance(context.obj, Lines) else str
     for thing in things:
+        thing = _with_commands(thing, complete)
         text = StringIO()
-        console(text).print(thing)
+        output = console(text)
+        # ``Sentences`` has this attribute. For a file, it does not divide a long word, such as a path.
+        is_prose = output.width == _UNBOUNDED and getattr(thing, "wraps", False)
+        output.print(thing, width=_SENTENCE if is_prose else None, overflow="ignore" if is_prose else None)
         # Rich pads lines to the width of a table, and puts empty lines above and below it: one is enough between two.
         new = [line.rstrip() for line in text.getvalue().splitlines()]
         lines += new[1:] if lines[-1:] == [""] == new[:1] and len(new) > 1 else new
     return "\n".join(lines).strip("\n").split("\n")
+
+
+def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> RenderableType:
+    """Return a text or ``Sentences`` with commands that a shell can run; see ``Lines``."""
+    if isinstance(thing, str):
+        return complete(thing)
+    if isinstance(thing, Text) and (completed := complete(thing.plain)) != thing.plain:
+        return Text(completed, style=thing.style, overflow=thing.overflow)
+    changed: Callable[[Callable[[str], str]], RenderableType] | None = getattr(thing, "changed", None)
+    return thing if changed is None else changed(complete)
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:

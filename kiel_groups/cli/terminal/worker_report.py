@@ -11,10 +11,10 @@ from rich.table import Table
 
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.worker_contents import WorkerInfo, workers_by_coordination, workers_by_token
-from kiel_groups.wording import counted
+from kiel_groups.group.znodes.worker_contents import WorkerInfo, WorkState, workers_by_coordination, workers_by_token
+from kiel_groups.wording import counted, own_command
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
-from kiel_groups.workers.values import TaskId, Work, WorkState
+from kiel_groups.workers.values import TaskId, Work
 
 __all__ = ["cause_of", "worker_group_document", "worker_group_problems", "worker_group_report"]
 
@@ -40,7 +40,7 @@ def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
     if group.workers:
         report.append(_workers_table(group))
     elif not configuration.connectors:
-        report.append(f"no worker is alive; 'kiel-groups workers run --group {name}' starts one")
+        report.append(f"no worker is alive; {own_command('workers', 'run', '--group', name)} starts one")
     if configuration.connectors:
         report.append(_work_table(group))
     return report
@@ -119,23 +119,23 @@ def worker_group_problems(group: WorkerGroup) -> Iterator[str]:
 
 def _workers_table(group: WorkerGroup) -> Table:
     # The names of znodes are long, so they are last.
-    table = plain_table("worker", "connectors", "tasks", "znode", right=("connectors", "tasks"))
+    rows = []
     for worker, data in sorted(group.workers.items()):
         owned = [work for work, owner in group.owners.items() if owner == worker]
         tasks = sum(isinstance(work, TaskId) for work in owned)
-        table.add_row(_info(data).address or "-", f"{len(owned) - tasks:,}", f"{tasks:,}", worker)
-    return table
+        rows.append((_info(data).address or "-", f"{len(owned) - tasks:,}", f"{tasks:,}", worker))
+    return plain_table(("worker", "connectors", "tasks", "znode"), rows, right=("connectors", "tasks"))
 
 
 def _work_table(group: WorkerGroup) -> Table:
-    table = plain_table("connector or task", "state", "worker")
+    rows = []
     addresses = {worker: _info(data).address for worker, data in group.workers.items()}
     for connector in group.configuration.sorted_connectors():
         works: list[Work] = [connector, *group.configuration.tasks_of(connector.connector)]
         for work in works:
             owner = group.owners.get(work, "-")
-            table.add_row(str(work), str(group.statuses[work].state), addresses.get(owner) or owner)
-    return table
+            rows.append((str(work), str(group.statuses[work].state), addresses.get(owner) or owner))
+    return plain_table(("connector or task", "state", "worker"), rows)
 
 
 def _info(data: bytes) -> WorkerInfo:

@@ -256,12 +256,13 @@ class ClusterMetadata:
         if with_id and node_id is not None and await self.knows(node_id, ClusterRequest):
             cluster_id = (await self.send(node_id, ClusterRequest())).cluster_id or None
         topics = {each.topic: {part.partition: part.replicas for part in each.partitions} for each in answer.topics}
-        return ClusterIdentity(self.addresses_by_id, topics, cluster_id)
+        return self.known_identity._replace(topics=topics, cluster_id=cluster_id)
 
     @property
-    def addresses_by_id(self) -> dict[int, frozenset[HostPort]]:
-        """The address of each live broker, in the form of ``ClusterIdentity.brokers``."""
-        return {node_id: frozenset({address}) for node_id, address in self._brokers.items()}
+    def known_identity(self) -> ClusterIdentity:
+        """What the brokers have named so far, without topics."""
+        addresses = {node_id: frozenset({address}) for node_id, address in self._brokers.items()}
+        return ClusterIdentity(addresses, asked=frozenset(self.config.hosts))
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """

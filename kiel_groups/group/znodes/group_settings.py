@@ -32,6 +32,7 @@ __all__ = [
     "check_reason",
     "checked_weights",
     "encode_weights",
+    "forget_departed",
     "parse_weights",
     "printed_weights",
     "LARGEST_LOAD",
@@ -115,6 +116,13 @@ class DynamicConfig:
         except ConfigError as error:
             raise ProtocolError(f"{path}: {error}") from error
 
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that take precedence over the leader's own, by names such as ``debounce.quiet_ms``."""
+        given = {"allocator": self.allocator, "static_grace_ms": self.static_grace_ms}
+        given |= {f"debounce.{name}": value for name, value in self.debounce}
+        return {name: value for name, value in given.items() if value is not None}
+
     def debounced(self, own: DebounceConfig) -> DebounceConfig:
         """Return the leader's own debounce with the fields that operators have set for the group."""
         return replace(own, **dict(self.debounce))
@@ -133,12 +141,34 @@ class DynamicConfig:
         A member id ends in its session's id. The id of a departed member may stay in the list. But an id with the
         session's id of one of ``slots`` that differs from that slot is a misspelling of that slot.
         """
-        sessions = {slot.rpartition("-")[2] for slot in slots if is_member_id(slot)}
-        return tuple(
-            drained
-            for drained in sorted(self.drained)
-            if drained not in slots and (not is_member_id(drained) or drained.rpartition("-")[2] in sessions)
-        )
+        return tuple(sorted(self.drained.difference(slots, _departed(self.drained, slots))))
+
+
+def forget_departed(fields: Mapping[str, Any], members: Collection[MemberId]) -> dict[str, Any]:
+    """
+    Return the fields of a valid ``config`` without the drained members that have left: no later member has their ids.
+
+    An instance id stays drained, because its member comes back under it. So does a misspelt id, of which tools warn.
+
+    Args:
+        fields: The fields of the group's ``config``.
+        members: The ids of the live members, which were read after the fields.
+    """
+    after = dict(fields)
+    drained = after.pop("drained", None) or ()
+    departed = _departed(drained, members)
+    kept = [slot for slot in drained if slot not in departed]
+    return after | ({"drained": kept} if kept else {})
+
+
+def _departed(drained: Iterable[Slot], members: Collection[Slot]) -> frozenset[Slot]:
+    """Return the ids of members that have left; one with the session of a member is a misspelling of its id."""
+    sessions = {slot.rpartition("-")[2] for slot in members if is_member_id(slot)}
+    return frozenset(
+        slot
+        for slot in drained
+        if slot not in members and is_member_id(slot) and slot.rpartition("-")[2] not in sessions
+    )
 
 
 #: ``group_host-milliseconds-session``, the id of a member without an instance id.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import sha1
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from six import ensure_binary
@@ -25,7 +26,9 @@ __all__ = [
     "ConfigChange",
     "SourceOffset",
     "StoredConnector",
-    "StoredStatus",
+    "TargetState",
+    "WorkState",
+    "WorkStatus",
     "canonical_json",
     "changed_keys",
     "check_texts",
@@ -41,11 +44,9 @@ __all__ = [
 #: A JSON object: the form of a source partition and of a source offset.
 JsonObject: TypeAlias = Mapping[str, Any]
 
-_VERSION = 1
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
-#: The states in which a connector's work has to be, and those in which work is.
-TARGETS = ("STARTED", "PAUSED")
-STATES = ("UNASSIGNED", "RUNNING", "PAUSED", "FAILED")
+_VERSION = 1
 
 #: The most bytes of a trace that are stored. Connect's REST answers have the traces of all tasks of a connector.
 LARGEST_TRACE_BYTES = 8 << 10
@@ -76,6 +77,13 @@ def parse_config_offset(data: bytes, path: str) -> int:
         ) from error
 
 
+class TargetState(StrEnum):
+    """Whether the work of a connector has to run, or to pause."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConnector:
     """
@@ -87,7 +95,7 @@ class StoredConnector:
 
     name: str
     config: Mapping[str, str]
-    target: str = TARGETS[0]
+    target: TargetState = TargetState.STARTED
     tasks: tuple[Mapping[str, str], ...] | None = None
     offset: int = 0
 
@@ -116,23 +124,39 @@ class StoredConnector:
         return cls(
             name=name,
             config=_texts(fields.get("config"), "config", path),
-            target=_choice(fields, "target", TARGETS, path),
+            target=_choice(fields, "target", TargetState, path),
             tasks=None if tasks is None else tuple(_texts(task, "tasks", path) for task in tasks),
             offset=_count(fields, "offset", path),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStatus:
-    """
-    What a connector or a task does, as its owner has reported it.
+class WorkState(StrEnum):
+    """The states of a connector or a task, with the names of Kafka Connect."""
 
-    ``worker`` is ``host:port`` of the owner's REST interface. ``generation`` is the group's generation in which the
-    owner got it. ``problem`` says why it makes no progress although it has not failed; without a problem, the field is
-    missing.
+    #: No worker runs it: it was given back, or it has no owner yet.
+    UNASSIGNED = "UNASSIGNED"
+    #: Its owner runs it.
+    RUNNING = "RUNNING"
+    #: Its owner has it, and does not run it, because users have paused its connector.
+    PAUSED = "PAUSED"
+    #: It has raised an error, or cannot be started. Its owner keeps it.
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStatus:
+    """
+    The status of a connector or a task, as its owner has reported it.
+
+    Args:
+        state: The state.
+        worker: ``host:port`` of the owner's REST interface.
+        trace: The trace of the error; "" unless the state is FAILED.
+        generation: The generation of the group in which the work was assigned to the owner.
+        problem: Why it makes no progress although it has not failed, in one line; "" if it makes progress.
     """
 
-    state: str
+    state: WorkState
     worker: str
     trace: str = ""
     generation: int = 0
@@ -157,10 +181,10 @@ class StoredStatus:
         )
 
     @classmethod
-    def parse(cls, data: bytes, path: str) -> StoredStatus:
+    def parse(cls, data: bytes, path: str) -> WorkStatus:
         fields = _versioned(data, path)
         return cls(
-            state=_choice(fields, "state", STATES, path),
+            state=_choice(fields, "state", WorkState, path),
             worker=_text(fields, "worker_id", path),
             trace=_text(fields, "trace", path),
             generation=_count(fields, "generation", path),
@@ -359,11 +383,14 @@ def _count(fields: Mapping[str, Any], name: str, path: str) -> int:
     return value
 
 
-def _choice(fields: Mapping[str, Any], name: str, choices: tuple[str, ...], path: str) -> str:
+def _choice(fields: Mapping[str, Any], name: str, choices: type[_Choice], path: str) -> _Choice:
     value: str = typed_field(fields, name, str, path)
-    if value not in choices:
-        raise ProtocolError(f"{path}: field {name!r} should be one of {', '.join(choices)}, found {value!r:.80}")
-    return value
+    try:
+        return choices(value)
+    except ValueError:
+        raise ProtocolError(
+            f"{path}: field {name!r} should be one of {', '.join(choices)}, found {value!r:.80}"
+        ) from None
 
 
 _WORKER_VERSION = 1

@@ -29,14 +29,23 @@ from kiel_groups.group.znodes.contents import (
     GroupState,
     MemberAssignment,
     MemberInfo,
+    encode_object,
     parse_broker_rack,
+    parse_object,
     parse_offset,
     parse_preferred_leaders,
     parse_topic,
     whole_number,
 )
-from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, generation_of, parse_weights
+from kiel_groups.group.znodes.group_settings import (
+    DynamicConfig,
+    Weights,
+    forget_departed,
+    generation_of,
+    parse_weights,
+)
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.transactions import Put
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan
 from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor, OwnershipMonitor
@@ -73,7 +82,8 @@ class WatchedValues:
         #: Values that were read and have not changed since, by the name of their watcher.
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
-        self._member_names: set[MemberId] = set()
+        #: The names of the live members, of unreadable ones, too.
+        self.member_names: frozenset[MemberId] = frozenset()
 
     def forget(self) -> None:
         """Drop all cached values, because their watches may be lost."""
@@ -125,9 +135,9 @@ class WatchedValues:
     ) -> dict[MemberId, tuple[int, _Parsed]]:
         """Return the live members that can be read, by member id, each with the zxid of its registration."""
         names = sorted(await self._session.children(layout.members, self.watcher("members")) or ())
-        for name in self._member_names - set(names):
+        for name in self.member_names.difference(names):
             self._drop(f"member {name}")
-        self._member_names = set(names)
+        self.member_names = frozenset(names)
 
         def registered(name: MemberId, node: Node) -> tuple[int, _Parsed] | None:
             info = self.parsed(partial(parse, name), node, layout.member(name))
@@ -210,19 +220,16 @@ class PlanReader:
     async def read(self) -> Inputs:
         """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
         cached = self._values.cached
-        brokers, members, group_state, assignments, history, (self._dynamic_config, weights) = await asyncio.gather(
+        # Read before the members, so that a drained member that is not found below has left.
+        self._dynamic_config, config = await cached("config", self._read_dynamic_config)
+        brokers, members, group_state, assignments, history, self._weights = await asyncio.gather(
             cached("brokers", self._read_brokers),
             self._live_members(),
             self._session.get(self._layout.group_state),
             self._read_assignments(),
             self._session.children(self._layout.history),
-            # Nested because gather() is typed for at most six arguments.
-            asyncio.gather(
-                self._values.cached("config", self._read_dynamic_config),
-                self._values.cached("weights", self._read_weights),
-            ),
+            cached("weights", self._read_weights),
         )
-        self._weights = weights
         away = absences(assignments, members, self._runtime.wall_ms(), self.grace_ms)
         self._warn_of_settings({*members, *away})
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
@@ -238,8 +245,16 @@ class PlanReader:
             away=away,
             history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
             dynamic_config=self._dynamic_config,
-            weights=weights,
+            forgetting=None if config is None else self._forgetting(config),
+            weights=self._weights,
         )
+
+    def _forgetting(self, config: Node) -> Put | None:
+        """Return the write that removes drained members that have left from the group's config, or None."""
+        after = forget_departed(parse_object(config.data, self._layout.config), self._values.member_names)
+        if self._dynamic_config.drained.issubset(after.get("drained", ())):
+            return None
+        return Put(self._layout.config, encode_object(after), config.version)
 
     async def returned(self, away: Sequence[Slot]) -> bool:
         """Return whether any of these slots has a live member again."""
@@ -262,17 +277,17 @@ class PlanReader:
             if node is not None
         }
 
-    async def _read_dynamic_config(self) -> DynamicConfig:
-        """Read the group's dynamic settings. If the settings cannot be read, return the previous ones."""
+    async def _read_dynamic_config(self) -> tuple[DynamicConfig, Node | None]:
+        """Read the group's dynamic settings, with their znode. If invalid, return the previous ones, and None."""
         node = await self._values.watched(self._layout.config, "config")
         if node is None:
-            return DynamicConfig()
+            return DynamicConfig(), None
         try:
-            return DynamicConfig.parse(node.data, self._layout.config)
+            return DynamicConfig.parse(node.data, self._layout.config), node
         except ProtocolError as error:
             log.error("group %s: %s; keeping the previous settings", self._layout.group, error)
             self._metrics.count("group_settings_refused")
-            return self._dynamic_config
+            return self._dynamic_config, None
 
     async def _read_weights(self) -> Weights:
         """

@@ -37,7 +37,7 @@ from kiel_groups.group.znodes.transactions import (
 )
 from kiel_groups.members.zookeeper.monitors import find_foreign_members
 from kiel_groups.model import CONNECT_TYPE
-from kiel_groups.wording import some
+from kiel_groups.wording import own_command, some
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import SessionContext
 
@@ -81,8 +81,8 @@ async def check_admission(session: Session, layout: GroupLayout, config: GroupCo
         # The first program of a group may have written its settings meanwhile.
         await refuse_programs(session, layout, node)
         raise GroupConfigError(
-            f"the settings of group {layout.group} cannot be read: {error}; correct that znode, or delete it while no"
-            " member is alive"
+            f"the settings of group {layout.group} cannot be read: {error};"
+            f" {own_command('config', 'set', layout.group, '--replace')} replaces them"
         ) from error
     if differences := mine.differences(group):
         details = "; ".join(f"{each.setting} is {each.other!r} there and {each.own!r} here" for each in differences)
@@ -96,16 +96,17 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
     Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error.
+    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error, but
+    a warning if nothing shows that it is the same one.
 
     Raises:
         ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
         SessionLostError: The session is over.
     """
     try:
-        theirs = ClusterIdentity(cluster.addresses_by_id)
+        theirs = cluster.known_identity
         brokers = await _registrations(session, theirs.brokers)
-        if not theirs.brokers or theirs.addresses & ClusterIdentity.registered(brokers).addresses:
+        if theirs.addresses & ClusterIdentity.registered(brokers).addresses:
             return
         numbers = map(whole_number, await session.children(BROKER_IDS) or [])
         brokers = await _registrations(session, [number for number in numbers if number is not None])
@@ -123,6 +124,8 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     except KielGroupsError as error:
         log.info("not known whether brokers and ZooKeeper are of one cluster: %s", error)
         return
+    if doubt := ours.doubt(theirs):
+        log.warning("not known whether brokers and ZooKeeper are of one cluster, so compare their addresses: %s", doubt)
     if difference := ours.difference(theirs):
         raise ConfigError(
             f"the brokers are of another cluster than ZooKeeper's: they name {some(sorted(theirs.addresses))}, and"

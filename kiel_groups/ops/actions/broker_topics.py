@@ -1,4 +1,4 @@
-"""Create, grow and delete topics by requests to brokers, which take them from Kafka 0.10.1 on, or 1.0 for growth."""
+"""Create, grow and delete topics by requests to brokers. Brokers take them from Kafka 0.10.1 on, or 1.0 for growth."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ async def _change(
     session: BrokerSession, request: Request[Mapping[str, ErrorCode]], topic: str, kind: _Kind
 ) -> ErrorCode:
     """
-    Ask each live broker until one is the controller, or knows it: only those of KRaft mode pass requests on.
+    Ask each live broker until one is the controller, or passes the request on to it, as brokers in KRaft mode do.
 
     Returns:
         NO_ERROR, also for a conflict that an earlier request without an answer has made; or the conflict.
@@ -311,7 +311,7 @@ async def _await_everywhere(
 
 
 async def _metadata(session: BrokerSession, node_id: int) -> MetadataResponse:
-    """Ask a broker for all topics: one that creates topics on demand would create one that it is asked for by name."""
+    """Ask a broker for all topics. A broker that creates topics on demand would create a topic that a request names."""
     return await session.ask(node_id, MetadataRequest(()), timeout_ms=session.cluster.config.connect_timeout_ms)
 
 

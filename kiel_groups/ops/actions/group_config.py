@@ -1,51 +1,39 @@
 """
-Change what the leader of a group follows: drain members, set and unset settings, or only ask for a plan.
+Change the settings that the leader of a group follows, drain members, or ask the leader for a plan.
 
-Each change is one write of the group's ``config``, with a request that the leader answers with a generation. So a
-caller knows that the leader has seen the change, even if no partition moves; see ``await_settled``.
+Each change is one write of the group's ``config``, with a request for a plan. The leader answers a request with a
+generation, even if no partition moves. So a caller knows that the leader has seen the change; see ``await_settled``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
-from kiel_groups.errors import ConfigError, CoordinationError
-from kiel_groups.group.znodes.contents import encode_object, parse_object
-from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason
+from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
+from kiel_groups.group.znodes.contents import GroupSettings, encode_object, parse_object
+from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason, forget_departed
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, Slot
-from kiel_groups.ops.views.config_view import (
-    SettingChange,
-    check_fields,
-    differences,
-    edited,
-    kept_drained,
-    missing,
-    newly_unowned,
-)
+from kiel_groups.ops.views.config_view import SettingChange, check_fields, differences, edited, missing, newly_unowned
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.members import find_slots
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.ops.zookeeper_reader import list_members, read_group, refuse_programs
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, own_command, some
 
-__all__ = [
-    "ConfigChange",
-    "await_settled",
-    "plan_drain",
-    "plan_rebalance",
-    "plan_settings",
-    "plan_undrain",
-]
+__all__ = ["ConfigChange", "await_settled", "plan_drain", "plan_rebalance", "plan_settings", "plan_undrain"]
 
 #: The interval between two reads of the group while a caller waits, in seconds.
 _INTERVAL_S = 0.5
+
+#: How many bytes of an unreadable config are shown.
+MOST_SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,8 @@ class ConfigChange:
     ``changes`` are the settings that differ, with their values before and after; there are none if all is as wanted
     already. ``owned`` has the slots that are drained or undrained, with the number of partitions that each owns now.
     ``after`` has the fields to write, or None for no write. ``request_ms`` is the time of the newest request for a plan
-    after the change, in milliseconds since 1970, or None if there never was one.
+    after the change, in milliseconds since 1970, or None if there never was one. ``is_live`` is whether the group has
+    members. ``lost`` is the unreadable data that the change replaces, or empty.
     """
 
     group: str
@@ -65,6 +54,8 @@ class ConfigChange:
     after: Mapping[str, Any] | None
     version: int
     request_ms: int | None
+    is_live: bool
+    lost: bytes
 
     def apply(self, client: Client) -> None:
         """
@@ -116,7 +107,8 @@ def plan_drain(
 
 def plan_undrain(client: Client, group: str, member: str | None = None, *, host: str | None = None) -> ConfigChange:
     """
-    Plan that a drained member, or the drained members of a host, get partitions again; arguments as ``plan_drain``.
+    Plan that a drained member, or the drained members of a host, get partitions again. The arguments are as for
+    ``plan_drain``.
 
     Raises:
         ConfigError: The member is not drained, or none of that host is; or the group's ``config`` is invalid.
@@ -156,21 +148,27 @@ def plan_rebalance(client: Client, group: str, *, reason: str = "rebalance") -> 
     return current.changed(current.fields, reason, {}, forced=True)
 
 
-def plan_settings(client: Client, group: str, put: Mapping[str, str], removed: Collection[str] = ()) -> ConfigChange:
+def plan_settings(
+    client: Client, group: str, put: Mapping[str, str], removed: Collection[str] = (), *, replace: bool = False
+) -> ConfigChange:
     """
-    Plan to set some settings in the group's ``config``, and to remove others, for which the leader's own apply then.
+    Plan to set settings in the group's ``config``, and to remove others. Where a setting is removed, the leader's own
+    applies.
 
     Args:
         client: The caller's own session.
         group: The group's name.
         put: Texts of values by the names of settings, such as ``debounce.quiet_ms``.
         removed: Names of settings, or of fields that mean nothing.
+        replace: Whether to replace a ``config`` that members cannot read. Then ``put`` must have the settings that all
+            members agree on. The fields of a JSON object stay.
 
     Raises:
-        ConfigError: A setting cannot be set there, or its value is invalid; or one to remove is not set.
+        ConfigError: A setting cannot be set there, or its value is invalid; or one to remove is not set. Or members can
+            read the ``config`` that is to be replaced; or they cannot, and it is not to be replaced.
     """
-    current = _read(client, group)
-    after = edited(current.fields, put, removed)
+    current = _read(client, group, replace=replace)
+    after = edited(current.fields, put, removed, founding=replace)
     texts = [*(f"{name}={text}" for name, text in put.items()), *(f"unset {name}" for name in removed)]
     return current.changed(after, _reason(f"config {', '.join(texts)}"), {})
 
@@ -220,12 +218,17 @@ def await_settled(
 
 
 class _Current(NamedTuple):
-    """The fields of a group's ``config``, the version of the znode, and the ids of the members, read after it."""
+    """
+    The fields of a group's ``config``, and the version of the znode. The ids of the members were read after it.
+
+    ``lost`` is the unreadable data that is to be replaced, or empty.
+    """
 
     group: str
     fields: Mapping[str, Any]
     version: int
     members: frozenset[MemberId]
+    lost: bytes = b""
 
     @property
     def path(self) -> str:
@@ -237,8 +240,8 @@ class _Current(NamedTuple):
             return check_fields(self.fields, self.path)
         except ConfigError as error:
             raise ConfigError(
-                f"the leader refuses the config of group {self.group}: {error}; 'kiel-groups config unset {self.group}"
-                " FIELD' removes that field"
+                f"the leader refuses the config of group {self.group}: {error};"
+                f" {own_command('config', 'unset', self.group, 'FIELD')} removes that field"
             ) from error
 
     def changed(
@@ -257,27 +260,29 @@ class _Current(NamedTuple):
             ConfigError: A field is invalid.
         """
         config = check_fields(after, self.path)
-        drained = kept_drained(config.drained, self.members)
-        after = {**after, "drained": sorted(drained)}
-        if not drained:
-            del after["drained"]
+        after = forget_departed(after, self.members)
         changes, last_ms = differences(self.fields, after), config.request.at_ms if config.request else None
+        if self.lost and not self.fields:
+            text = f"{self.lost[:MOST_SHOWN_BYTES]!r}, {counted(len(self.lost), 'byte')}"
+            changes = (SettingChange("config", text, None), *changes)
+        change = ConfigChange(
+            self.group, changes, owned, None, self.version, last_ms, is_live=bool(self.members), lost=self.lost
+        )
         if not changes and not forced:
-            return ConfigChange(self.group, (), owned, None, self.version, last_ms)
+            return change
         # A later request has a later time, also if the clock of its maker is behind.
         request_ms = max(time.time_ns() // 1_000_000, (last_ms or 0) + 1)
         after["rebalance"] = {"at": request_ms, "reason": reason}
-        return ConfigChange(self.group, changes, owned, after, self.version, request_ms)
+        return replace(change, after=after, request_ms=request_ms)
 
 
-def _read(client: Client, group: str) -> _Current:
+def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
     """
-    Read a group of consumers.
+    Read a group of consumers; ``replace`` is as for ``plan_settings``.
 
     Raises:
-        ConfigError: No member was ever in the group.
+        ConfigError: No member was ever in the group; or as for ``plan_settings``.
         GroupConfigError: The members are programs.
-        ProtocolError: The znode is no JSON object.
     """
     refuse_programs(client, group)
     path = GroupLayout(group).config
@@ -285,9 +290,23 @@ def _read(client: Client, group: str) -> _Current:
         data, stat = client.get(path)
     except NoNodeError:
         raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it") from None
-    fields = parse_object(data or b"", path)
+    fields: Mapping[str, Any] = {}
+    try:
+        fields = parse_object(data, path)
+        if replace:
+            GroupSettings.parse(data, path)
+            raise ConfigError(f"members can read the config of group {group}; change it without --replace")
+        data = b""
+    except ProtocolError as error:
+        if not replace:
+            raise ConfigError(
+                f"the config of group {group} cannot be read: {error};"
+                f" {own_command('config', 'set', group, '--replace')} replaces it"
+            ) from error
+        if not view_group(group, read_group(client, group)).is_of_consumers:
+            raise ConfigError(f"the members of group {group} are programs, which write their own config") from error
     # Read after the settings, so that a drained member that is not there has left.
-    return _Current(group, fields, stat.version, frozenset(list_members(client, group)))
+    return _Current(group, fields, stat.version, frozenset(list_members(client, group)), data)
 
 
 def _reason(text: str) -> str:

@@ -1,4 +1,6 @@
-"""Delete groups: those in ZooKeeper, of any client, those that brokers coordinate, and what an empty group leaves."""
+"""
+Delete groups: groups of any client in ZooKeeper, groups that brokers coordinate, and the znodes of an empty group.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from kiel_groups.ops.zookeeper_client import Client, commit, place_of
 from kiel_groups.ops.zookeeper_reader import check_group, read_group
 from kiel_groups.wire.error_codes import GROUP_ID_NOT_FOUND, NO_ERROR
 from kiel_groups.wire.group_requests import DeleteGroupsRequest
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command
 
 __all__ = ["delete_at_brokers", "delete_znodes", "plan_deletion", "plan_deletion_at_brokers", "remove_empty_group"]
 
@@ -56,15 +58,15 @@ def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
             before = f"{counted(deleted, 'znode')} were deleted before" if deleted else "nothing was deleted"
             raise CoordinationError(
                 f"group {group} has changed meanwhile, at {failed[0].path} ({type(failed[1]).__name__}); {before}. A"
-                " member has joined, or another program commits its offsets: 'kiel-groups describe"
-                f" {group}' shows the group"
+                f" member has joined, or another program commits its offsets: {own_command('describe', group)} shows"
+                " the group"
             )
         deleted += len(operations)
 
 
 async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupDeletion:
     """
-    Find what deleting a group loses that brokers coordinate. They take such requests from Kafka 1.1 on.
+    Find what deleting a group loses that brokers coordinate. Brokers delete groups on request from Kafka 1.1 on.
 
     Raises:
         UnknownGroupError: There is no such group.

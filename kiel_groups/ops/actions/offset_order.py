@@ -31,12 +31,9 @@ from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Put
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of, commit
-from kiel_groups.wording import some
+from kiel_groups.wording import own_command, some
 
-__all__ = [
-    "OffsetOrder",
-    "place_order",
-]
+__all__ = ["OffsetOrder", "place_order"]
 
 #: The interval between looks for acknowledgements, in seconds.
 CHECK_S = 0.2
@@ -47,7 +44,10 @@ REPORT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class OffsetOrder:
-    """An order that is placed: the next ``offsets`` of partitions of a group, for the session that placed it."""
+    """
+    An order that has been placed: the next ``offsets`` of partitions of a group. It ends with the session that placed
+    it.
+    """
 
     group: str
     order_id: str
@@ -76,7 +76,7 @@ class OffsetOrder:
         sleep: Callable[[float], object] = time.sleep,
     ) -> frozenset[TopicPartition]:
         """
-        Wait until all owners have acknowledged the order, and take back what they have not.
+        Wait until all owners have acknowledged the order. If that takes too long, withdraw the rest.
 
         Args:
             client: The session that placed the order.
@@ -103,7 +103,7 @@ class OffsetOrder:
 
     def withdraw(self, client: Client) -> frozenset[TopicPartition]:
         """
-        Take the order back.
+        Withdraw the order from the owners that have not acknowledged it.
 
         Returns:
             The partitions of which it was taken back. The offsets of all others are set. With offsets in Kafka, an
@@ -132,17 +132,21 @@ class OffsetOrder:
         return found
 
     def _check_session(self, client: Client) -> None:
-        """Check that the order was not taken back by ZooKeeper, which looks as if all had acknowledged it."""
+        """
+        Check that the session is still the one that placed the order.
+
+        If that session has ended, ZooKeeper has deleted the order, which looks as if all owners had acknowledged it.
+        """
         if _session_id(client) != self.session_id:
             raise SessionLostError(
                 f"the ZooKeeper session of this command is over, and its order with it: some offsets of group"
-                f" {self.group} may be set, and others not ('kiel-groups offsets show {self.group}' shows them)"
+                f" {self.group} may be set, and others not ({own_command('offsets', 'show', self.group)} shows them)"
             )
 
 
 def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetOrder:
     """
-    Order the owners of partitions to continue at other offsets; ``wait`` of the result waits until they do.
+    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits until they have done so.
 
     Args:
         client: The caller's own session. The order ends with it.

@@ -37,7 +37,7 @@ from kiel_groups.ops.broker_reader import (
     view_of,
 )
 from kiel_groups.ops.loaded_groups import find_logs
-from kiel_groups.ops.views.group_view import GroupView, MemberView
+from kiel_groups.ops.views.group_view import MemberView
 from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
 from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.ops.zookeeper_client import Client, children_of, commit, zookeeper
@@ -53,7 +53,7 @@ from kiel_groups.ops.zookeeper_reader import (
 )
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV1, OffsetDeleteRequest
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
 
@@ -111,7 +111,7 @@ class ZooKeeperOffsets:
             view, stored = view_group(group, znodes), GroupReading(GroupLayout(group), znodes).offsets()
             if view.closed:
                 raise CoordinationError(f"an ACL denies reading {some(view.closed)}")
-            wanted = {*topics, *_subscribed(view), *consumed_topics(znodes)} & existing
+            wanted = {*topics, *view.subscribed, *consumed_topics(znodes)} & existing
             numbers = {topic: tuple(sorted(partitions_of(client, topic))) for topic in sorted(wanted)}
             layout = GroupLayout(group)
             gone = _begun_in(client, layout, set(children_of(client, layout.starts)) - existing)
@@ -132,7 +132,7 @@ class ZooKeeperOffsets:
             versions={} if store == BROKER_V1 else {p: each.znode.version for p, each in stored.items()},
             members=tuple(map(_described, view.members)),
             foreign=tuple(f"{each.name} (under {each.path.rpartition('/')[0]})" for each in view.foreign_members),
-            subscribed=_subscribed(view),
+            subscribed=view.subscribed,
             has_settings=view.settings is not None,
             brokers=tuple(broker_addresses(registered)),
             gone=gone if store == BROKER_V1 else frozenset(),
@@ -149,9 +149,10 @@ class ZooKeeperOffsets:
         is_known: bool,
     ) -> Mapping[TopicPartition, int]:
         """
-        Return the offsets in Kafka. Unless they are known to be there, ask only brokers that bear the question.
+        Return the offsets in Kafka. Unless they are known to be there, ask only brokers that no question changes.
 
-        Those of 0.8.0 and 0.8.1 have no coordinators, and the first question for one creates the topic of the offsets.
+        Brokers of 0.8.0 and 0.8.1 have no coordinators, and the first question for one creates the topic of the
+        offsets.
         """
         doubtful = [] if is_known else doubtful_brokers(registered)
         if not is_known and (doubtful is None or OFFSETS_TOPIC not in existing):
@@ -188,7 +189,7 @@ class ZooKeeperOffsets:
                 with suppress(NodeExistsError):  # A member was faster, and has its own.
                     client.create(f"{layout.root}/{path}", data.encode("latin-1"), makepath=True)
             if not found.is_in_kafka:
-                _write_znodes(client, layout, found.versions, changes)
+                _write_znodes(client, layout, found, changes)
                 return ""
             new, deleted = _divided(changes)
             if new:
@@ -216,9 +217,10 @@ class ZooKeeperOffsets:
         self, client: Client, layout: GroupLayout, found: GroupOffsets, deleted: Collection[TopicPartition]
     ) -> str:
         """
-        Delete offsets in Kafka if the brokers can, and the first offsets of topics of which no offset is left.
+        Delete offsets in Kafka if the brokers can, and the note of where the group began in topics that have no offset
+        left.
 
-        Without the first offsets of a topic, the tools do not count it among those of the group.
+        With that note, tools would count the topic among the group's own.
         """
         topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
         remark = ""
@@ -296,7 +298,7 @@ class BrokerOffsets:
             raise ConfigError(
                 "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a"
                 " group without members expire after the brokers' offsets.retention.minutes, and from 1.1 on"
-                f" 'kiel-groups groups delete {found.group}' deletes all of them"
+                f" {own_command('groups', 'delete', found.group)} deletes all of them"
             )
 
 
@@ -347,7 +349,7 @@ async def _read_from_brokers(
         raise refusal_by_programs(group, view.protocol_type)
     if committed.problem:
         raise BrokerError(f"group {group}: {committed.problem}")
-    wanted = {*topics, *_subscribed(view), *(each.topic for each in committed.offsets)}
+    wanted = {*topics, *view.subscribed, *(each.topic for each in committed.offsets)}
     return GroupOffsets(
         group,
         IN_BROKERS,
@@ -355,17 +357,13 @@ async def _read_from_brokers(
         {name: _numbers(session, name) for name in sorted(wanted) if name in session.topics},
         exists=view.exists,
         members=tuple(map(_described, view.members)),
-        subscribed=_subscribed(view),
+        subscribed=view.subscribed,
         brokers=tuple(session.brokers.values()),
     )
 
 
 def _numbers(session: BrokerSession, topic: str) -> tuple[int, ...]:
     return tuple(sorted(each.partition for each in session.topics[topic].partitions))
-
-
-def _subscribed(view: GroupView) -> frozenset[str]:
-    return frozenset(topic for member in view.members for topic in member.subscription or ())
 
 
 def _described(member: MemberView) -> str:
@@ -394,14 +392,12 @@ def _divided(changes: Iterable[OffsetChange]) -> tuple[dict[TopicPartition, int]
     return new, tuple(each.partition for each in changes if each.after is None)
 
 
-def _write_znodes(
-    client: Client, layout: GroupLayout, versions: Mapping[TopicPartition, int], changes: Sequence[OffsetChange]
-) -> None:
-    """Write changes of znodes that have these versions, in transactions of some hundred operations."""
+def _write_znodes(client: Client, layout: GroupLayout, found: GroupOffsets, changes: Sequence[OffsetChange]) -> None:
+    """Write changes of znodes that have the versions in ``found``, in transactions of some hundred operations."""
     for topic in sorted({each.partition.topic for each in changes if each.after is not None}):
         client.ensure_path(layout.topic_offsets(topic))
     partitions, written = {layout.offset(each.partition): each.partition for each in changes}, 0
-    for portion in chunks(_operation(layout.offset(p), versions.get(p), after) for p, _, after, _ in changes):
+    for portion in chunks(_operation(layout.offset(p), found.versions.get(p), after) for p, _, after, _ in changes):
         if failed := commit(client, portion):
             partition, error = partitions[failed[0].path], failed[1]
             why = changed_meanwhile(layout.group, [partition])
@@ -410,7 +406,8 @@ def _write_znodes(
             raise CoordinationError(f"{why}; {written:,} of {len(changes):,} offsets are written; try again")
         written += len(portion)
     for topic, listed in groupby(changes, key=lambda each: each.partition.topic):
-        if all(each.after is None for each in listed):
+        # A live member needs the folders of the topics that it subscribes to.
+        if topic not in found.subscribed and all(each.after is None for each in listed):
             with suppress(NoNodeError, NotEmptyError):  # Other partitions have offsets.
                 client.delete(layout.topic_offsets(topic))
                 # The topic would still count as the group's. A member that joins creates the folder again.
@@ -438,9 +435,9 @@ async def _store(session: BrokerSession, group: str, new: Mapping[TopicPartition
 
 def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartition, int]) -> None:
     """
-    Note the topics in which the group has offsets in Kafka, which do not tell, unless the group has read them before.
+    Note in ZooKeeper in which topics the group has offsets in Kafka, because Kafka does not tell.
 
-    The new offsets are the first ones of the group there.
+    If the group has read a topic before, its note stays. Otherwise, the new offsets are its first ones there.
     """
     client.ensure_path(layout.starts)
     for topic in sorted({each.topic for each in new}):
@@ -469,7 +466,7 @@ async def _delete(session: BrokerSession, group: str, partitions: Collection[Top
 def _check_codes(
     group: str, answer: Mapping[TopicPartition, ErrorCode], partitions: Iterable[TopicPartition], done: str
 ) -> None:
-    """Check that the coordinator has done what was asked for each partition."""
+    """Check that the coordinator has done for each partition what it was asked to do."""
     failed = {each: answer.get(each) for each in partitions if answer.get(each) != NO_ERROR}
     if not failed:
         return

@@ -1,9 +1,10 @@
 """
-Reset, import, copy and delete the offsets of a group, wherever they are.
+Reset, import, copy and delete the offsets of a group, wherever they are stored.
 
 ``plan_reset`` and the other ``plan_`` functions read the group, and return an ``OffsetsPlan`` with the offset of each
-partition before and after. ``OffsetsPlan.apply`` writes it, unless an offset has changed meanwhile. Live members would
-overwrite it. So offsets of a live group are ordered (``OffsetsPlan.order``), and deleted only if no member reads them.
+partition before and after. ``OffsetsPlan.apply`` writes the new offsets, unless an offset has changed meanwhile. Live
+members would overwrite them. So ``OffsetsPlan.order`` has live members set them, and offsets are deleted only if no
+member reads them.
 """
 
 from __future__ import annotations
@@ -34,15 +35,9 @@ from kiel_groups.ops.views.offset_changes import (
     unmatched,
 )
 from kiel_groups.ops.zookeeper_client import Client
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
-__all__ = [
-    "OffsetsPlan",
-    "plan_copy",
-    "plan_delete",
-    "plan_import",
-    "plan_reset",
-]
+__all__ = ["OffsetsPlan", "plan_copy", "plan_delete", "plan_import", "plan_reset"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +117,12 @@ class OffsetsPlan:
         if not self.is_deletion:
             raise ConfigError(
                 f"group {found.group} has {counted(found.members, 'live member')}: {some(found.members)}; stop"
-                " them first, because brokers take offsets of a group without members; 'kiel-groups describe"
-                f" {found.group}' shows when they are gone"
+                " them first, because brokers take offsets of a group without members;"
+                f" {own_command('describe', found.group)} shows when they are gone"
             )
-        if read := sorted(topics & found.subscribed):
+        # A partition that its topic does not have has no owner, so nothing commits its offset.
+        existing = {p.topic for p, *_ in self.changes if p.partition in found.topics.get(p.topic, (p.partition,))}
+        if read := sorted(existing & found.subscribed):
             raise ConfigError(
                 f"live members of group {found.group} subscribe to {some(read)}: {some(found.members)}; stop them"
                 " first, or name topics that they do not read"
@@ -205,10 +202,10 @@ def plan_import(
     is_new: bool = False,
 ) -> OffsetsPlan:
     """
-    Plan to set offsets as in a file, all of them or those of ``selection``; the rest is as for ``plan_reset``.
+    Plan to set offsets as in a file, all of them or those of ``selection``. The rest is as for ``plan_reset``.
 
-    A group that does not exist is begun if the file is of that group. It gets the settings in the file, and
-    what else a restore file has of it.
+    A group that does not exist is begun if the file is of that group. It gets the settings, and the other znodes, that
+    the file has.
     """
     offsets = file.offsets
     if selection is not None:
@@ -265,7 +262,7 @@ def plan_delete(
     source: OffsetSource, group: str, selection: Selection | None, *, store: str | None = None
 ) -> OffsetsPlan:
     """
-    Plan to delete offsets, also of topics that no longer exist; ``selection`` None deletes all.
+    Plan to delete offsets, also of topics that no longer exist. If ``selection`` is None, all are deleted.
 
     Raises:
         UnknownGroupError: The group does not exist.
@@ -299,7 +296,7 @@ async def _find_time(
 
 
 def _gone(found: GroupOffsets, selection: Selection | None) -> tuple[TopicPartition, ...]:
-    """Return the partitions with an offset that do not exist, if all topics are meant."""
+    """Return the partitions that have an offset and no longer exist, or none if a selection leaves them out."""
     if selection is not None:
         return ()
     return tuple(sorted(p for p in found.stored if p.partition not in found.topics.get(p.topic, ())))

@@ -150,7 +150,7 @@ def read_offsets_file(path: Path, group: str) -> OffsetsFile:
 
 
 def parse_offsets_file(data: bytes, name: str, group: str) -> OffsetsFile:
-    """Parse what a file has; ``name`` names the file in errors. The rest is as for ``read_offsets_file``."""
+    """Parse the bytes of a file, which errors call ``name``. The rest is as for ``read_offsets_file``."""
     if len(data) > LARGEST_BYTES:
         raise ConfigError(f"{name} is larger than {LARGEST_BYTES >> 20} MiB; {_EXPECTED}")
     try:

@@ -21,15 +21,9 @@ from kiel_groups.group.znodes.contents import MemberInfo, parse_owner, whole_num
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command
 
-__all__ = [
-    "LONGEST_SESSION_MS",
-    "Release",
-    "Released",
-    "find_member_id",
-    "plan_release",
-]
+__all__ = ["LONGEST_SESSION_MS", "Release", "Released", "find_member_id", "plan_release"]
 
 
 #: How long to wait for a member whose session timeout is unknown: unless configured otherwise, ZooKeeper grants at most
@@ -56,8 +50,8 @@ class Release:
     """
     What there is to release from a member.
 
-    ``is_alive`` is whether the member znode exists. ``owned`` are its partitions, each with the creation zxid of its
-    owner znode, ``wait_ms`` is the longest wait before these are deleted.
+    ``is_alive`` is whether the member znode exists. ``owned`` has the partitions of the member, each with the creation
+    zxid of its owner znode. ``wait_ms`` is the longest wait before the owner znodes are deleted.
     """
 
     group: str
@@ -113,14 +107,14 @@ def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: in
         ConfigError: There is no such member, and no owner znode names it; or the group's name is not legal.
     """
     layout = GroupLayout(check_name(group, "group"))
-    granted_ms = _session_timeout_ms(client, layout, member_id)
+    info = _info(client, layout, member_id)
     owned = _owned(client, layout, member_id)
-    if granted_ms is not None:
-        return Release(group, member_id, True, owned, max(granted_ms, wait_ms or 0))
+    if info is not None:
+        return Release(group, member_id, True, owned, max(info.session_timeout_ms, wait_ms or 0))
     if not owned:
         raise ConfigError(
             f"group {group} has no member {member_id!r}, and no owner znode names one; "
-            + (f"'kiel-groups describe {group}' lists its members" if children_of(client, layout.members) else _EMPTY)
+            + (f"{own_command('describe', group)} lists its members" if children_of(client, layout.members) else _EMPTY)
         )
     return Release(group, member_id, False, owned, LONGEST_SESSION_MS if wait_ms is None else wait_ms)
 
@@ -138,30 +132,26 @@ def find_member_id(client: Client, group: str, name: str) -> MemberId:
     members = children_of(client, layout.members)
     if name in members:
         return name
-    called = [each for each in members if each.endswith(f"-{name}") or _instance_id(client, layout, each) == name]
+    called = [
+        each
+        for each in members
+        if each.endswith(f"-{name}") or ((info := _info(client, layout, each)) and info.instance_id == name)
+    ]
     if len(called) > 1:
         raise ConfigError(f"member {name!r} of group {group} may be {' or '.join(called)}; give the whole id")
     # A member that left may still own partitions, so the name may be its id.
     return called[0] if called else name
 
 
-def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> str | None:
+def _info(client: Client, layout: GroupLayout, member_id: MemberId) -> MemberInfo | None:
+    """Return what a member's znode has, or None if there is no znode. An unreadable one has the longest timeout."""
     path = layout.member(member_id)
     try:
-        return MemberInfo.parse(member_id, client.get(path)[0], path).instance_id
-    except (NoNodeError, ProtocolError):
-        return None
-
-
-def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
-    """Return the session timeout in the member znode (the longest if unreadable), or None if there is no znode."""
-    path = layout.member(member_id)
-    try:
-        return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
+        return MemberInfo.parse(member_id, client.get(path)[0], path)
     except NoNodeError:
         return None
     except ProtocolError:
-        return LONGEST_SESSION_MS
+        return MemberInfo(member_id=member_id, session_timeout_ms=LONGEST_SESSION_MS, subscription=())
 
 
 def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[TopicPartition, int]:

@@ -1,8 +1,8 @@
 """
-Settings of a topic: read them, and plan and make changes, through ZooKeeper or by requests to brokers.
+Read the settings of a topic, and change them, through ZooKeeper or by requests to brokers.
 
-Through ZooKeeper, brokers check nothing: they would fail to read a wrong value, each time. So names and values are
-checked here. Brokers that take requests check them, also for a change that is only planned.
+Brokers do not check what they read from ZooKeeper, and fail at a wrong value each time. So this module checks names and
+values. Brokers that take requests check a change themselves, also if it is only planned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics: what is known of them, and how they are created, grown and deleted through ZooKeeper. The calls block."""
+"""Read, create, grow and delete topics through ZooKeeper. The calls block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, NoBrokersError, ProtocolError, UnknownTopicError
-from kiel_groups.group.znodes.contents import parse_leader, parse_object, parse_topic, typed_field
+from kiel_groups.group.znodes.contents import encode_object, parse_leader, parse_object, parse_topic, typed_field
 from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops import zookeeper_client
@@ -74,10 +74,10 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """
-    One topic; ``partitions`` are in order.
+    One topic; its ``partitions`` are in order.
 
-    ``config`` has the settings that override the brokers' defaults. It is None, as is ``is_being_deleted``, if brokers
-    were asked, which say neither.
+    ``config`` has the settings that override the brokers' defaults. It and ``is_being_deleted`` are None if brokers
+    were asked, because brokers do not tell them.
     """
 
     topic: str
@@ -261,12 +261,13 @@ class ZooKeeperTopics:
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             assignment = _assign(range(partitions), _brokers(client), replication)
             try:
-                client.create(f"/config/topics/{topic}", _json({"version": 1, "config": {}}), makepath=True)
+                client.create(f"/config/topics/{topic}", encode_object({"version": 1, "config": {}}), makepath=True)
             except NodeExistsError:
                 # An earlier topic of that name left this znode, or the topic itself exists: then the next one fails.
                 log.debug("/config/topics/%s exists already; keeping it", topic)
             try:
-                client.create(f"{_TOPICS}/{topic}", _topic_data(assignment), makepath=True)
+                data = encode_object({"version": 1} | _partitions_field(assignment))
+                client.create(f"{_TOPICS}/{topic}", data, makepath=True)
             except NodeExistsError as error:
                 raise existing_topics([topic]) from error
             _await_leaders(client, topic, range(partitions), timeout_s)
@@ -403,22 +404,14 @@ def _set_assignment(client: Client, topic: str, assignment: Mapping[int, Sequenc
     while True:
         data, stat = client.get(path)
         try:
-            client.set(path, _json(json.loads(data) | _partitions_field(assignment)), version=stat.version)
+            client.set(path, encode_object(json.loads(data) | _partitions_field(assignment)), version=stat.version)
         except BadVersionError:
             continue  # A controller of 2.8 adds the topic's id after the creation.
         return
 
 
-def _topic_data(assignment: Mapping[int, Sequence[int]]) -> bytes:
-    return _json({"version": 1} | _partitions_field(assignment))
-
-
 def _partitions_field(assignment: Mapping[int, Sequence[int]]) -> dict[str, Any]:
     return {"partitions": {str(number): list(ids) for number, ids in sorted(assignment.items())}}
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def read_topics(client: Client, names: Iterable[str]) -> list[TopicState]:

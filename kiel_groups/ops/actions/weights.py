@@ -19,13 +19,9 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import partitions_of
 from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.wording import own_command
 
-__all__ = [
-    "WeightsChange",
-    "check_partitions",
-    "plan_weights",
-    "read_weights",
-]
+__all__ = ["WeightsChange", "check_partitions", "plan_weights", "read_weights"]
 
 
 def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
@@ -58,8 +54,9 @@ class WeightsChange:
 
     def apply(self, client: Client) -> bool:
         """
-        Set the new weights; delete the znode if there are none. Return False, and change nothing, if another client has
-        changed the weights meanwhile.
+        Set the new weights, or delete the znode if there are none.
+
+        Return False, and change nothing, if another client has changed the weights meanwhile.
 
         Raises:
             ConfigError: There are too many, or no member of kiel-groups was ever in that group.
@@ -108,7 +105,8 @@ def plan_weights(
         if replaces:
             return WeightsChange(group, {}, dict(change({})), stat.version, is_readable=False)
         raise ProtocolError(
-            f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
+            f"{error}; {own_command('weights', 'set', group, '--file', 'FILE')} replaces it,"
+            f" {own_command('weights', 'remove', group)} deletes it"
         ) from error
     return WeightsChange(group, before, dict(change(dict(before))), stat.version)
 

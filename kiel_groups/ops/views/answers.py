@@ -1,8 +1,7 @@
 """
 The view of a group that brokers coordinate, computed from the answers of its coordinator.
 
-What a member tells the others in bytes that cannot be read raises no error, because operators need the view of a broken
-group most.
+Unreadable bytes of a member raise no error, because operators need the view of a broken group most.
 """
 
 from __future__ import annotations
@@ -13,16 +12,18 @@ from dataclasses import dataclass
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView
+from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Unreadable
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import DescribedGroup, DescribedMember
 
 __all__ = ["view_coordinated_group"]
 
+_UNREADABLE = "the member's client sends what others cannot read; stop it, or update its library"
+
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member, with what could be read of it."""
+    """A member, and its subscription and assignment, or None where its bytes cannot be read."""
 
     described: DescribedMember
     subscription: ConsumerSubscription | None
@@ -44,16 +45,19 @@ def view_coordinated_group(
         topics: The partition numbers of all topics.
         offsets: The known committed offsets of the group.
     """
-    unreadable: list[str] = []
+    unreadable: list[Unreadable] = []
     members = [_read(described, each, unreadable) for each in described.members]
     assigned: dict[TopicPartition, list[MemberId]] = defaultdict(list)
     for member in members:
         for partition in _partitions_of(member.assignment):
             assigned[partition].append(member.described.member_id)
     subscribed = {topic for each in members if each.subscription is not None for topic in each.subscription.topics}
-    known = {TopicPartition(topic, number) for topic in subscribed for number in topics.get(topic, ())}
+    existing = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
+    known = {each for each in existing if each.topic in subscribed}
     views = {
-        partition: PartitionView(partition, owner, offsets.get(partition), None, target=owner)
+        partition: PartitionView(
+            partition, owner, offsets.get(partition), None, target=owner, exists=partition in existing
+        )
         for partition in sorted({*assigned, *known, *offsets})
         for owner in [min(assigned.get(partition, ()), default=None)]
     }
@@ -71,7 +75,7 @@ def view_coordinated_group(
     )
 
 
-def _read(group: DescribedGroup, member: DescribedMember, unreadable: list[str]) -> _Member:
+def _read(group: DescribedGroup, member: DescribedMember, unreadable: list[Unreadable]) -> _Member:
     # A coordinator shows the members' metadata only while the group is stable.
     if group.protocol_type != PROTOCOL_TYPE or group.state != "Stable":
         return _Member(member, None, None)
@@ -80,7 +84,7 @@ def _read(group: DescribedGroup, member: DescribedMember, unreadable: list[str])
         subscription = ConsumerSubscription.parse(member.metadata, f"the subscription of {member.member_id}")
         assignment = ConsumerAssignment.parse(member.assignment, f"the assignment of {member.member_id}")
     except ProtocolError as error:
-        unreadable.append(str(error))
+        unreadable.append(Unreadable(str(error), _UNREADABLE))
     return _Member(member, subscription, assignment)
 
 

@@ -1,4 +1,4 @@
-"""Rules that find the problems of a group; each finding names its partitions, its members and a remedy."""
+"""Rules that find the problems of a group. Each finding names its partitions, its members and a remedy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "RULES",
@@ -19,6 +21,7 @@ __all__ = [
     "SETTLING_MS",
     "UNOPENED_MS",
     "check_group",
+    "check_unconsumed",
     "STUCK_MS",
     "WATCHED_MS",
     "ProgressTracker",
@@ -30,8 +33,9 @@ class Finding:
     """
     One problem of a group.
 
-    ``kind`` is one word for programs; ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
-    disappear without an operator. ``partitions`` and ``members`` list all that are affected; the text names only some.
+    ``kind`` is one word for programs. ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
+    disappear without an operator. ``partitions`` and ``members`` have everything that the problem affects, of which the
+    text names only some.
     """
 
     kind: str
@@ -67,7 +71,7 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
 
     Args:
         view: The group.
-        now_ms: Epoch milliseconds; used for durations, and to distinguish a rebalance from a lasting problem.
+        now_ms: The present time in epoch milliseconds. It distinguishes a rebalance from a lasting problem.
     """
     findings = [finding for rule, needs in RULES if view.sight in needs for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
@@ -82,26 +86,29 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
         )
 
 
-def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
+def check_unconsumed(
+    view: GroupView,
+    now_ms: int,
+    state: str = "empty",
+    why: str = "the group has no members",
+    remedy: str = "start a member; if a Spark job commits these offsets, start that job: a member would take over",
+) -> Iterator[Finding]:
+    """Yield the finding about the lag of a group in which no member consumes, if it is in this state."""
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
     behind = [each for each in view.partitions if each.lag]
-    if view.state == "empty" and behind:
-        yield Finding(
-            "unconsumed",
-            f"the group has no members; its lag is {sum(each.lag or 0 for each in behind):,}, in "
-            f"{counted(behind, 'partition', 'partitions')}",
-            "start a member; if a Spark job commits these offsets, start that job instead: a member would take over",
-            partitions=_names(behind),
-        )
+    if view.state == state and behind:
+        text = f"{why}; its lag is {sum(each.lag or 0 for each in behind):,}, in {counted(behind, 'partition')}"
+        yield Finding("unconsumed", text, remedy, partitions=_names(behind))
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    remedy = "correct this znode; until then the leader keeps the previous config and the options it was started with"
+    remedy = f"{own_command('config', 'unset', view.group, 'FIELD')} removes a field"
     if view.refused:
-        yield Finding("refused", f"config is refused: {view.refused}", remedy)
+        until = "until then, the leader keeps the previous config, and the options it was started with"
+        yield Finding("refused", f"config is refused: {view.refused}", f"{remedy}; {until}")
     for text in view.dynamic_config.unknown_field_hints() if view.dynamic_config is not None else ():
-        yield Finding("misspelt", f"config: {text}", "correct this znode; the leader ignores the field")
+        yield Finding("misspelt", f"config: {text}", f"{remedy}; the leader ignores this one")
 
 
 def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -119,10 +126,7 @@ def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unreadable(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    remedy = "correct this znode; members cannot read it either"
-    if view.coordinator is not None:
-        remedy = "the member's client sends what others cannot read; stop it, or update its library"
-    for text in view.unreadable:
+    for text, remedy in view.unreadable:
         yield Finding("unreadable", text, remedy)
 
 
@@ -188,14 +192,15 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _away(view: GroupView, now_ms: int) -> Iterator[Finding]:
     for slot, assignment in sorted(view.away.items()):
         seconds = max(0, now_ms - (assignment.away_since_ms or now_ms)) // 1000
-        partitions = tuple(sorted(assignment.partitions))
-        what = counted(partitions, "partition is", "partitions are")
-        yield Finding(
-            "away",
-            f"{what} reserved for instance {slot}, which has been away for {seconds} s: {some(partitions)}",
-            passing=True,
-            partitions=partitions,
-        )
+        # An instance for which nothing is reserved delays nothing.
+        if partitions := tuple(sorted(assignment.partitions)):
+            what = counted(partitions, "partition is", "partitions are")
+            yield Finding(
+                "away",
+                f"{what} reserved for instance {slot}, which has been away for {seconds} s: {some(partitions)}",
+                passing=True,
+                partitions=partitions,
+            )
 
 
 def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -228,8 +233,8 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
             f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
             f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
             " offset",
-            f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
-            " leader: start their brokers",
+            f"look at the log of the owner; {own_command('topics', 'describe', topics[0])} shows the partitions without"
+            " a leader: start their brokers",
             partitions=_names(unopened),
             members=_owners(unopened),
         )
@@ -271,7 +276,7 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "orphans",
             f"{what} owned by {owner}, which is no longer a member: {some(_names(partitions))}",
-            f"its session may still be open: end that process, or run 'kiel-groups release {view.group} {owner}'",
+            f"its session may still be open: end that process, or run {own_command('release', view.group, owner)}",
             partitions=_names(partitions),
             members=(owner,),
         )
@@ -293,29 +298,60 @@ def _forged(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _orphan_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    subscribed = {topic for member in view.members for topic in member.subscription or ()}
-    is_known = bool(view.members) and all(member.subscription is not None for member in view.members)
+    if not view.members or any(member.subscription is None for member in view.members):
+        return
     orphans = [
         each
         for each in view.partitions
         if each.committed is not None
         and each.owner is None
-        and each.topic_partition.topic not in subscribed
-        and (is_known or each.topic_partition.topic in view.gone_topics)
+        and each.exists
+        and each.topic_partition.topic not in view.subscribed
     ]
     if orphans:
         topics = sorted({each.topic_partition.topic for each in orphans})
-        what = counted(orphans, "offset is of a topic", "offsets are of topics")
-        gone = some(topic for topic in topics if topic in view.gone_topics)
-        aside = f" (without a topic of this name: {gone})" if gone else ""
         yield Finding(
             "orphan-offsets",
-            f"{what} that no member reads: {some(topics)}{aside}; the lag of the group includes theirs",
-            f"'kiel-groups offsets delete {view.group} --topic {topics[0]}' deletes them; if members should read"
+            f"{counted(orphans, 'offset is of a topic', 'offsets are of topics')} that no member reads:"
+            f" {some(topics)}; the lag of the group includes theirs",
+            f"{own_command('offsets', 'delete', view.group, '--topic', topics[0])} deletes them; if members should read"
             " the topic, subscribe to it",
-            passing=view.coordinator is None and bool(view.members) and _is_young(view, now_ms),
+            passing=view.coordinator is None and _is_young(view, now_ms),
             partitions=_names(orphans),
         )
+
+
+def _gone_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    gone = _names(each for each in view.partitions if not each.exists and each.committed_ms is not None)
+    # A topic that is subscribed to may be created again; ``missing-topic`` has it.
+    topics = [topic for topic in view.gone_topics if topic not in view.subscribed and _is_legal(topic)]
+    names = [*topics, *(str(each) for each in gone if each.topic not in view.gone_topics)]
+    if not names:
+        return
+    what = f"{counted(names, 'topic or partition that does', 'topics or partitions that do')} not exist: {some(names)}"
+    has_others = any(
+        each.exists and (each.committed_ms is not None or view.offsets_in_kafka) for each in view.partitions
+    )
+    if has_others or view.size or view.foreign_members:
+        named = [word for name in names[:10] for word in ("--topic", name)]
+        remedy = f"{own_command('offsets', 'delete', view.group, *named)} deletes them"
+        yield Finding("gone-offsets", f"the group has offsets in {what}", remedy, partitions=gone)
+    else:
+        yield Finding(
+            "dead-group",
+            f"the group has no members, and offsets only in {what}",
+            f"{own_command('groups', 'delete', view.group)} deletes it, if nothing commits these offsets any more",
+            partitions=gone,
+        )
+
+
+def _is_legal(topic: str) -> bool:
+    """Return whether Kafka permits the name of a topic. The client pykafka also writes names that Kafka refuses."""
+    try:
+        check_name(topic, "topic")
+    except ConfigError:
+        return False
+    return True
 
 
 def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -357,7 +393,7 @@ def _assigned_twice(view: GroupView, now_ms: int) -> Iterator[Finding]:
             (
                 "by hand",
                 "the next plan of the leader replaces the assignments;"
-                f" 'kiel-groups rebalance {view.group}' has it made now",
+                f" {own_command('rebalance', view.group)} has it made now",
             )
             if view.coordinator is None
             else (
@@ -419,7 +455,7 @@ _Rule: TypeAlias = Callable[[GroupView, int], Iterator[Finding]]
 #: The rules, each with what a view has to show for it.
 RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_brokerless, Sight.ZNODES | Sight.SOME_ZNODES),
-    (_unconsumed, Sight.ZNODES | Sight.ANSWERS),
+    (check_unconsumed, Sight.ZNODES | Sight.ANSWERS),
     (_foreign, Sight.ZNODES),
     (_closed, Sight.SOME_ZNODES | Sight.PROGRAMS),
     (_unreadable, Sight.ALL),
@@ -440,6 +476,7 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_idle, Sight.ANSWERS),
     (_beyond, Sight.ZNODES | Sight.ANSWERS),
     (_orphan_offsets, Sight.ZNODES | Sight.ANSWERS),
+    (_gone_offsets, Sight.ZNODES),
     (_missing_topics, Sight.ZNODES | Sight.ANSWERS),
 )
 
@@ -463,7 +500,7 @@ WATCHED_MS = 15_000
 
 
 class _Since(NamedTuple):
-    """A partition as last viewed, and the time of the first view from which on it was like that."""
+    """A partition, and the time of the first view since which it has not changed, in epoch milliseconds."""
 
     partition: PartitionView
     since_ms: int
@@ -471,14 +508,14 @@ class _Since(NamedTuple):
 
 class ProgressTracker:
     """
-    Tracks over successive views of one group what should have changed meanwhile, but has not.
+    Tracks partitions and rebalances that make no progress over successive views of one group.
 
     A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
     same commit, the record has been waiting since then.
 
     Args:
-        watched_ms: For how long a lag without a commit has to be seen, in milliseconds.
-        stuck_ms: How long ago the last commit has to be, in milliseconds.
+        watched_ms: How long a lag without a commit has to last before it counts, in milliseconds.
+        stuck_ms: How old the last commit has to be before the partition counts as stuck, in milliseconds.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:
@@ -490,7 +527,7 @@ class ProgressTracker:
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view. Return the findings from all views so far; those that need an operator come first.
+        Add a view, and return the findings from all views so far. Findings that need an operator come first.
 
         Args:
             view: The group as it is now.
@@ -512,11 +549,11 @@ class ProgressTracker:
         return tuple(sorted(found, key=lambda finding: finding.passing))
 
     def is_awaited(self, since_ms: int) -> bool:
-        """Return whether a partition with lag, or without an offset, is as it was at a time, in epoch milliseconds."""
+        """Return whether a partition with lag, or without an offset, has not changed since a time, in epoch ms."""
         return any(each.since_ms <= since_ms for each in (*self._lagging.values(), *self._uncommitted.values()))
 
     def suspicion(self, now_ms: int) -> str:
-        """Why another view, ``WATCHED_MS`` after the last one, may show a problem that needs an operator, or ""."""
+        """Return why a view ``WATCHED_MS`` after the last one may show a problem, or "" if it cannot."""
         if self._rebalancing_since_ms is not None:
             return "the group rebalances"
         if self._uncommitted:
@@ -525,7 +562,7 @@ class ProgressTracker:
         return "some partitions are behind without a recent commit" if suspects else ""
 
     def _stuck(self, now_ms: int, *, has_times: bool) -> Iterator[Finding]:
-        """Yield the finding about partitions without progress; commits of a group in ZooKeeper have times."""
+        """Yield the finding about partitions without progress. ``has_times`` is whether commits have known times."""
         stuck = [each for each in self._unmoved(now_ms) if not has_times or self._is_old(each, now_ms)]
         if not stuck:
             return
@@ -603,7 +640,7 @@ def _unmoved(
     now_ms: int,
     concerns: Callable[[PartitionView], bool],
 ) -> dict[TopicPartition, _Since]:
-    """Return the partitions of members that ``concerns`` selects, each with the time since it is unchanged."""
+    """Return the owned partitions that ``concerns`` selects, each with the time since which it has not changed."""
     found = {}
     for each in view.partitions:
         if each.owner in view.member_ids and concerns(each):

@@ -1,55 +1,27 @@
-"""Rules that find the problems of a cluster's servers, and of what groups keep in znodes; ``checks`` has the others."""
+"""Rules that find the problems of a cluster's servers and of the znodes of groups. ``checks`` has the other rules."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from rich.table import Table
 from rich.text import Text
 
-from kiel_groups.config import HostPort, check_name
-from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.candidate import sequence
+from kiel_groups.config import HostPort
 from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import (
-    FirstOffsets,
-    GroupSettings,
-    GroupState,
-    MemberAssignment,
-    MemberInfo,
-    OrderedOffset,
-    OrderNotice,
     Snapshot,
-    parse_object,
-    parse_offset,
-    parse_owner,
-    parse_topic,
-    whole_number,
 )
-from kiel_groups.group.znodes.group_settings import HistoryEntry, is_member_id, parse_weights
 from kiel_groups.group.znodes.layout import (
     CONSUMERS,
     ROOT,
     TOPICS,
     GroupLayout,
-    connector_of,
-    consumer_root,
-    topic_path,
-)
-from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundMember, RoundSettings, RoundState
-from kiel_groups.group.znodes.worker_contents import (
-    ConfigChange,
-    SourceOffset,
-    StoredConnector,
-    StoredStatus,
-    WorkerInfo,
-    parse_config_offset,
 )
 from kiel_groups.ops.views.checks import Finding, check_group
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.report import Sentences, finding_rows
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -74,24 +46,18 @@ __all__ = [
 
 
 class Check(NamedTuple):
-    """What has been looked at, in a few words, what it is like, and its problems."""
+    """The result of one check: the ``subject`` that was checked, a ``text`` about its state, and its problems."""
 
     subject: str
     text: str
     findings: tuple[Finding, ...] = ()
 
 
-def check_lines(check: Check) -> Table:
-    """Return a check as text: a line, and its problems below it with their remedies."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=5)
-    grid.add_column(overflow="fold")
-    word, style = ("wrong", "bold red") if check.findings else ("ok", "green")
-    grid.add_row(Text(word, style=style), Text(f"{check.subject}: {check.text}" if check.text else check.subject))
-    for finding in check.findings:
-        grid.add_row("", Text(finding.text))
-        grid.add_row("", Text(f"→ {finding.remedy}"))
-    return grid
+def check_lines(check: Check) -> Sentences:
+    """Return a check as a line of text, with its problems and their remedies below."""
+    word = Text("wrong", "bold red") if check.findings else Text("ok   ", "green")
+    text = f"{check.subject}: {check.text}" if check.text else check.subject
+    return Sentences([(word, text), *finding_rows(check.findings, lambda _: Text())])
 
 
 # The servers.
@@ -103,12 +69,12 @@ ASKED_MS = 10_000
 
 class ServerAnswer(NamedTuple):
     """
-    What one ZooKeeper server answers.
+    The answers of one ZooKeeper server.
 
-    ``problem`` is why it opens no session, or "". ``version`` and ``mode`` are "" if it keeps them to itself, as
-    servers do whose ``4lw.commands.whitelist`` lacks ``srvr``. The timeouts of sessions are those that it grants if
-    ``ASKED_MS``, as little as possible, or as much as possible is asked for. ``is_stranger``: it is of another ensemble
-    than the first server that serves.
+    ``problem`` is why the server opens no session, or "". ``version`` and ``mode`` are "" if the server does not tell
+    them, because its ``4lw.commands.whitelist`` lacks ``srvr``. ``granted_ms`` is the session timeout that the server
+    grants to a client that asks for ``ASKED_MS``. ``least_ms`` and ``most_ms`` are the shortest and the longest one
+    that it grants. ``is_stranger`` is whether the server belongs to another ensemble than the first server.
     """
 
     address: HostPort
@@ -122,7 +88,7 @@ class ServerAnswer(NamedTuple):
 
 
 def check_server(server: ServerAnswer) -> Check:
-    """Check that a server of ZooKeeper serves sessions."""
+    """Check that a ZooKeeper server opens sessions."""
     subject = f"ZooKeeper {server.address}"
     if server.problem:
         text = f"ZooKeeper's server {server.address} does not serve: {server.problem}"
@@ -135,7 +101,7 @@ def check_server(server: ServerAnswer) -> Check:
 
 
 def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
-    """Check that the servers are those of one ensemble."""
+    """Check that all servers belong to one ensemble."""
     serving = [each for each in servers if not each.problem]
     strangers = [str(each.address) for each in serving if each.is_stranger]
     findings: tuple[Finding, ...] = ()
@@ -173,11 +139,11 @@ def check_chroot(
 
 class BrokerAnswer(NamedTuple):
     """
-    What the broker at an address answers.
+    The answers of the broker at one address.
 
-    ``name`` has its id, if ZooKeeper registers it. ``problem`` is why it does not answer, or "". ``release`` is the
-    earliest release of Kafka that it may be of. ``is_too_new``: it refuses the requests of this package. ``identity``
-    is what it knows of its cluster.
+    ``name`` is the broker's name for people, with its id if ZooKeeper registers it. ``problem`` is why the broker does
+    not answer, or "". ``release`` is the earliest release of Kafka that the broker may have. ``is_too_new`` is whether
+    the broker refuses the requests of this package. ``identity`` is what the broker knows of its cluster.
     """
 
     name: str
@@ -187,29 +153,40 @@ class BrokerAnswer(NamedTuple):
     identity: ClusterIdentity | None = None
 
 
-def check_broker(broker: BrokerAnswer, difference: str = "", *, is_doubtful: bool = False) -> Check:
+def check_broker(broker: BrokerAnswer, cluster: ClusterIdentity, place: str = "ZooKeeper") -> Check:
     """
-    Check that a broker answers, and is of the same cluster as the others.
+    Check that a broker answers, and that it belongs to a cluster.
 
     Args:
         broker: The broker.
-        difference: Why it is of another cluster, or "" if it is not.
-        is_doubtful: Whether it names other addresses than those that are registered.
+        cluster: The identity of the cluster.
+        place: The source of that identity, for people.
     """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
         finding = Finding("unreachable", f"{broker.name} does not answer: {broker.problem}", remedy)
         return Check(broker.name, "does not answer", (finding,))
     findings = []
-    if difference:
+    named = broker.identity if broker.identity is not None else ClusterIdentity({})
+
+    def worded(text: str) -> str:
+        text = text.replace("ZooKeeper", place).replace("the brokers have", "this one has")
+        return text.replace("the brokers name", "this one names")
+
+    if difference := cluster.difference(named):
         remedy = "give servers of one cluster; a consumer refuses these when it starts"
-        findings.append(Finding("other-cluster", f"{broker.name} is of another cluster: {difference}", remedy))
+        text = f"{broker.name} is of another cluster: {worded(difference)}"
+        findings.append(Finding("other-cluster", text, remedy))
+    elif doubt := cluster.doubt(named):
+        remedy = "give an address that is registered; a broker that has just started may not know its cluster yet"
+        text = f"it is not known whether {broker.name} is of the same cluster: {worded(doubt)}"
+        findings.append(Finding("unknown-cluster", text, remedy))
     if broker.is_too_new:
         remedy = "this version of kiel-groups reads from Kafka 0.8 to 3.9"
         findings.append(Finding("too-new", f"{broker.name} does not know the fetch requests of Kafka 0.8", remedy))
-    is_doubtful = is_doubtful and not difference
-    doubt = "; it names other addresses than those registered, as behind a proxy" if is_doubtful else ""
-    return Check(broker.name, (broker.release or "release unknown") + doubt, tuple(findings))
+    is_odd = cluster.may_differ(named) and not findings
+    aside = "; it names other addresses than those registered, as behind a proxy" if is_odd else ""
+    return Check(broker.name, (broker.release or "release unknown") + aside, tuple(findings))
 
 
 #: How far a znode may be written in the future, in milliseconds, before clocks count as different.
@@ -218,11 +195,11 @@ _CLOCK_MS = 5_000
 
 def check_clock(newest_ms: int, now_ms: int) -> Check:
     """
-    Compare this host's clock with that of ZooKeeper, as far as that is possible without a write.
+    Compare this host's clock with ZooKeeper's, as far as that is possible without a write.
 
     Args:
-        newest_ms: When the newest known znode was written, by ZooKeeper's clock, or 0.
-        now_ms: This host's time, after the znodes were read. Both are epoch milliseconds.
+        newest_ms: The time by ZooKeeper's clock at which the newest znode was written, or 0 if no znode was read.
+        now_ms: The time by this host's clock after the znodes were read. Both times are in epoch milliseconds.
     """
     late_ms = newest_ms - now_ms
     if late_ms > _CLOCK_MS:
@@ -257,8 +234,8 @@ def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check
     Check the znodes that all groups share.
 
     Args:
-        names: The names below paths, which have to fit into an answer of ZooKeeper.
-        granted: What anyone may do with the folders of groups, and with the root, below which they are created.
+        names: The names of the children of each path. They have to fit into one answer of ZooKeeper.
+        granted: The rights that the ACLs of the root, and of the parents of all groups, give to everyone.
     """
     needed = dict.fromkeys((ROOT, CONSUMERS), _READ | _CREATE)
     if not needed.keys() <= granted.keys():
@@ -269,7 +246,7 @@ def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check
 
 
 def _size_of_names(names: Iterable[str]) -> int:
-    """Return the size of a list of names in ZooKeeper's answer: a length before each."""
+    """Return the size of a list of names in ZooKeeper's answer, which has a length before each name."""
     return sum(len(name.encode()) + 4 for name in names)
 
 
@@ -294,7 +271,7 @@ _FOLDER = _READ | _CREATE | _DELETE
 
 
 def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
-    """Return the rights that members need for those of a group's paths that exist; ``check_shared`` has the others."""
+    """Return the rights that members need to each of a group's existing ``paths``."""
     layout = GroupLayout(group)
     needed = dict.fromkeys((*layout.parents, layout.starts, layout.history), _FOLDER)
     needed |= {layout.group_state: _FOLDER | _WRITE, layout.config: _READ, layout.weights: _READ}
@@ -304,7 +281,7 @@ def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
 
 
 def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
-    """Find the znodes whose ACL keeps members from what they need; one that is not ``granted`` is not known."""
+    """Find the znodes whose ACL gives members less than they need. Znodes that ``granted`` lacks are not checked."""
     lacking = {path: rights for path, rights in granted.items() if needed.get(path, 0) & ~rights}
     if lacking:
         listed = some(f"{path} (anyone: {_letters(rights) or 'nothing'})" for path, rights in sorted(lacking.items()))
@@ -321,7 +298,7 @@ def _letters(rights: int) -> str:
 
 
 def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupView]) -> Iterator[Finding]:
-    """Find the groups that have members in ZooKeeper, and members of the same name that brokers coordinate."""
+    """Find the names of groups that have members in ZooKeeper, and other members that brokers coordinate."""
     live = {view.group: len(view.members) for view in by_brokers if view.members}
     for view in in_zookeeper:
         # Workers that brokers coordinate have znodes for other purposes.
@@ -343,160 +320,32 @@ def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupVie
 _OF_PROGRESS = frozenset(
     {
         *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
-        # ``gone-topic`` has those that certainly count for nothing.
+        # ``gone-offsets`` has those that certainly count for nothing.
         "orphan-offsets",
         *("beyond-end", "idle", "rebalancing", "missing-offset", "stuck"),
     }
 )
 
-_Parser: TypeAlias = Callable[[bytes, str], object]
-
-
-class _Kind(NamedTuple):
-    """How the data of znodes of one kind is parsed, and what to do about garbage in them."""
-
-    parse: _Parser
-    remedy: str
-
-
-_MEMBERS = "end the process that it belongs to: it joins again with another znode"
-_DELETE_IT = "delete it (zkCli: delete PATH); the leader writes it again when it next publishes a plan"
-_ORDER = "delete it (zkCli: delete PATH), and order the offsets again; members ignore it"
-_HARMLESS = "delete it (zkCli: delete PATH); it is read by people only"
-_CORRECT = "correct this znode (zkCli: set PATH DATA); nothing can read it"
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _candidate(data: bytes, path: str) -> None:
-    if sequence(path) is None:
-        raise ProtocolError(f"{path}: the name has no sequence number; the election ignores this znode")
-    if not is_member_id(data.decode(errors="replace")):
-        raise ProtocolError(f"{path}: a member id was expected, found {data[:40]!r}")
-
-
-def _of_partition(parse: _Parser) -> _Parser:
-    """Return the parser for znodes of partitions; others below the topics of a group are not ours."""
-    return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
-
-
-def _unless_empty(parse: _Parser) -> _Parser:
-    return lambda data, path: parse(data, path) if data else None
-
-
-#: The znodes of any group below its folder in ``/consumers``, by path; ``*`` is any name.
-_OF_CONSUMERS = {
-    "offsets/*/*": _Kind(
-        _of_partition(parse_offset), "kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-offset N"
-    ),
-}
-
-#: Those of a group that has had a member of this package: other clients write theirs in other forms.
-_OF_OURS = {
-    "ids/*": _Kind(parse_object, _MEMBERS),
-    "owners/*/*": _Kind(
-        _of_partition(parse_owner), "end the process that owns it; if there is none, delete it (zkCli: delete PATH)"
-    ),
-}
-
-#: The znodes below ``/kiel-groups/GROUP`` of a group of consumers.
-_OF_GROUP = {
-    "members/*": _Kind(lambda data, path: MemberInfo.parse(_name(path), data, path), _MEMBERS),
-    "election/*": _Kind(_candidate, "end the process that it belongs to, or delete it (zkCli: delete PATH)"),
-    "allocation": _Kind(GroupState.parse, _DELETE_IT),
-    "allocation/*": _Kind(MemberAssignment.parse, _DELETE_IT),
-    "config": _Kind(
-        GroupSettings.parse, "write it again (zkCli: set PATH DATA), as that of another group; no member can join now"
-    ),
-    "weights": _Kind(parse_weights, "kiel-groups weights remove GROUP, or weights set GROUP --file FILE"),
-    "history/*": _Kind(HistoryEntry.parse, _HARMLESS),
-    "starts/*": _Kind(FirstOffsets.parse, _CORRECT),
-    "orders": _Kind(_unless_empty(OrderNotice.parse), _ORDER),
-    "orders/*": _Kind(OrderedOffset.parse, _ORDER),
-}
-
-#: The znodes below ``/kiel-groups/GROUP`` of a group of programs.
-_OF_PROGRAMS = {
-    "members/*": _Kind(lambda data, path: RoundMember.parse(_name(path), data, path), _MEMBERS),
-    "election/*": _OF_GROUP["election/*"],
-    "allocation": _Kind(RoundState.parse, _DELETE_IT),
-    "allocation/*": _Kind(RoundAssignment.parse, _DELETE_IT),
-    "config": _Kind(RoundSettings.parse, _CORRECT),
-}
-
-#: The znodes of workers, whatever coordinates them.
-_OF_WORKERS = {
-    "workers/*": _Kind(WorkerInfo.parse, _MEMBERS),
-    "connect": _Kind(parse_config_offset, _CORRECT),
-    "connect/connectors/*": _Kind(
-        lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
-        "kiel-groups connectors config NAME --file FILE, or connectors delete NAME",
-    ),
-    "connect/history/*": _Kind(ConfigChange.parse, _HARMLESS),
-    "connect/status/*": _Kind(_unless_empty(StoredStatus.parse), _HARMLESS),
-    "connect/status/*/*": _Kind(StoredStatus.parse, _HARMLESS),
-    "connect/offsets/*/*": _Kind(SourceOffset.parse, _CORRECT),
-}
-
 
 def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Finding]:
     """
-    Find what is wrong with the znodes of a group, whether it has members or not, and rebalances or not.
+    Find the problems of a group that do not depend on its members' progress.
 
     Args:
         view: The group, as ZooKeeper or brokers show it.
-        znodes: Its znodes, and those of its topics, as ``read_group`` returns them; none if brokers coordinate it.
-        now_ms: Epoch milliseconds.
+        znodes: The znodes of the group and of its topics, as ``read_group`` returns them. A group that brokers
+            coordinate has none.
+        now_ms: The present time in epoch milliseconds.
     """
     for finding in check_group(view, now_ms):
-        # ``_unreadable`` finds these and more, with remedies.
-        is_double = finding.kind == "unreadable" and bool(znodes)
-        if not finding.passing and not is_double and finding.kind not in _OF_PROGRESS:
+        if not finding.passing and finding.kind not in _OF_PROGRESS:
             yield finding
-    yield from _unreadable(view, znodes)
     yield from _persistent(view, znodes)
-    yield from _gone(view, znodes)
     yield from _full(_sizes(znodes))
 
 
-def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[re.Pattern[str], _Kind]]:
-    """Return the kinds of znodes that are parsed of a group, by pattern; ``is_ours``: it has had a member of ours."""
-    root, consumers = GroupLayout(view.group).root, consumer_root(view.group)
-    below = {root: (_OF_GROUP if view.is_of_consumers else _OF_PROGRAMS) | _OF_WORKERS}
-    below[consumers] = _OF_CONSUMERS | (_OF_OURS if is_ours else {})
-    for folder, kinds in below.items():
-        for pattern, kind in kinds.items():
-            yield _paths(f"{folder}/{pattern}"), kind
-    yield _paths(topic_path("*")), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
-
-
-def _paths(pattern: str) -> re.Pattern[str]:
-    return re.compile("[^/]+".join(map(re.escape, pattern.split("*"))))
-
-
-def _unreadable(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    layout = GroupLayout(view.group)
-    kinds = list(_kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes))
-    for path, znode in sorted(znodes.items()):
-        kind = next((kind for paths, kind in kinds if paths.fullmatch(path)), None)
-        if kind is not None and not znode.closed:
-            try:
-                kind.parse(znode.data, path)
-            except ProtocolError as error:
-                yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
-
-
-def _filled(remedy: str, group: str, path: str) -> str:
-    """Return a remedy for one znode: with the name of the group, the path and, for a partition, its name."""
-    topic, _, partition = path.rpartition("/")
-    text = remedy.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", group)
-    return text.replace("PATH", path).replace(" NAME", f" {_name(path)}")
-
-
 def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    """Find members, owners and orders that do not end with a session; znodes that ZooKeeper hides are not known."""
+    """Find the znodes of members, owners and orders that ZooKeeper does not delete at the end of a session."""
     layout = GroupLayout(view.group)
     folders = {layout.members: 4, layout.election: 4, layout.ids: 4, layout.owners: 5, layout.orders: 4}
     found = [
@@ -515,55 +364,20 @@ def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _gone(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    """Find offsets in topics that do not exist."""
-    layout = GroupLayout(view.group)
-    folders = (f"{layout.offsets}/", f"{layout.starts}/")
-    topics = {path.split("/")[4] for path in znodes if path.startswith(folders) and _is_offset(path, layout)}
-    subscribed = {topic for member in view.members for topic in member.subscription or ()}
-    gone = sorted(each for each in topics - subscribed if topic_path(each) not in znodes and _is_legal(each))
-    if not gone:
-        return
-    listed = f"{counted(gone, 'topic that does', 'topics that do')} not exist: {some(gone)}"
-    if view.size or view.foreign_members or len(gone) < len(topics):
-        remedy = f"kiel-groups offsets delete {view.group} --topic {gone[0]}"
-        yield Finding("gone-topic", f"the group has offsets in {listed}", remedy)
-    else:
-        yield Finding(
-            "dead-group",
-            f"the group has no members, and offsets only in {listed}",
-            f"kiel-groups groups delete {view.group}, if nothing commits these offsets any more",
-        )
-
-
-def _is_offset(path: str, layout: GroupLayout) -> bool:
-    """Return whether the znode is an offset, or the first offsets of a topic, and no folder."""
-    return path.startswith(f"{layout.starts}/") or (whole_number(_name(path)) is not None and path.count("/") == 5)
-
-
-def _is_legal(topic: str) -> bool:
-    """Return whether Kafka permits the name; pykafka writes others."""
-    try:
-        check_name(topic, "topic")
-    except ConfigError:
-        return False
-    return True
-
-
 def _sizes(znodes: Snapshot) -> dict[str, int]:
-    """Return the sizes of the data of znodes; of a folder, that of the names in it if it is larger."""
+    """Return the size of each znode: that of its data or, if it is larger, that of its children's names."""
     below: dict[str, int] = defaultdict(int)
     for path in znodes:
         if not path.startswith(f"{TOPICS}/"):
-            below[path.rpartition("/")[0]] += _size_of_names([_name(path)])
+            below[path.rpartition("/")[0]] += _size_of_names([path.rpartition("/")[2]])
     return {path: max(len(znode.data), below.get(path, 0)) for path, znode in znodes.items()}
 
 
 def lasting(first: Iterable[Finding], second: Iterable[Finding]) -> tuple[Finding, ...]:
     """
-    Return the findings of a second look that the first one had, too.
+    Return the findings of the second read that the first read had, too.
 
-    The znodes of a group are read one after the other. A member that joins or leaves meanwhile may look wrong once.
+    The znodes of a group are read one after the other. So a member that joins or leaves meanwhile may look wrong once.
     """
 
     def key(finding: Finding) -> tuple[Any, ...]:

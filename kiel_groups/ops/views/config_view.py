@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from rich.console import RenderableType
 from kiel_groups.config import DebounceConfig, GroupConfig
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import GroupSettings, encode_object
-from kiel_groups.group.znodes.group_settings import DynamicConfig, is_member_id
+from kiel_groups.group.znodes.group_settings import DynamicConfig
 from kiel_groups.model import Slot
 from kiel_groups.ops.views.checks import short_name
 from kiel_groups.ops.views.group_view import GroupView
@@ -28,7 +29,6 @@ __all__ = [
     "differences",
     "edited",
     "effective_settings",
-    "kept_drained",
     "missing",
     "newly_unowned",
     "outcome",
@@ -88,7 +88,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Se
     )
 
 
-def edited(before: Mapping[str, Any], put: Mapping[str, str], removed: Collection[str]) -> dict[str, Any]:
+def edited(
+    before: Mapping[str, Any], put: Mapping[str, str], removed: Collection[str], *, founding: bool = False
+) -> dict[str, Any]:
     """
     Return the fields of a group's ``config`` with some settings set, and others removed.
 
@@ -96,12 +98,25 @@ def edited(before: Mapping[str, Any], put: Mapping[str, str], removed: Collectio
         before: The fields as they are.
         put: Texts of values by the names of settings.
         removed: Names of settings, or of whole fields such as ``debounce``.
+        founding: Whether the fields replace those that members cannot read. Then ``put`` must also have the settings
+            that all members agree on.
 
     Raises:
         ConfigError: Operators cannot set or remove a setting in this way; the text names the way. Or one to remove is
             not set.
     """
     after = {name: dict(each) if isinstance(each, Mapping) else each for name, each in before.items()}
+    if founding:
+        agreed = {name: put[name] for name in _AGREED if name in put}
+        if missing_ones := [name for name in _AGREED if name not in put]:
+            raise ConfigError(
+                f"--replace: give {', '.join(missing_ones)}, too, with the values that the members are started with: a"
+                f" member with other values is refused (the defaults are {_shown_agreed(GroupConfig(group='-'))})"
+            )
+        checked = GroupConfig(group="-", **agreed)  # type: ignore[arg-type]
+        agreed |= {"store": checked.store, "mode": checked.mode}
+        after |= json.loads(GroupSettings(**agreed).encode())
+        put = {name: text for name, text in put.items() if name not in _AGREED}
     for name, text in put.items():
         field, _, inner = name.partition(".")
         if name not in _SETTABLE and (field != "broker_racks" or not inner):
@@ -126,6 +141,10 @@ def edited(before: Mapping[str, Any], put: Mapping[str, str], removed: Collectio
                 f"{name:.80} is not set in the group's config; set there: {some(present, 20) or 'nothing'}"
             )
     return after
+
+
+def _shown_agreed(settings: GroupConfig) -> str:
+    return " ".join(f"{name}={getattr(settings, name)}" for name in _AGREED)
 
 
 def _refusal(name: str) -> str:
@@ -161,15 +180,6 @@ def check_fields(found: Mapping[str, Any], path: str) -> DynamicConfig:
         return DynamicConfig.parse(encode_object(found), path)
     except ProtocolError as error:
         raise ConfigError(str(error.__cause__ or error)) from error
-
-
-def kept_drained(drained: Iterable[Slot], members: Collection[Slot]) -> frozenset[Slot]:
-    """
-    Return the drained slots without the ids of members that are gone, which no later member can have.
-
-    A static member's slot stays: its instance id comes back with the next start of the member.
-    """
-    return frozenset(slot for slot in drained if slot in members or not is_member_id(slot))
 
 
 def newly_unowned(view: GroupView, before: Collection[Slot], after: Collection[Slot]) -> list[str]:
@@ -250,22 +260,30 @@ def effective_settings(view: GroupView) -> tuple[Setting, ...]:
 
 
 def _of_group(view: GroupView) -> Iterator[Setting]:
-    if view.settings is not None:
-        for name in _AGREED:
+    for name in _AGREED:
+        if view.settings is None:
+            yield Setting(name, None, "unreadable config", (), "config set --replace")
+        else:
             yield Setting(name, getattr(view.settings, name), "the first member", (), "another group")
 
 
 def _of_leader(view: GroupView) -> Iterator[Setting]:
-    """Yield the settings that the leader follows: of the group's config or, if not set there, of its own process."""
+    """
+    Yield the settings that the leader follows: of the group's config or, if not set there, of its own process.
+
+    Those of its own are not known if it is a process without a member, or if the config is invalid: then the leader
+    follows the last valid one. A group without a leader shows what its next one will follow, as far as that is known.
+    """
     config = view.dynamic_config or DynamicConfig()
-    given = {"allocator": config.allocator, "static_grace_ms": config.static_grace_ms}
-    given |= {f"debounce.{name}": value for name, value in config.debounce}
     leader = next((member for member in view.members if member.leads), None)
+    own = "the leader" if view.leader is not None else "the next leader"
+    if view.dynamic_config is None:
+        leader, own = None, "the last valid config"
     for name in ("allocator", *_DEBOUNCE, "static_grace_ms"):
-        value: Any = given.get(name)
-        source = "config" if value is not None else "the leader"
+        value: Any = config.overrides.get(name)
+        source = "config" if value is not None else own
         if value is None and name == "allocator":
-            value = view.group_state.allocator if view.group_state is not None else None
+            value = view.allocator or None
         elif value is None and leader is not None:
             value = leader.settings.get(name, _DEFAULTS[name])
             source = "the leader" if name in leader.settings else "default"
@@ -326,13 +344,10 @@ def shown_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!s:.300}"
 
 
-def change_document(
-    group: str, changes: Iterable[SettingChange], owned: Mapping[Slot, int], *, dry_run: bool
-) -> dict[str, Any]:
+def change_document(group: str, changes: Iterable[SettingChange], owned: Mapping[Slot, int]) -> dict[str, Any]:
     """Return the document of a change; ``owned`` has the partitions of members that it drains or undrains."""
     return {
         "group": group,
-        "dry_run": dry_run,
         "members": [{"slot": slot, "owned": count} for slot, count in sorted(owned.items())],
         "changes": [{"setting": name, "before": before, "after": after} for name, before, after in changes],
     }

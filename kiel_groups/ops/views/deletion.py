@@ -14,7 +14,7 @@ from kiel_groups.model import CONNECT_TYPE, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.wire.group_requests import DescribedGroup
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = ["GroupDeletion", "deletion_of_answers", "deletion_of_znodes", "deletion_transactions"]
 
@@ -196,13 +196,14 @@ def _notes(view: GroupView) -> Iterator[str]:
     yield from _spark_notes(view.group)
     if view.state == "memberless" and not view.group.startswith(SPARK_GROUPS):
         yield (
-            "no member has ever joined: another program, such as a Spark query, commits its offsets, and does so again"
-            " if it runs"
+            "no member has ever joined: 'offsets copy' has set its offsets, or another program, such as a Spark query,"
+            " which commits them again if it runs"
         )
     if view.are_workers:
         yield (
             "the offsets of sinks are in groups of their own, such as connect-NAME, and stay. If brokers coordinate the"
-            f" workers, 'kiel-groups groups delete {view.group} --coordination brokers' deletes what brokers keep"
+            f" workers, {own_command('groups', 'delete', view.group, '--coordination', 'brokers')} deletes what brokers"
+            " keep"
         )
 
 

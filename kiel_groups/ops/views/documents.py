@@ -1,4 +1,4 @@
-"""A group as JSON, for programs: field names are stable, and unknown values are null."""
+"""Documents about groups, for JSON. The names of fields are stable, and unknown values are null."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
-    """Return the entry of a group in the list of groups; the lag is null unless ``with_lag``."""
+    """Return the entry of a group in the list of groups. Without ``with_lag``, the lag is null."""
     if view.coordinator is not None:
         return {
             "group": view.group,
@@ -192,7 +192,7 @@ def _trend(trend: Trend | None) -> dict[str, Any]:
 
 
 def _partition_lag(partition: PartitionView) -> dict[str, Any]:
-    """Return the fields of a partition that its lag consists of."""
+    """Return the lag of a partition, and the offsets from which it is computed."""
     topic, number = partition.topic_partition
     return {
         "topic": topic,
@@ -237,7 +237,7 @@ def _member(member: MemberView) -> dict[str, Any]:
 
 
 def _process(member: MemberView) -> dict[str, Any]:
-    """Return what a member znode tells, of whatever type the member is."""
+    """Return the fields that members of all types have."""
     return {
         "leads": member.leads,
         "host": member.host,
@@ -267,7 +267,7 @@ def _coordinated_member(member: MemberView) -> dict[str, Any]:
 
 
 def _round(newest: RoundState | None) -> dict[str, Any] | None:
-    """Return the newest rebalance of programs; None for consumers, and if brokers coordinate the programs."""
+    """Return the newest rebalance of a group of programs in ZooKeeper, or None for other groups."""
     if newest is None:
         return None
     return {
@@ -292,7 +292,7 @@ def _partition(partition: PartitionView) -> dict[str, Any]:
 
 
 def deletion_document(lost: GroupDeletion, restore_file: str) -> dict[str, Any]:
-    """Return what deleting a group loses."""
+    """Return the document of what is lost if a group is deleted."""
     return {
         "group": lost.group,
         "type": lost.protocol_type,

@@ -1,4 +1,4 @@
-"""The view of a group for operators: one value, whichever servers coordinate the group."""
+"""The view of a group for operators, which has the same form whichever servers coordinate the group."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ __all__ = [
     "Sight",
     "Store",
     "StoreTracker",
+    "Unreadable",
     "lag_of",
 ]
 
@@ -47,7 +48,8 @@ class PartitionView:
     a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
     is the czxid of the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its
     store. While two differ, ``committed`` is the one with the larger lag. ``is_forged`` is True if the owner is a
-    member, but another session than the member's has created the owner znode.
+    member, but another session than the member's has created the owner znode. ``exists`` is False if the topic has no
+    such partition, or does not exist.
     """
 
     topic_partition: TopicPartition
@@ -61,6 +63,7 @@ class PartitionView:
     claim: int | None = None
     stores: Mapping[Store, int] = field(default_factory=dict)
     is_forged: bool = False
+    exists: bool = True
 
     @property
     def lag(self) -> int | None:
@@ -69,7 +72,7 @@ class PartitionView:
 
     @property
     def least_lag(self) -> int | None:
-        """The lag by the store with the smaller lag, while two differ; otherwise ``lag``."""
+        """The lag by the store with the smaller lag if two stores differ, and otherwise ``lag``."""
         return self._lag_from(max(self.stores.values(), default=self.committed))
 
     @property
@@ -133,7 +136,7 @@ class MemberView:
 
     @property
     def share(self) -> str:
-        """The number of owned partitions, or ``2 → 3`` with the target's number while the two sets differ."""
+        """The number of owned partitions; ``2 → 3`` adds the number of assigned partitions if the two sets differ."""
         owned, target = len(self.owned), len(self.target or ())
         return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
 
@@ -146,8 +149,15 @@ class ForeignMember:
     path: str
 
 
+class Unreadable(NamedTuple):
+    """What cannot be read of a znode or of a member, and what to do about it."""
+
+    text: str
+    remedy: str
+
+
 class CoordinatorView(NamedTuple):
-    """A broker that coordinates a group, its word for the state of the group, and the name of the strategy or ""."""
+    """The broker that coordinates a group, and the state and the strategy of the group in the broker's words."""
 
     broker: str
     state: str
@@ -155,7 +165,7 @@ class CoordinatorView(NamedTuple):
 
 
 class Sight(Flag):
-    """What a view shows, so that rules about something that is missing apply where it would be shown only."""
+    """What a view shows. A rule about something that is missing applies only to views that would show it."""
 
     #: A group of consumers that ZooKeeper coordinates, with all its znodes.
     ZNODES = auto()
@@ -186,9 +196,9 @@ class GroupView:
     A group at one moment.
 
     ``protocol_type`` is what the members are: ``consumer``, the type of their programs, or "" if that is not known.
-    ``unreadable`` has an error text for what cannot be read of a member or a znode. ``missing_topics`` are topics that
-    members subscribe to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown.
-    ``assigned_twice`` are partitions that are assigned to several members.
+    ``unreadable`` has what cannot be read of members and znodes. ``missing_topics`` are topics that members subscribe
+    to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown. ``assigned_twice`` are
+    partitions that are assigned to several members.
 
     Only brokers that coordinate a group have its ``coordinator``. The other fields are those of ZooKeeper:
 
@@ -198,7 +208,7 @@ class GroupView:
     group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
     whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
     first; ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
-    ``gone_topics`` are topics that do not exist, but of which the group has offsets.
+    ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets.
     ``further`` are partitions of the topics of a group whose store is not named, of which the znodes have nothing.
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is None before the first
@@ -210,7 +220,7 @@ class GroupView:
     partitions: tuple[PartitionView, ...]
     protocol_type: str = PROTOCOL_TYPE
     is_of_consumers: bool = True
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
     missing_topics: tuple[str, ...] = ()
     brokers: int | None = None
     coordinator: CoordinatorView | None = None
@@ -243,18 +253,18 @@ class GroupView:
 
     @property
     def lag(self) -> int:
-        """The lag of the whole group, in records; a partition of unknown lag counts as 0."""
+        """The lag of the whole group, in records. A partition with an unknown lag counts as 0."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None if no partition has a known lag, if an ACL hides all, or if programs have none."""
+        """``lag``, or None if no lag is known, an ACL hides all partitions, or the members are programs."""
         has_none = self.sight in Sight.SOME_ZNODES | Sight.PROGRAMS and not self.partitions
         return None if has_none else lag_of(self.partitions)
 
     @property
     def owned(self) -> int:
-        """The number of partitions with an owner; a dead member counts as owner until its session expires."""
+        """The number of partitions with an owner. A dead member is an owner until its session expires."""
         return sum(partition.owner is not None for partition in self.partitions)
 
     @property
@@ -264,12 +274,12 @@ class GroupView:
 
     @property
     def size(self) -> int:
-        """The number of live members; workers that brokers coordinate have no member znodes."""
+        """The number of live members. Workers that brokers coordinate count, although they have no member znodes."""
         return len(self.members) or self.workers
 
     @property
     def generation(self) -> int | None:
-        """The number of the newest plan, or of the newest rebalance of programs; None before the first one."""
+        """The number of the newest plan, or of the newest rebalance of programs, or None before the first one."""
         newest = self.group_state or self.round
         return None if newest is None else newest.generation
 
@@ -277,9 +287,30 @@ class GroupView:
     def member_ids(self) -> frozenset[MemberId]:
         return frozenset(member.member_id for member in self.members)
 
+    @cached_property
+    def subscribed(self) -> frozenset[str]:
+        """The topics that members subscribe to, as far as they are known."""
+        return frozenset(topic for member in self.members for topic in member.subscription or ())
+
+    @property
+    def allocator(self) -> str:
+        """
+        The allocator or the strategy that the next plan uses, or "" if that is not known.
+
+        The group's ``config`` overrides the leader's own allocator, which only the newest plan tells. A group without a
+        leader may get one with another allocator.
+        """
+        if self.coordinator is not None:
+            return self.coordinator.strategy
+        if self.round is not None:
+            return self.round.protocol
+        configured = self.dynamic_config.allocator if self.dynamic_config is not None else None
+        planned = self.group_state.allocator if self.group_state is not None and self.leader is not None else ""
+        return configured or planned
+
     @property
     def exists(self) -> bool:
-        """Whether there is a group that brokers coordinate: it has a coordinator's state or a committed offset."""
+        """Whether a coordinator knows the group: by a state other than ``Dead``, or by a committed offset."""
         has_state = self.coordinator is None or self.coordinator.state != "Dead"
         return has_state or any(each.committed is not None for each in self.partitions)
 
@@ -323,7 +354,7 @@ class GroupView:
         return "unplanned" if self.group_state is None else self.group_state.state
 
     def _progress(self) -> str:
-        """Return how far the newest plan is carried out."""
+        """Return the state of a group with members: how far members have carried out the newest plan."""
         if self.group_state is None:
             return "moving"
         if self.group_state.state == "publishing":
@@ -334,13 +365,15 @@ class GroupView:
 
     @property
     def unassigned(self) -> tuple[PartitionView, ...]:
-        """The partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
-        subscribed = {topic for member in self.members for topic in member.subscription or ()}
+        """The existing partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
         reserved = {partition for assignment in self.away.values() for partition in assignment.partitions}
         return tuple(
             each
             for each in self.partitions
-            if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
+            if each.target is None
+            and each.exists
+            and each.topic_partition.topic in self.subscribed
+            and each.topic_partition not in reserved
         )
 
     @property
@@ -355,7 +388,7 @@ class GroupView:
 
     @property
     def has_any_store(self) -> bool:
-        """Whether nothing says where the group's offsets are: it is one of other clients, such as Java's consumer."""
+        """Whether the store of the offsets is unknown, because members are other clients, such as Java's consumers."""
         return self.settings is None and self.sight is Sight.ZNODES
 
     @property
@@ -392,7 +425,7 @@ class GroupView:
         return replace(self._with_partitions(ended), brokers=earlier.brokers)
 
     def with_store(self, store: Store) -> GroupView:
-        """Return the view with the offsets of one store, wherever it has one."""
+        """Return the view with the offsets of one store in those partitions that have an offset there."""
         return self._with_partitions(
             [_stored(each, {store: each.stores[store]}) if store in each.stores else each for each in self.partitions]
         )
@@ -433,9 +466,9 @@ def _committed(partition: PartitionView, found: NotedOffset | None) -> Partition
 
 class StoreTracker:
     """
-    Tracks over successive views of groups in which stores their offsets move.
+    Tracks over successive views of groups in which store the offsets of each group move.
 
-    One view cannot tell an offset that a group has left behind in a store from the one that it commits now.
+    One view cannot tell the store to which a group commits now from a store in which it has left old offsets.
     """
 
     def __init__(self) -> None:
@@ -444,10 +477,10 @@ class StoreTracker:
 
     def take(self, view: GroupView) -> GroupView:
         """
-        Add a view with all offsets, and return it with those that count.
+        Add a view with the offsets of all stores, and return the view with the offsets that count.
 
-        If offsets have moved in one store only, these count, also in partitions without new records: a group commits
-        all its offsets to one store. Otherwise the view has both.
+        A group commits all its offsets to one store. So if offsets have moved in one store only, the offsets of that
+        store count in all partitions. Otherwise, the returned view has the offsets of both stores.
         """
         moving = self._moving.setdefault(view.group, set())
         for partition in view.partitions:

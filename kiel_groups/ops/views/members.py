@@ -1,4 +1,4 @@
-"""The members of a group, of any client: one document for programs, and a table of it."""
+"""The members of a group, whichever client they use, as a document for programs and as a table for people."""
 
 from __future__ import annotations
 
@@ -43,31 +43,27 @@ _FIELDS = (
 
 def members_document(view: GroupView) -> dict[str, Any]:
     """
-    Return the live members of a group, those of other clients, too.
+    Return the document of a group's live members, including those of other clients.
 
-    ``kind`` is ``kiel-groups``, ``java``, ``kiel`` or ``other``, or null if a coordinator does not tell it.
-    ``partitions`` counts those that a member owns, and ``assigned`` those that the plan assigns to it, null if it has
-    none. What is not known of a member is null.
+    ``kind`` is ``kiel-groups``, ``java``, ``kiel`` or ``other``. ``partitions`` is the number of partitions that the
+    member owns, and ``assigned`` the number that the plan assigns to it. Unknown values are null: a coordinator does
+    not tell the kind of every member, and a plan may lack a member.
     """
-    if view.coordinator is not None:
-        allocator = view.coordinator.strategy
-    else:
-        allocator = view.group_state.allocator if view.group_state else view.round.protocol if view.round else ""
     owned = Counter(partition.owner for partition in view.partitions)
     return {
         "group": view.group,
         "type": view.protocol_type,
         "state": view.state,
-        "allocator": allocator or None,
+        "allocator": view.allocator or None,
         "members": [
-            *(_member(view, member, allocator) for member in view.members),
+            *(_member(view, member) for member in view.members),
             *(_foreign(view.group, member, owned[member.name]) for member in view.foreign_members),
         ],
     }
 
 
-def _member(view: GroupView, member: MemberView, allocator: str) -> dict[str, Any]:
-    is_ours = view.coordinator is None or allocator.startswith("kiel-") or member.client == CLIENT_ID
+def _member(view: GroupView, member: MemberView) -> dict[str, Any]:
+    is_ours = view.coordinator is None or view.allocator.startswith("kiel-") or member.client == CLIENT_ID
     is_known = view.is_of_consumers and member.subscription is not None
     assigned = member.owned if view.coordinator is not None else member.target
     drained = () if view.dynamic_config is None else view.dynamic_config.drained
@@ -101,7 +97,7 @@ def _foreign(group: str, member: ForeignMember, owned: int) -> dict[str, Any]:
 
 def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list[RenderableType]:
     """
-    Return the table of the document of ``members_document``; columns of what no member has are left out.
+    Return a table of the document of ``members_document``. A column without a value is left out.
 
     Args:
         document: The document.
@@ -135,7 +131,7 @@ def _name(member: Mapping[str, Any]) -> str:
 
 
 def _client(member: Mapping[str, Any]) -> str:
-    """Return a client id with the version of its protocol at a coordinator, or in ZooKeeper the kind of client."""
+    """Return the client's id and protocol version if brokers coordinate the group, and otherwise its kind."""
     client, version = member["client"] or "", member["protocol_version"]
     if version is not None:
         return f"{client}, protocol {version}"
@@ -170,7 +166,7 @@ def find_slots(
         ids: The slot and the member id of each member, by slot.
         hosts: The host of each member that is alive, by slot.
         names: Member ids, the sessions at their ends, or instance ids.
-        host: A host, of which all members are meant, too.
+        host: A host, all of whose members are found in addition to ``names``.
 
     Raises:
         ConfigError: There is no such member, or no member of that host; or a name fits several members.

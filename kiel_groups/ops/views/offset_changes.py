@@ -20,7 +20,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import LARGEST_OFFSET, whole_number
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.report import Column, report_table
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "IN_BROKERS",
@@ -260,8 +260,8 @@ def check_selected(found: GroupOffsets, selection: Selection | None, partitions:
         near = get_close_matches(missing[0], {each.topic for each in found.stored}, 1)
         meant = f" (did you mean {near[0]!r}?)" if near and near[0] != missing[0] else ""
         raise ConfigError(
-            f"group {found.group} has no offset of {some(missing)}{meant}; 'kiel-groups offsets show {found.group}'"
-            " shows those it has"
+            f"group {found.group} has no offset of {some(missing)}{meant};"
+            f" {own_command('offsets', 'show', found.group)} shows those it has"
         )
 
 

@@ -16,13 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.allocators import Allocator, loads_of, sticky, weighted
-from kiel_groups.allocators.assignors import (
-    AllocatorAssignor,
-    Assignor,
-    AssignorMember,
-    parse_member,
-    run_assignor,
-)
+from kiel_groups.allocators.assignors import AllocatorAssignor, Assignor, AssignorMember, parse_member, run_assignor
 from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
 from kiel_groups.group.planner import Inputs, absences, allocate, fallback_target, limit_claims, members_by_slot
 from kiel_groups.group.znodes.contents import (

@@ -22,14 +22,16 @@ from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
 from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, trend_lines, worst_verdict
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some, wrapped
 
 __all__ = [
     "Column",
     "Listed",
     "Listing",
+    "Sentences",
     "ago",
     "deletion_report",
+    "finding_rows",
     "group_report",
     "groups_table",
     "history_table",
@@ -79,25 +81,47 @@ def ago(then_ms: int | None, now_ms: int) -> str:
     return f"{seconds} s ago"
 
 
-def _findings_grid(findings: Iterable[Finding]) -> Table:
-    """Return the problems of a group, each with its remedy."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
+class Sentences:
+    """
+    Sentences, each with a word in front. One that is too long for a line continues below its beginning.
+
+    Args:
+        rows: The words with their styles, and the sentences.
+        wraps: Whether a sentence is divided in a file, too, as on a terminal of 80 columns.
+    """
+
+    def __init__(self, rows: Iterable[tuple[Text, str]], *, wraps: bool = True) -> None:
+        self._rows = list(rows)
+        self.wraps = wraps
+
+    def changed(self, change: Callable[[str], str]) -> Sentences:
+        """Return the sentences after a change of each text."""
+        return Sentences([(word, change(text)) for word, text in self._rows], wraps=self.wraps)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        indent = max((word.cell_len for word, _ in self._rows), default=0) + 2
+        width, is_whole = max(1, options.max_width - indent), options.overflow == "ignore"
+        for word, sentence in self._rows:
+            for line in wrapped(sentence, width, divides_words=not is_whole):
+                yield Text.assemble(word, " " * (indent - word.cell_len), line, overflow="ignore", no_wrap=True)
+                word = Text()
+
+
+def _mark(finding: Finding) -> Text:
+    """Return whether a problem needs an operator, as a word."""
+    return Text("settling", "yellow") if finding.passing else Text("wrong", "bold red")
+
+
+def finding_rows(findings: Iterable[Finding], word_of: Callable[[Finding], Text] = _mark) -> Iterator[tuple[Text, str]]:
+    """Yield the rows of ``Sentences`` about problems, each with a word in front, and with its remedy below."""
     for finding in findings:
-        word, style = ("settling", "yellow") if finding.passing else ("wrong", "bold red")
-        grid.add_row(Text(word, style=style), Text(finding.text, overflow="fold"))
+        yield word_of(finding), finding.text
         if finding.remedy and not finding.passing:
-            grid.add_row("", Text(f"→ {finding.remedy}", overflow="fold"))
-    return grid
+            yield Text(), f"→ {finding.remedy}"
 
 
-def _facts_grid(facts: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of names and texts."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim")
-    grid.add_column(overflow="fold")
-    for name, text in facts:
-        grid.add_row(name, Text(text, overflow="fold"))
-    return grid
+def _facts(facts: Iterable[tuple[str, str]]) -> Sentences:
+    return Sentences(((Text(name, "dim"), text) for name, text in facts), wraps=False)
 
 
 def _whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
@@ -165,7 +189,7 @@ def _topic_parts(
         shown = [each for each in of_topic if each.topic_partition in listed]
         hidden = len(of_topic) - len(shown)
         aside = f": {hidden:,} of {len(of_topic):,} partitions are not listed; lag of all: {_lag_text(of_topic)}"
-        yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "", overflow="fold")
+        yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "")
         if shown:
             yield report_table((*_OF_PARTITIONS, *columns), shown)
 
@@ -189,7 +213,7 @@ def _number(number: int | None) -> str:
 _OF_PARTITIONS: tuple[Column[PartitionView], ...] = (
     Column("partition", lambda each: str(each.topic_partition.partition), is_right=True),
     Column("committed", lambda each: _number(each.committed), is_right=True),
-    Column("log end", lambda each: _number(each.log_end), is_right=True),
+    Column("log end", lambda each: _number(each.log_end) if each.exists else "gone", is_right=True),
     Column("lag", lambda each: _number(each.lag), is_right=True),
 )
 
@@ -212,7 +236,7 @@ def topic_tables(
     """Yield a heading for each topic, and a table of its partitions; these columns follow that of their numbers."""
     number = Column[TopicPartition]("partition", lambda each: str(each.partition), is_right=True)
     for topic, of_topic in groupby(sorted(partitions), key=lambda partition: partition.topic):
-        yield Text(f"topic {topic}", style="bold", overflow="fold")
+        yield Text(f"topic {topic}", style="bold")
         yield report_table((number, *columns), of_topic)
 
 
@@ -321,10 +345,10 @@ def group_report(
     at = f", {clock}" if clock else ""
     parts: list[RenderableType] = [Text(f"group {view.group} {place}{at}", style="bold")]
     if findings:
-        parts += ["", _findings_grid(findings)]
-    parts += ["", _facts_grid(_facts(view, lag_problem, now_ms))]
+        parts += ["", Sentences(finding_rows(findings))]
+    parts += ["", _facts(_group_facts(view, lag_problem, now_ms))]
     if generations and view.is_of_consumers:
-        parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
+        parts += [Text("\nhistory, newest first", style="bold"), history_table(view.history[:generations])]
     if view.members:
         ends = "the session that their ids end in" if view.coordinator is None else "the end of their ids"
         parts += [Text(f"\nmembers, by {ends}", style="bold"), report_table(_of_members(view, now_ms), view.members)]
@@ -339,7 +363,7 @@ def group_report(
     return parts
 
 
-def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
+def _group_facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
     if view.coordinator is not None:
         yield from _coordinator_facts(view, view.coordinator)
         has_lag = bool(view.partitions) or view.is_of_consumers
@@ -372,18 +396,18 @@ def _consumer_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "config", follows
     if view.weights:
         weighed = counted(view.weights, "partition", "partitions")
-        yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
+        yield "weights", f"of {weighed}; {own_command('weights', 'show', view.group)} shows them"
 
 
 def _program_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
     newest = view.round
     yield "state", f"{view.state}: {counted(view.size, 'member', 'members')}"
     if view.are_workers:
-        yield "type", f"workers, which share connectors; 'kiel-groups workers describe {view.group}' shows them"
+        yield "type", f"workers, which share connectors; {own_command('workers', 'describe', view.group)} shows them"
     else:
         yield "type", f"{view.protocol_type or '?'}: programs, which share other work than partitions"
     if view.workers and not view.members:
-        yield "", f"'kiel-groups describe {view.group} --coordination brokers' shows their membership"
+        yield "", f"{own_command('describe', view.group, '--coordination', 'brokers')} shows their membership"
     else:
         yield "leader", _leader(view)
     if newest is not None:
@@ -400,14 +424,14 @@ def _coordinator_facts(view: GroupView, coordinator: CoordinatorView) -> Iterato
     if not view.is_of_consumers:
         yield "type", f"{view.protocol_type}: not a group of consumers; its members own no partitions"
     if view.are_workers:
-        yield "", f"'kiel-groups workers describe {view.group}' shows workers of kiel-groups, but not Java's"
+        yield "", f"{own_command('workers', 'describe', view.group)} shows workers of kiel-groups, but not Java's"
     if coordinator.strategy:
         yield "strategy", coordinator.strategy
 
 
 def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
     if view.state == "memberless":
-        return ": no member has ever joined; another program commits its offsets"
+        return ": no member has ever joined; another program, or 'offsets copy', has set its offsets"
     if view.state == "rebalancing":
         return f" ({coordinator.state}): brokers do not say which member owns what meanwhile"
     if view.is_of_consumers:
@@ -417,12 +441,13 @@ def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
 
 def _committer(group: str) -> str:
     """
-    Describe the program that commits the offsets.
+    Describe the program that sets the offsets of a group without members.
 
     A Spark query or an archive that is given no group uses a group with a known prefix.
     """
-    other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
-    return f"committed by {other}a Spark query or an archive"
+    if group.startswith(SPARK_GROUPS):
+        return "committed by a Spark query or an archive"
+    return "set by 'offsets copy', or committed by another program, such as a Spark query or an archive"
 
 
 def _follows(view: GroupView) -> Iterator[str]:
@@ -431,12 +456,8 @@ def _follows(view: GroupView) -> Iterator[str]:
     if dynamic_config is None:
         yield "refused, see above"
         return
-    if dynamic_config.allocator is not None:
-        yield f"allocator {dynamic_config.allocator}"
-    for name, milliseconds in dynamic_config.debounce:
-        yield f"debounce {name} {milliseconds:,}"
-    if dynamic_config.static_grace_ms is not None:
-        yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
+    for name, value in dynamic_config.overrides.items():
+        yield f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
     for broker, rack in dynamic_config.broker_racks:
         yield f"broker {broker} in rack {rack}"
     unknown = dynamic_config.unknown_drained(view.slots)
@@ -460,18 +481,6 @@ def _leader(view: GroupView) -> str:
     aside = "" if view.leader in view.member_ids else ", an allocator process"
     spares = counted(spare, "spare allocator process", "spare allocator processes")
     return f"{view.leader}{aside}; {spares}" if spare else view.leader + aside
-
-
-def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
-    columns = (
-        Column[HistoryEntry]("generation", lambda entry: str(entry.generation), is_right=True),
-        Column[HistoryEntry]("planned", lambda entry: ago(entry.created_at_ms, now_ms)),
-        Column[HistoryEntry]("moved", lambda entry: f"{entry.moved:,}", is_right=True),
-        Column[HistoryEntry]("members", lambda entry: f"{entry.members:,}", is_right=True),
-        Column[HistoryEntry]("took", lambda entry: f"{entry.took_ms:,} ms", is_right=True),
-        Column[HistoryEntry]("cause", lambda entry: entry.cause),
-    )
-    return report_table(columns, entries)
 
 
 def history_table(entries: Iterable[HistoryEntry], most_of_cause: int = 500) -> Table:
@@ -625,4 +634,4 @@ def deletion_report(lost: GroupDeletion, place: str, restore_file: str, now_ms: 
         facts.append(("last commit", ago(lost.committed_ms, now_ms)))
     facts.append(("restore file", restore_file or "none: there is nothing to restore"))
     kind = f" of type {lost.protocol_type}" if lost.protocol_type not in ("", PROTOCOL_TYPE) else ""
-    return [Text(f"delete group {lost.group}{kind} {place}", style="bold"), _facts_grid(facts), ""]
+    return [Text(f"delete group {lost.group}{kind} {place}", style="bold"), _facts(facts), ""]

@@ -1,11 +1,10 @@
-"""The verification of one group over successive views: whether all is well once the group has settled."""
+"""Verify over successive views of one group that the group is well once it has settled."""
 
 from __future__ import annotations
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
+from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group, check_unconsumed
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.wording import counted
 
 __all__ = ["Verification"]
 
@@ -15,15 +14,15 @@ _MOVING = frozenset({"moving", "publishing", "joining", "rebalancing"})
 
 class Verification:
     """
-    Verifies a group by the rules of ``checks``, over views that the caller reads every second or so.
+    Verifies a group by the rules of ``checks``. The caller adds a view every second or so.
 
-    All is well if every partition is owned once, by a live member, as planned, and every committed offset moves while
-    the partition has lag. A group that rebalances is not judged before it has settled, unless it has a problem that a
-    rebalance does not explain, in two views.
+    A group is well if every partition is owned once, by a live member, as planned, and if every committed offset moves
+    while the partition has lag. The verdict on a group that rebalances waits until the group has settled, unless two
+    views have a problem that a rebalance does not explain.
 
     Args:
-        window_ms: For how long a committed offset may stay the same while there is lag, in milliseconds; give more than
-            the interval of the group's commits. 0 does not check offsets.
+        window_ms: The longest time that a committed offset may stay the same while there is lag, in milliseconds. It
+            has to be more than the interval of the group's commits. 0 does not check offsets.
     """
 
     def __init__(self, window_ms: int) -> None:
@@ -38,12 +37,12 @@ class Verification:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last view has settled, so that it can be judged. Only offsets need the whole window."""
+        """Whether the group had settled in the last view. Only offsets need the whole window after that."""
         return self._settled_ms is not None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong by the views so far; that the group has not settled, too. () if all is well."""
+        """The problems in the views so far, or () if the group is well. A group that has not settled is a problem."""
         if self.is_settled or self._found:
             return self._found
         return (
@@ -70,7 +69,7 @@ class Verification:
         if view.state == "empty" and all(finding.kind != "unconsumed" for finding in found):
             text = "the group has no members, so no partition has an owner"
             found.append(Finding("no-members", text, "start a member; if it is no longer needed, delete the group"))
-        unattended = self._unattended(view) if self._window_ms and view.state == "memberless" else []
+        unattended = self._unattended(view, now_ms) if self._window_ms else []
         found += unattended
         lasting = frozenset(finding.kind for finding in found if not finding.passing)
         # Servers are read one after the other: what a change meanwhile makes look wrong is well in the next view.
@@ -87,21 +86,13 @@ class Verification:
         is_over = now_ms - self._settled_ms >= self._window_ms
         return is_over or not (unattended or self._progress.is_awaited(self._settled_ms))
 
-    def _unattended(self, view: GroupView) -> list[Finding]:
-        """Return the lag that no consumer reduces, unless a program that joins no group has committed since."""
+    def _unattended(self, view: GroupView, now_ms: int) -> list[Finding]:
+        """Return the finding about a lag that no consumer reduces, unless an offset has moved since the first view."""
         committed = {each.topic_partition: each.committed for each in view.partitions}
         if self._first is None:
             self._first = committed
-        behind = [each for each in view.partitions if each.lag]
-        if not behind or committed != self._first:
+        if committed != self._first:
             return []
-        return [
-            Finding(
-                "unconsumed",
-                f"no member has joined the group, and no program commits; its lag is"
-                f" {sum(each.lag or 0 for each in behind):,}, in {counted(behind, 'partition')}",
-                "start a member, or the program that commits these offsets, such as a Spark job; if the group is no"
-                " longer needed, delete it",
-                partitions=tuple(each.topic_partition for each in behind),
-            )
-        ]
+        remedy = "start a member, or the program that commits these offsets, such as a Spark job; or delete the group"
+        why = "no member has joined the group, and no program commits"
+        return list(check_unconsumed(view, now_ms, "memberless", why, remedy))

@@ -8,27 +8,45 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from kiel_groups.config import BROKER_V1
+from kiel_groups.config import BROKER_V1, GroupConfig
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.candidate import sequence
 from kiel_groups.group.znodes.contents import (
+    FirstOffsets,
     GroupSettings,
     GroupState,
     MemberAssignment,
     MemberInfo,
+    OrderedOffset,
+    OrderNotice,
     Snapshot,
     Znode,
     parse_object,
     parse_offset,
+    parse_owner,
     parse_topic,
     unsigned_hex,
     whole_number,
 )
-from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, generation_of, parse_weights
-from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout, topic_path
+from kiel_groups.group.znodes.group_settings import (
+    DynamicConfig,
+    HistoryEntry,
+    generation_of,
+    is_member_id,
+    parse_weights,
+)
+from kiel_groups.group.znodes.layout import (
+    TOPICS,
+    GroupLayout,
+    WorkerLayout,
+    connector_of,
+    history_offset_of,
+    topic_path,
+)
 from kiel_groups.group.znodes.round_contents import (
     RoundAssignment,
     RoundMember,
@@ -36,8 +54,17 @@ from kiel_groups.group.znodes.round_contents import (
     RoundState,
     program_type,
 )
+from kiel_groups.group.znodes.worker_contents import (
+    ConfigChange,
+    SourceOffset,
+    StoredConnector,
+    WorkerInfo,
+    WorkStatus,
+    encode_config_offset,
+    parse_config_offset,
+)
 from kiel_groups.model import MemberId, Slot, TopicPartition
-from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView
+from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView, Unreadable
 
 __all__ = ["GroupReading", "OffsetFound", "view_group"]
 
@@ -78,7 +105,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
     for partition in partitions:
         owned[partition.owner].append(partition)
-    dynamic_config = reading.dynamic_config()
+    dynamic_config, refused = reading.dynamic_config()
     return GroupView(
         group=group,
         members=tuple(
@@ -91,17 +118,15 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         candidates=candidates,
         foreign_members=reading.foreign_members(),
         missing_topics=reading.missing_topics({topic for info in members for topic in info.subscription}),
-        gone_topics=reading.missing_topics(
-            {each.topic_partition.topic for each in partitions if each.committed is not None}
-        ),
+        gone_topics=reading.gone_topics(),
         assigned_twice=_assigned_twice(targets.values()),
         away={slot: each for slot, each in assignments.items() if each and each.away_since_ms is not None},
-        dynamic_config=dynamic_config.config,
-        refused=dynamic_config.refusal,
+        dynamic_config=dynamic_config,
+        refused=refused,
         history=reading.history(),
         weights=reading.weights(),
         was_joined=reading.was_joined(),
-        unreadable=tuple(dict.fromkeys(reading.unreadable)),
+        unreadable=reading.unreadable(),
         closed=reading.closed,
         further=tuple(sorted(further)),
     )
@@ -144,12 +169,12 @@ def _view_of_programs(
     """Return the view of a group of programs; other clients may have offsets and members under the same name."""
     candidates = reading.candidates()
     leader = candidates[0] if candidates else None
-    settings, newest, members = reading.round_settings(), reading.round_state(), reading.programs()
+    layout, members = GroupLayout(group), reading.programs()
+    settings = reading.parsed(RoundSettings.parse, layout.config)
     if settings is not None:
         protocol_type = settings.protocol_type
     elif members:
         protocol_type = members[0].offer.protocol_type
-    reading.check_round_assignments()
     return GroupView(
         group=group,
         members=tuple(
@@ -170,12 +195,12 @@ def _view_of_programs(
         partitions=_partitions(reading, [], {}, log_ends, in_kafka=False, has_any_store=False),
         protocol_type=protocol_type,
         is_of_consumers=False,
-        unreadable=tuple(reading.unreadable),
+        unreadable=reading.unreadable(),
         leader=leader,
         candidates=candidates,
         foreign_members=reading.foreign_members(),
         closed=reading.closed,
-        round=newest,
+        round=reading.parsed(RoundState.parse, layout.group_state),
         workers=reading.workers(),
     )
 
@@ -215,20 +240,10 @@ def _partitions(
                 claim=claim.znode.czxid if claim else None,
                 is_forged=claim is not None and reading.is_forged(claim),
                 stores={"zookeeper": offset} if has_any_store and offset is not None else {},
+                exists=reading.exists(partition),
             )
         )
     return tuple(found)
-
-
-class _DynamicConfigFound(NamedTuple):
-    """
-    The group's dynamic settings, or None and the reason why leaders refuse them.
-
-    The reason is "" if ``unreadable`` already has the error.
-    """
-
-    config: DynamicConfig | None
-    refusal: str
 
 
 class _OwnerFound(NamedTuple):
@@ -249,8 +264,8 @@ class GroupReading:
     """
     Parses the znodes of one group and its topics; each method parses one kind of znode.
 
-    The value of a missing znode is empty. A znode that cannot be parsed is left out, with an error text in
-    ``unreadable``. ``closed`` has the paths of znodes that exist, but whose ACL denies reading.
+    The value of a missing znode is empty. A znode that cannot be parsed is left out; ``unreadable`` reports all of
+    them. ``closed`` has the paths of znodes that exist, but whose ACL denies reading.
     """
 
     def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
@@ -261,7 +276,6 @@ class GroupReading:
         self._folders: dict[str, list[tuple[str, Znode]]] = {}
         for path, znode in self._znodes.items():
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
-        self.unreadable: list[str] = []
 
     def registered(self) -> list[tuple[int, MemberInfo]]:
         """Return the live members, oldest first, each with the zxid of its registration."""
@@ -294,17 +308,6 @@ class GroupReading:
         paths = [path for path, _ in self.children(self._layout.members)]
         found = [self.parsed(lambda data, path: RoundMember.parse(_name(path), data, path), path) for path in paths]
         return [member for member in found if member is not None]
-
-    def round_settings(self) -> RoundSettings | None:
-        return self.parsed(RoundSettings.parse, self._layout.config)
-
-    def round_state(self) -> RoundState | None:
-        return self.parsed(RoundState.parse, self._layout.group_state)
-
-    def check_round_assignments(self) -> None:
-        """Parse the assignments of programs, of which the texts of errors count only."""
-        for path, _ in self.children(self._layout.group_state):
-            self.parsed(RoundAssignment.parse, path)
 
     def candidates(self) -> tuple[MemberId, ...]:
         """Return the candidates of the election, the leader first; znodes without a sequence number are ignored."""
@@ -349,16 +352,15 @@ class GroupReading:
     def settings(self) -> GroupSettings | None:
         return self.parsed(GroupSettings.parse, self._layout.config)
 
-    def dynamic_config(self) -> _DynamicConfigFound:
-        """Return the group's dynamic settings, the defaults if there is no znode."""
-        znode = self._znodes.get(self._layout.config)
-        if znode is None:
-            return _DynamicConfigFound(DynamicConfig(), "")
+    def dynamic_config(self) -> tuple[DynamicConfig | None, str]:
+        """Return the group's dynamic settings and "", or None and the reason why leaders refuse them."""
+        if self._layout.config not in self._znodes:
+            return DynamicConfig(), ""
         try:
-            return _DynamicConfigFound(DynamicConfig.parse(znode.data, self._layout.config), "")
+            return DynamicConfig.parse(self._znodes[self._layout.config].data, self._layout.config), ""
         except ProtocolError as error:
-            # ``settings`` has already reported a znode that is not JSON.
-            return _DynamicConfigFound(None, "" if str(error) in self.unreadable else str(error))
+            # ``unreadable`` reports a znode that has no settings at all.
+            return None, str(error) if self.settings() is not None else ""
 
     def weights(self) -> int:
         """Return the number of partitions with a weight."""
@@ -377,8 +379,20 @@ class GroupReading:
 
     def topics(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the partition numbers of those of the topics whose znodes exist."""
-        found = {name: self.parsed(parse_topic, topic_path(name)) for name in sorted(names)}
+        found = {name: self._existing.get(name) for name in sorted(names)}
         return {name: numbers for name, numbers in found.items() if numbers is not None}
+
+    @cached_property
+    def _existing(self) -> dict[str, tuple[int, ...] | None]:
+        """The partition numbers of the topics that have a znode, or None if that cannot be read."""
+        closed = [path for path in self.closed if path.startswith(f"{TOPICS}/")]
+        paths = [*closed, *(path for path, _ in self.children(TOPICS))]
+        return {_name(path): self.parsed(parse_topic, path) for path in paths}
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """Return whether a partition exists, or may exist because the znode of its topic cannot be read."""
+        numbers = self._existing.get(partition.topic, ())
+        return numbers is None or partition.partition in numbers
 
     def partitions_of(self, topics: Iterable[str]) -> set[TopicPartition]:
         """Return the partitions that the topics' znodes list."""
@@ -386,8 +400,12 @@ class GroupReading:
 
     def missing_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Return those of the topics that have no znode."""
-        existing = self._znodes.keys() | set(self.closed)
-        return tuple(sorted(topic for topic in topics if topic_path(topic) not in existing))
+        return tuple(sorted(set(topics) - self._existing.keys()))
+
+    def gone_topics(self) -> tuple[str, ...]:
+        """Return the topics that do not exist, but of which the group has offsets or first offsets."""
+        with_offsets = {partition.topic for partition, _, _ in self._partitions(self._layout.offsets)}
+        return self.missing_topics({*with_offsets, *self.begun_topics()})
 
     def owners(self) -> dict[TopicPartition, _OwnerFound]:
         """Return the owner of each claimed partition."""
@@ -424,9 +442,61 @@ class GroupReading:
             return None
         try:
             return parse(znode.data, path)
-        except ProtocolError as error:
-            self.unreadable.append(str(error))
+        except ProtocolError:
             return None
+
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """
+        Return the znodes whose data cannot be parsed, in the order in which their remedies work.
+
+        The settings are first, because a member without them cannot join again. A parent cannot be deleted before its
+        children. Offsets are last, because live members have to set them.
+        """
+        is_ours = self._layout.config in self._znodes or self._layout.group_state in self._znodes
+        kinds = _ANY | (_OURS if is_ours else {}) | (_CONSUMERS if self.program_type() is None else _PROGRAMS)
+        found = []
+        offsets = f"{self._layout.offsets}/"
+
+        def rank(path: str) -> tuple[bool, bool, str]:
+            return path == self._layout.config, not path.startswith(offsets), path
+
+        for path in sorted(self._znodes, key=rank, reverse=True):
+            kind = next((kinds[pattern] for pattern in _patterns(path) if pattern in kinds), None)
+            if kind is None:
+                continue
+            try:
+                kind.parse(self._znodes[path].data, path)
+            except ProtocolError as error:
+                topic, name = path.split("/")[-2:]
+                # The offset of a partition that does not exist has to be deleted, which ``gone-offsets`` says.
+                if kind is not _OFFSET or self.exists(TopicPartition(topic, int(name))):
+                    found.append(Unreadable(f"{error}"[:500], self._remedy(kind, path)))
+        return tuple(found)
+
+    def _remedy(self, kind: _Kind, path: str) -> str:
+        """Return the remedy for a znode, with the names that its text has in capitals filled in."""
+        settings = self.settings()
+        uses_another = self.program_type() is not None or (settings is not None and settings.store == BROKER_V1)
+        is_live = bool(self.registered())
+        text = kind.otherwise if kind.otherwise and (uses_another if kind is _OFFSET else not is_live) else kind.remedy
+        topic, _, partition = path.rpartition("/")
+        text = text.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", self._layout.group)
+        text = text.replace(" NAME", f" {connector_of(_name(path))}").replace("PATH", path)
+        return text.replace("DATA", self._data(path)) if "DATA" in text else text
+
+    def _data(self, path: str) -> str:
+        """Return the data, or the settings, that a znode should have which cannot be read, as other znodes tell."""
+        if path == self._layout.config:
+            if protocol_type := self.program_type():
+                return RoundSettings(protocol_type).encode().decode()
+            usual = GroupConfig(group=self._layout.group)
+            store = BROKER_V1 if self.begun_topics() and not self.offsets() else usual.store
+            return f"store={store} mode={usual.mode} auto_offset_reset={usual.auto_offset_reset}"
+        if path == self._workers.config:
+            changes = (history_offset_of(_name(each)) for each, _ in self.children(self._workers.history))
+            return encode_config_offset(max((each for each in changes if each is not None), default=0)).decode()
+        topic = self._znodes.get(topic_path(_name(path)), Znode())
+        return FirstOffsets(topic.czxid, 0).encode().decode()
 
     def _partitions(self, folder: str) -> Iterator[tuple[TopicPartition, str, Znode]]:
         for topic, _ in self.children(folder):
@@ -456,3 +526,109 @@ def _is_of_programs(data: bytes, path: str) -> bool:
         return parse_object(data, path).get("version") == _VERSION
     except ProtocolError:
         return False
+
+
+# What cannot be read, and what to do about it.
+
+
+_Parser: TypeAlias = Callable[[bytes, str], object]
+
+
+class _Kind(NamedTuple):
+    """
+    How the data of znodes of one kind is parsed, and the remedy for data that cannot be.
+
+    ``otherwise`` is the remedy in a group without members or, for an offset, in one whose offsets are elsewhere.
+    """
+
+    parse: _Parser
+    remedy: str
+    otherwise: str = ""
+
+
+def _candidate(data: bytes, path: str) -> None:
+    if sequence(path) is None:
+        raise ProtocolError(f"{path}: the name has no sequence number; the election ignores this znode")
+    if not is_member_id(data.decode(errors="replace")):
+        raise ProtocolError(f"{path}: a member id was expected, found {data[:40]!r}")
+
+
+def _of_partition(parse: _Parser) -> _Parser:
+    """Return the parser for znodes of partitions; others below the topics of a group are not ours."""
+    return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
+
+
+def _unless_empty(parse: _Parser) -> _Parser:
+    return lambda data, path: parse(data, path) if data else None
+
+
+_DELETE = "delete it (zkCli: delete PATH)"
+_MEMBER = f"{_DELETE}; a live process writes it again, or joins again"
+_PEOPLE = f"{_DELETE}; only people read it"
+_ORDER = f"{_DELETE}, and order the offsets again; members ignore it"
+_PLAN = "'kiel-groups rebalance GROUP --yes' has the leader write it again"
+_FIRST_PLAN = (
+    "start a member, which replaces it; if the group is no longer needed, 'kiel-groups groups delete GROUP' deletes it"
+)
+_ROUND = "restart one member: the leader writes it again in the rebalance that follows"
+_SET = "write it again (zkCli: set PATH DATA)"
+_STATUS = 'empty it (zkCli: set PATH ""); the worker writes its next status there'
+
+#: Znodes by their paths without the group's name; ``*`` is any name.
+_OFFSET = _Kind(
+    _of_partition(parse_offset),
+    "'kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-earliest' delivers what the log has once more;"
+    " --to-offset N in its place, if the offset is known",
+    f"{_DELETE}; the group's own offsets are in Kafka, or it has none",
+)
+_ANY = {
+    "consumers/offsets/*/*": _OFFSET,
+    "brokers/*": _Kind(parse_topic, "the brokers' controller writes it; look at its log"),
+    "kiel-groups/election/*": _Kind(_candidate, _MEMBER),
+    "kiel-groups/workers/*": _Kind(WorkerInfo.parse, "restart the worker that it belongs to"),
+    "kiel-groups/connect": _Kind(parse_config_offset, _SET),
+    "kiel-groups/connect/connectors/*": _Kind(
+        lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
+        "'kiel-groups connectors config NAME --file FILE' replaces it, 'kiel-groups connectors delete NAME' deletes it",
+    ),
+    "kiel-groups/connect/history/*": _Kind(ConfigChange.parse, _PEOPLE),
+    "kiel-groups/connect/status/*": _Kind(_unless_empty(WorkStatus.parse), _STATUS),
+    "kiel-groups/connect/status/*/*": _Kind(_unless_empty(WorkStatus.parse), _STATUS),
+    "kiel-groups/connect/offsets/*/*": _Kind(
+        SourceOffset.parse, f"{_DELETE}; the task reads that part of its source from the beginning"
+    ),
+}
+#: Those that other clients write in other forms, in a group that has had a member of this package.
+_OURS = {
+    "consumers/ids/*": _Kind(parse_object, _MEMBER),
+    "consumers/owners/*/*": _Kind(
+        _of_partition(parse_owner), f"{_DELETE}; the assigned member claims the partition within a minute"
+    ),
+}
+_CONSUMERS = {
+    "kiel-groups/members/*": _Kind(lambda data, path: MemberInfo.parse(_name(path), data, path), _MEMBER),
+    "kiel-groups/allocation": _Kind(GroupState.parse, _PLAN, _FIRST_PLAN),
+    "kiel-groups/allocation/*": _Kind(MemberAssignment.parse, _PLAN, _FIRST_PLAN),
+    "kiel-groups/config": _Kind(
+        GroupSettings.parse,
+        "'kiel-groups config set GROUP --replace DATA' replaces it; members with other settings are refused",
+    ),
+    "kiel-groups/weights": _Kind(parse_weights, "'kiel-groups weights remove GROUP --yes', then set them again"),
+    "kiel-groups/history/*": _Kind(HistoryEntry.parse, _PEOPLE),
+    "kiel-groups/starts/*": _Kind(FirstOffsets.parse, f"{_SET}; partitions without an offset begin at their earliest"),
+    "kiel-groups/orders": _Kind(_unless_empty(OrderNotice.parse), _ORDER),
+    "kiel-groups/orders/*": _Kind(OrderedOffset.parse, _ORDER),
+}
+_PROGRAMS = {
+    "kiel-groups/members/*": _Kind(lambda data, path: RoundMember.parse(_name(path), data, path), _MEMBER),
+    "kiel-groups/allocation": _Kind(RoundState.parse, _ROUND),
+    "kiel-groups/allocation/*": _Kind(RoundAssignment.parse, _ROUND),
+    "kiel-groups/config": _Kind(RoundSettings.parse, _SET),
+}
+
+
+def _patterns(path: str) -> Iterator[str]:
+    """Yield the keys that the path of a znode may have in the tables of kinds: itself, then with one ``*``, and two."""
+    _, root, *below = path.split("/")
+    for stars in range(min(3, len(below))):
+        yield "/".join([root, *below[1 : len(below) - stars], *"*" * stars])

@@ -1,9 +1,9 @@
 """
 Start and stop work when a worker's assignment, configuration or ZooKeeper session changes.
 
-At each of these changes, the herder, as Kafka Connect calls it, compares the work that has to run with the work that
-runs. It starts work only while it has a session, an assignment, and a configuration that is not older than the one by
-which the work was assigned.
+Kafka Connect calls this part the herder. At each of these changes, it compares the work that has to run with the work
+that runs. It starts work only while it has a session, an assignment, and a configuration that is not older than the one
+by which the work was assigned.
 
 If connectors or tasks are added or removed, or the settings of a task change, the group has to assign again. All other
 changes concern only the owner of the work, which restarts, pauses or resumes it.
@@ -27,8 +27,6 @@ from kiel_groups.workers.membership import WorkerContext, WorkerHooks
 from kiel_groups.workers.runners.runner_interface import KafkaClients
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.values import ConfigSnapshot, Work, WorkerAssignment
-
-__all__ = ["Herder"]
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +173,7 @@ class Herder:
         self._reconcile()
 
     def _log_problems(self, snapshot: ConfigSnapshot) -> None:
-        """Log each connector whose configuration cannot be used, once for each problem."""
+        """Log the problem of each connector whose configuration cannot be used, once for each new problem."""
         problems = {name: entry.problem for name, entry in snapshot.connectors.items() if entry.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
@@ -184,9 +182,9 @@ class Herder:
 
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the assigned work differs from that of the newest configuration."""
-        assignment, config, member = self._assignment, self.config, self.hooks.member
+        assignment, config = self._assignment, self.config
         # During a rebalance, the worker waits for the next assignment, and compares that.
-        if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
+        if assignment is None or config is None or self.hooks.is_rebalancing:
             return
         if config.offset <= assignment.offset:
             return
@@ -194,7 +192,7 @@ class Herder:
         # Without the snapshot by which the work was assigned, later changes are unknown.
         if assigned is None or needs_rejoin(assigned, config):
             log.info("group %s: the work has changed at offset %d; joining again", self._group, config.offset)
-            member.request_rejoin()
+            self.hooks.member.request_rejoin()
 
     # ------------------------------------------------------------------ the assignment
 
@@ -206,7 +204,7 @@ class Herder:
         self._assignment, self._generation = assignment, generation
         self._rejoin_if_outdated()
         self._reconcile()
-        if self.hooks.member is not None and self.hooks.member.leads and self._role is not None:
+        if self.hooks.member.leads and self._role is not None:
             # The work of deleted connectors was given back before this assignment.
             self._role.tasks.start(self._clean_up())
 
@@ -243,7 +241,7 @@ class Herder:
         """
         Have all work given back if no assignment follows within the session timeout.
 
-        The group may have removed this worker meanwhile, and other workers would wait for its claims while it joins.
+        By then, the group may have removed this worker. Other workers would wait for its claims until it joins again.
         """
         self._end_patience()
         if self._role is not None:
@@ -278,8 +276,7 @@ class Herder:
         """
         self._is_closing = True
         self._end_patience()
-        if self.hooks.member is not None:
-            await self.hooks.member.close()
+        await self.hooks.member.close()
         await self.hooks.close()
         self._assignment = None
         await self._give_back()
@@ -291,7 +288,7 @@ class Herder:
             supervisor.lose("the worker has ended")
 
     async def _plugins_stopped(self, on_stuck: Callable[[Sequence[Work]], None]) -> None:
-        """Wait until no plugin runs any more, and warn of those that do not stop; see ``close``."""
+        """Wait until no plugin runs any more, and log a warning of plugins that do not stop; see ``close``."""
         await asyncio.gather(*(each.stopped_or_abandoned() for each in self._ending.values()))
         if stuck := self._stuck():
             on_stuck(stuck)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from kiel_groups.group.znodes.worker_contents import TargetState
 from kiel_groups.workers.plugins.standard_keys import standard_settings
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, Work
-
-__all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned", "still_valid"]
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[W
     Return the running work that has to stop before the group assigns again.
 
     That is the work of deleted connectors, even if connectors of the same names were created since, and tasks that were
-    removed or whose settings have changed. A connector makes the settings of its tasks for one another. So a task with
-    former settings must not run beside tasks with new ones on other workers.
+    removed or whose settings have changed. The settings of a connector's tasks belong together, because they divide its
+    work. So a task with former settings must not run beside a task with new settings on another worker.
     """
     wanted = planned(config, running)
     return [work for work, spec in running.items() if work not in wanted or _identity(wanted[work]) != _identity(spec)]
@@ -85,7 +84,7 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
 
 def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
-    """Return the part of a spec whose change requires another assignment. For other changes, the owner alone acts."""
+    """Return the part of a spec whose change requires another assignment. The owner handles other changes."""
     return spec.created, spec.task
 
 

@@ -1,7 +1,7 @@
 """
 Run one piece of work of one assignment: claim it; run, pause and restart its plugin; release it, whatever fails.
 
-The supervisor is one coroutine, whose order is that of the guarantees: claim; run, pause, fail and restart; release.
+The supervisor is one coroutine. It claims the work, then runs, pauses and restarts it, and finally releases the claim.
 Between two runs of the plugin, it reads its spec, which says what to do. Each change of the spec wakes it.
 
 A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
@@ -23,6 +23,7 @@ from functools import partial
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
+from kiel_groups.group.znodes.worker_contents import TargetState, WorkState, WorkStatus
 from kiel_groups.secret_texts import ErrorTexts
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
@@ -35,9 +36,7 @@ from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
-from kiel_groups.workers.values import ConnectorId, TargetState, Work, WorkState, WorkStatus
-
-__all__ = ["RestartPolicy", "WorkSupervisor"]
+from kiel_groups.workers.values import ConnectorId, Work
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +231,7 @@ class WorkSupervisor:
             await asyncio.wait({self._running})
 
     async def stopped_or_abandoned(self) -> None:
-        """Wait as ``stopped`` does, but not for plugins whose time to stop is over."""
+        """Wait until no plugin runs any more, except plugins whose time to stop is over."""
         if self._former is not None:
             await self._former.stopped_or_abandoned()
         await first_of(self.stopped(), self._abandoned.wait())
@@ -452,7 +451,7 @@ class WorkSupervisor:
         self._report(WorkState.RUNNING)
 
     def _show_problem(self, fence: WorkFence, spec: WorkSpec, problem: str) -> None:
-        """Show in the status why the work makes no progress, or "" if it does. Only the present run counts."""
+        """Show in the status why the work makes no progress; "" removes the reason. Former runs are ignored."""
         self._reported = fence, spec, problem
         if self._showing is None or self._showing.done():
             self._showing = asyncio.ensure_future(self._show_problems())

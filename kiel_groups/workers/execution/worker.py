@@ -25,8 +25,6 @@ from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import ProcessContext
 
-__all__ = ["Worker"]
-
 log = logging.getLogger(__name__)
 
 

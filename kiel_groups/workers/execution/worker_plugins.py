@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
 from kiel_groups.workers.execution.work_plan import WorkSpec
-from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings, full_name
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings
 from kiel_groups.workers.plugins.connector_checks import (
     checked_config,
     masked,
@@ -31,8 +31,6 @@ from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorP
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = ["WorkerPlugins", "class_name"]
 
 #: How long the code of a plugin may take, in seconds: half of what a request to the REST interface may take.
 _LIMIT_S = 30.0
@@ -116,27 +114,24 @@ class WorkerPlugins:
         what = "the check of a task's settings"
         return await self._on_thread(what, task_settings, connector_class, spec.config, spec.task)
 
-    async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
+    async def report(
+        self, plugin: str, config: Mapping[str, str | None]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]:
         """
-        Check settings, and return the answer for users; see ``validation_report``.
+        Check settings, and return the answer for users, and the topics in each setting.
+
+        See ``validation_report`` and ``named_topics``.
 
         Raises:
             ConfigError: There is no such class, or the check takes too long.
         """
         connector_class = await self.resolve(plugin)
         self._registry.check_classes(definition_of(connector_class), config)
-        check, name = f"{connector_class.__name__}.check", full_name(connector_class)
-        return await self._on_thread(check, validation_report, name, connector_class, config)
 
-    async def topics(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Sequence[str]]:
-        """
-        Return the topics in settings; see ``named_topics``.
+        def report() -> tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]:
+            return validation_report(connector_class, config), named_topics(connector_class, config)
 
-        Raises:
-            ConfigError: There is no such class, or the check takes too long.
-        """
-        connector_class = await self.resolve(plugin)
-        return await self._on_thread("the check of settings", named_topics, connector_class, config)
+        return await self._on_thread(f"{connector_class.__name__}.check", report)
 
     async def installed(self) -> Sequence[ConnectorPlugin]:
         """

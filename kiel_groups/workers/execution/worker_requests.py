@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
+from kiel_groups.group.znodes.worker_contents import TargetState, WorkStatus
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
@@ -29,17 +30,7 @@ from kiel_groups.workers.plugins.connector_checks import with_secrets
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
 from kiel_groups.workers.runners.runner_interface import KafkaClients, unknown_topics
-from kiel_groups.workers.values import (
-    ConfigSnapshot,
-    ConnectorEntry,
-    ConnectorId,
-    TargetState,
-    TaskId,
-    Work,
-    WorkStatus,
-)
-
-__all__ = ["ConnectorInfo", "ConnectorStatus", "WorkerRequests"]
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +110,7 @@ class WorkerRequests:
         return self._herder.hooks.is_rebalancing
 
     def leader_url(self) -> str | None:
-        """Return the URL of the leader's REST interface, which is the worker's own if it leads; None if unknown."""
+        """Return the URL of the leader's REST interface, or None if it is unknown. It may be this worker's own."""
         assignment = self._herder.hooks.assignment
         return None if assignment is None or self.is_rebalancing() else assignment.leader_url
 
@@ -137,8 +128,8 @@ class WorkerRequests:
         """
         Return whether a worker of the group has registered this URL in ZooKeeper.
 
-        Members of the group supply ``leader_url`` and ``owner_url``. If brokers coordinate the group, every client of
-        the brokers can be a member.
+        A request and its token must go to a worker only. Members of the group supply ``leader_url`` and ``owner_url``,
+        and if brokers coordinate the group, every client of the brokers can be a member.
         """
         return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 
@@ -208,13 +199,12 @@ class WorkerRequests:
         Raises:
             ConfigError: There is no such class (400).
         """
-        report = await self._plugins.report(plugin, config)
-        warnings = [*report.get("warnings", ()), *await self._topic_warnings(plugin, config)]
+        report, topics = await self._plugins.report(plugin, config)
+        warnings = [*report.get("warnings", ()), *await self._topic_warnings(topics)]
         return {**report, "warnings": warnings} if warnings else report
 
-    async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
+    async def _topic_warnings(self, topics: Mapping[str, Sequence[str]]) -> list[str]:
         """Return a warning for each setting with topics that no broker knows: a task waits for such topics forever."""
-        topics = await self._plugins.topics(plugin, config)
         if not topics:
             return []
         try:

@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kiel_groups.config import DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
+from kiel_groups.config import KAFKA_PORT, DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.rest.settings import RestSettings, is_loopback
 from kiel_groups.workers.allocation import work_allocator
 from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
-
-__all__ = ["WorkerSettings"]
-
-_KAFKA_PORT = 9092
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +58,7 @@ class WorkerSettings:
             bound_ms=self.debounce_bound_ms,
             initial_delay_ms=self.debounce_initial_delay_ms,
         )
-        parse_hosts(self.brokers, _KAFKA_PORT, "brokers")
+        parse_hosts(self.brokers, KAFKA_PORT, "brokers")
         if self.coordination not in ("zookeeper", "brokers"):
             raise ConfigError(f"coordination: {self.coordination!r} given; expected 'zookeeper' or 'brokers'")
         work_allocator(self.allocator, "allocator")

@@ -16,27 +16,6 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from kiel_groups.errors import ConfigError
 from kiel_groups.secret_texts import HIDDEN, error_texts, without_secrets
 
-__all__ = [
-    "CheckedConfig",
-    "ConfigDefinition",
-    "ConfigKey",
-    "Password",
-    "REQUIRED",
-    "Settings",
-    "TYPES",
-    "TypeName",
-    "Validator",
-    "at_least",
-    "between",
-    "each",
-    "full_name",
-    "given",
-    "load_class",
-    "non_empty",
-    "one_of",
-    "parsed",
-]
-
 
 def full_name(cls: type) -> str:
     """Return the name by which ``load_class`` finds a class that is defined at the top of a module."""
@@ -519,7 +498,7 @@ class ConfigDefinition:
         return self.check(config).settings
 
     def nearest(self, name: str, least: float = 0.6) -> str | None:
-        """Return the declared setting whose name is most similar to ``name``, or None if none is by ``least``."""
+        """Return the declared setting whose name is most similar to ``name``, or None if no name is, by ``least``."""
         return _nearest(name, tuple(self._keys), least)
 
     def _unknown(self, name: str, *, near: bool) -> str:

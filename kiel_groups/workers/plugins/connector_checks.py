@@ -14,6 +14,7 @@ from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
     Settings,
+    full_name,
 )
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.standard_keys import (
@@ -26,17 +27,6 @@ from kiel_groups.workers.plugins.standard_keys import (
     standard_settings,
     task_definition_of,
 )
-
-__all__ = [
-    "checked_config",
-    "masked",
-    "named_topics",
-    "secret_values",
-    "task_settings",
-    "validation_report",
-    "with_secrets",
-]
-
 
 #: Undeclared settings with these texts are no secrets, whatever their names are, nor are shorter texts.
 _NO_SECRETS = frozenset({"true", "false", "none", "null"})
@@ -169,17 +159,14 @@ def task_settings(
     return task_definition_of(connector_class).parse({**task_config, **standard_settings(connector_config)})
 
 
-def validation_report(
-    plugin: str, connector_class: type[Connector], config: Mapping[str, str | None]
-) -> dict[str, Any]:
+def validation_report(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, Any]:
     """
     Return the answer to ``PUT /connector-plugins/PLUGIN/config/validate``, as Kafka Connect gives it.
 
     If settings are not declared, the answer also has ``warnings`` and ``mistyped``, which Kafka Connect does not have.
 
     Args:
-        plugin: The name of the class that the user has asked about.
-        connector_class: That class.
+        connector_class: The class that the user has asked about.
         config: The settings to check, even if some are missing.
     """
     definition = definition_of(connector_class)
@@ -193,7 +180,7 @@ def validation_report(
         if name not in definition
     ]
     report = {
-        "name": plugin,
+        "name": full_name(connector_class),
         "error_count": sum(len(texts) for texts in checked.errors.values()),
         "groups": definition.groups,
         "configs": entries,

@@ -10,22 +10,6 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 
-__all__ = [
-    "Connector",
-    "ConnectorContext",
-    "JsonObject",
-    "SinkConnector",
-    "SinkTask",
-    "SinkTaskContext",
-    "SourceConnector",
-    "SourceRecord",
-    "SourceTask",
-    "SourceTaskContext",
-    "Task",
-    "TaskContext",
-]
-
-
 # Define what connectors and tasks get from their worker: contexts, which are passed to ``start``.
 #
 # Contexts may be used from every thread. Their coroutine methods run on the worker's event loop; a method of a task
@@ -50,7 +34,7 @@ class ConnectorContext(Protocol):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """All settings of the connector, with the standard ones, as users have given them: texts, without defaults."""
+        """The settings that users have given, including the standard ones. They are texts, and have no defaults."""
 
     def request_task_reconfiguration(self) -> None:
         """
@@ -245,8 +229,8 @@ class SinkTask(Task, ABC):
         """
         Release what the task has for partitions that it loses.
 
-        If the partitions are given back in order, ``flush`` is called before. Without a ``flush`` before, other tasks
-        may have the partitions already: drop those of their records that are not written yet.
+        If the partitions are given back in order, ``flush`` is called before. If it was not called, other tasks may
+        have the partitions already: then drop the records of these partitions that are not written yet.
         """
         return None
 

@@ -20,8 +20,6 @@ from kiel_groups.workers.plugins.config_definition import ConfigDefinition, full
 from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector, SinkTask, SourceConnector, SourceTask
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 
-__all__ = ["ConnectorPlugin", "ENTRY_POINTS", "INSTALLED", "PluginProblem", "PluginRegistry"]
-
 #: The group of entry points by which packages offer connectors: any name, and ``module:Class``.
 ENTRY_POINTS = "kiel_groups.connectors"
 
@@ -67,12 +65,9 @@ class _Offer(NamedTuple):
     def full_name(self) -> str:
         return f"{self.module}.{self.class_name}"
 
-    @property
-    def short_names(self) -> set[str]:
-        return {self.name, self.class_name, self.class_name.removesuffix(_SUFFIX)}
-
     def has_name(self, name: str) -> bool:
-        return name.replace(":", ".") == self.full_name or name in self.short_names
+        short_names = (self.name, self.class_name, self.class_name.removesuffix(_SUFFIX))
+        return name.replace(":", ".") == self.full_name or name in short_names
 
     def load(self) -> type[Connector]:
         return _connector_class(f"{self.module}:{self.class_name}")
@@ -105,6 +100,7 @@ class PluginRegistry:
             offered |= {INSTALLED: self._offers} if INSTALLED in offered else {}
             self._modules = tuple(self._module(item) for item, found in offered.items() if not found)
             self._offers = sorted({offer for found in offered.values() for offer in found})
+        self._aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
 
     def resolve(self, name: str) -> type[Connector]:
         """
@@ -136,7 +132,7 @@ class PluginRegistry:
 
     def check_classes(self, definition: ConfigDefinition, config: Mapping[str, str | None]) -> None:
         """
-        Check the settings that are names of classes, because these classes are imported, too.
+        Check the settings that are names of classes, because these classes are imported like that of the connector.
 
         Raises:
             ConfigError: A class is not allowed.
@@ -187,16 +183,14 @@ class PluginRegistry:
         return [plugins[name] for name in sorted(plugins)], problems
 
     def _expected(self, name: str) -> str:
-        aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
-        near = get_close_matches(name.removesuffix(_SUFFIX), aliases, n=1)
+        near = get_close_matches(name.removesuffix(_SUFFIX), self._aliases, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         return f"expected {self._listed}{meant}"
 
     @property
     def _listed(self) -> str:
         """The classes that are allowed, for errors."""
-        aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
-        parts = [f"one of {', '.join(aliases)}"] if aliases else []
+        parts = [f"one of {', '.join(self._aliases)}"] if self._aliases else []
         if self._modules is None:
             parts.append("'module:Class'")
         elif self._modules:
@@ -248,7 +242,7 @@ def _connector_class(name: str) -> type[Connector]:
 
 def _problem(found: type) -> str:
     """
-    Return the reason why a class cannot be used as a connector, or "".
+    Return the reason why a class cannot be used as a connector, or "" if it can be used.
 
     Later code relies on the declared types: otherwise, one wrong class would fail the answers about all connectors.
     """
@@ -264,13 +258,13 @@ def _problem(found: type) -> str:
         return f"has an abstract task_class; {task_class.__name__} lacks {', '.join(task_class.__abstractmethods__)}"
     version: object = found.version
     if not isinstance(version, str):
-        return f"has a version of the type {_type_name(version)}; expected a str, such as '1.0'"
+        return f"has a version of the type {type(version).__name__}; expected a str, such as '1.0'"
     config: object = found.config
     if not isinstance(config, ConfigDefinition):
-        return f"has a config of the type {_type_name(config)}; expected a ConfigDefinition"
+        return f"has a config of the type {type(config).__name__}; expected a ConfigDefinition"
     task_config: object = task_class.config
     if not isinstance(task_config, ConfigDefinition | None):
-        task = f"the task_class {task_class.__name__}, whose config is of the type {_type_name(task_config)}"
+        task = f"the task_class {task_class.__name__}, whose config is of the type {type(task_config).__name__}"
         return f"has {task}; expected a ConfigDefinition or None"
     try:
         definition_of(found)
@@ -278,7 +272,3 @@ def _problem(found: type) -> str:
     except ConfigError as error:
         return f"cannot be used: {error}"
     return ""
-
-
-def _type_name(value: object) -> str:
-    return type(value).__name__

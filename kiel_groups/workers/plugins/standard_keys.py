@@ -11,17 +11,6 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Validator, at_least, each, one_of
 from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector
 
-__all__ = [
-    "SINK_KEYS",
-    "SOURCE_KEYS",
-    "STANDARD_KEYS",
-    "TOPIC_NAME",
-    "TOPIC_NAMES",
-    "definition_of",
-    "standard_settings",
-    "task_definition_of",
-]
-
 
 def _is_topic(name: str) -> bool:
     with suppress(ConfigError):
@@ -166,7 +155,7 @@ def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
-    Return all settings of the tasks of a kind of connector. If the task declares none, they are the connector's.
+    Return all settings of the tasks of a kind of connector. A task that declares none has those of its connector.
 
     Raises:
         ConfigError: The class declares a standard setting itself.

@@ -22,9 +22,6 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 
-__all__ = ["HttpExchange", "WorkerClient", "connector_path"]
-
-
 #: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
 _LARGEST_ANSWER = 32 << 20
 
@@ -140,8 +137,9 @@ def _reason(error: Exception) -> str:
     return str(text).lower() if isinstance(error, ConnectionError) else str(text)
 
 
-#: The pause before a request is sent again, in seconds.
-_PAUSE_S = 0.5
+#: How long a request that a worker refuses for the moment is repeated, and the pause before each repetition, in
+#: seconds. The default session timeout, after which the group replaces a leader that has died, is shorter.
+_PATIENCE_S, _PAUSE_S = 15.0, 0.5
 
 #: Statuses of refusals that may pass: a rebalance, and a ZooKeeper, a leader or an owner that does not answer.
 _PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -155,16 +153,13 @@ class WorkerClient:
         url: The URL of the worker's REST interface.
         token: The token of the workers, or "".
         timeout_s: How long a request may take, in seconds.
-        patience_s: How long to repeat a request that a worker refuses for the moment, in seconds. The default is longer
-            than the default session timeout, after which the group replaces a leader that has died.
     """
 
-    def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0, patience_s: float = 15.0) -> None:
+    def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is not the URL of a worker; expected one such as http://127.0.0.1:8083")
         self._url = url.rstrip("/")
         self._exchange = HttpExchange(token, timeout_s)
-        self._patience_s = patience_s
 
     async def __aenter__(self) -> WorkerClient:
         return self
@@ -191,7 +186,7 @@ class WorkerClient:
             KielGroupsError: The worker failed.
         """
         body = b"" if document is None else json.dumps(document).encode()
-        end_s = asyncio.get_running_loop().time() + self._patience_s
+        end_s = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             answer = await self._exchange.send(method, f"{self._url}{path}", body)
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:

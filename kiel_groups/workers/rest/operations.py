@@ -3,8 +3,8 @@ Answer a worker's REST requests, or forward them to the leader or the owner; lis
 
 A worker that may not answer a request itself knows only the leader; the leader knows all owners. So a request is
 forwarded at most twice. Its query has ``forward=true`` after the first time, and ``forward=false`` after the second, as
-in Kafka Connect. If a worker gets the latter and may not answer either, it refuses, because its view of the group
-differs from the leader's.
+in Kafka Connect. A worker that gets ``forward=false`` and may not answer refuses the request, because its view of the
+group differs from the leader's.
 
 A request that is forwarded has the token. So it goes only to a URL that a worker has registered in ZooKeeper, and never
 to the target of a redirect.
@@ -21,6 +21,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, RebalanceError, UnknownConnectorError
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import RETRY_AFTER_S, Answer, RestCall, RestError, Route, parse_object
 from kiel_groups.rest.metrics_text import metrics_route
@@ -29,9 +30,7 @@ from kiel_groups.rest.settings import RestSettings
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus, WorkerRequests
 from kiel_groups.workers.rest.client import HttpExchange, connector_path
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
-
-__all__ = ["RestOperations", "WorkerServer", "parse_new_connector"]
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +244,7 @@ class RestOperations:
         """
         Restart a connector, but not its tasks.
 
-        With ``includeTasks``, the tasks restart, too. With ``onlyFailed``, only what has failed restarts. With either
+        With ``includeTasks``, the tasks restart as well. With ``onlyFailed``, only failed work restarts. With either
         one, the answer has the status of the connector and its tasks.
         """
         with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
@@ -402,7 +401,7 @@ class RestOperations:
 
 
 def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:
-    """Return the answer with the statuses of a connector and its tasks; ``restarting`` is to be restarted."""
+    """Return the answer with the statuses of a connector and its tasks. Work in ``restarting`` is RESTARTING."""
     tasks = ((TaskId(status.name, number), task) for number, task in enumerate(status.tasks))
     return {
         "name": status.name,

@@ -1,7 +1,7 @@
 """
 Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
 
-A constructor may be slow, too, so it runs on a thread. But if any method of the class is a coroutine function, it runs
+A constructor may be slow, so it runs on a thread. But if any method of the class is a coroutine function, it runs
 on the event loop: the clients of asyncio and Tornado that such a class creates may need the running loop.
 
 A thread cannot be cancelled. If a call is cancelled while its thread runs, the call waits for the thread: until then,
@@ -21,8 +21,6 @@ from kiel_groups.errors import ClaimLostError, KielGroupsError, TaskStoppedError
 from kiel_groups.workers.plugins.interfaces import Connector, SinkTask, SourceTask, Task
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
-
-__all__ = ["Call", "PluginCalls", "WorkFence", "guarded"]
 
 
 class WorkFence:

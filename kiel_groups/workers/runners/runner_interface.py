@@ -23,26 +23,12 @@ from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.broker_reader import BrokerSession, members_type
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.interfaces import Connector
+from kiel_groups.workers.plugins.interfaces import Connector, Task
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = [
-    "KafkaClients",
-    "Runner",
-    "RunnerContext",
-    "TaskRunnerContext",
-    "first_of",
-    "check_members",
-    "missing_topics_text",
-    "probe_brokers",
-    "retrieve",
-    "sink_group",
-    "unknown_topics",
-]
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +131,7 @@ class KafkaClients:
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer without autocommit: it commits only on request."""
+        """Create a consumer that commits only on request."""
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
@@ -183,7 +169,7 @@ def sink_group(connector: str) -> str:
 
 
 async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
-    """Return an error text: which of these topics no broker knows, or that no broker answers; ``""`` if all exist."""
+    """Return an error text that says which topics no broker knows, or that no broker answers; ``""`` if all exist."""
     try:
         return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
@@ -211,7 +197,7 @@ class RunnerContext:
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
-        problem: Called with the reason why running work makes no progress, or with "" if it does again.
+        problem: Called with the reason why running work makes no progress, and with "" when it makes progress again.
     """
 
     work: Work
@@ -227,6 +213,9 @@ class RunnerContext:
     problem: Callable[[str], None]
 
 
+_PluginT = TypeVar("_PluginT", bound=Connector | Task)
+
+
 class Runner(ABC):
     """
     Runs a connector or a task once, from ``start`` to ``stop``.
@@ -239,6 +228,9 @@ class Runner(ABC):
         self.context = context
         self.calls = PluginCalls(context.runtime, str(context.work), context.fence)
         self._stop_requested = asyncio.Event()
+        #: The connector or the task; None before it is created.
+        self._plugin: Connector | Task | None = None
+        self._producer: Producer | None = None
         #: The reasons why the plugin makes no progress, by their sources.
         self._problems: dict[str, str] = {}
         #: The source offsets of delivered records that are not stored yet. It is set when ``run`` has returned.
@@ -291,11 +283,29 @@ class Runner(ABC):
 
     @abstractmethod
     async def _run_plugin(self) -> None:
-        """Call the plugin's methods from ``start`` on, except ``stop``."""
+        """Create the plugin, and call its methods from ``start`` on, except ``stop``."""
 
-    @abstractmethod
+    async def _create(self, plugin_class: type[_PluginT]) -> _PluginT:
+        """Create the plugin; raises as ``PluginCalls.create``."""
+        plugin = self._plugin = await self.calls.create(plugin_class)
+        return plugin
+
     async def _stop_plugin(self) -> None:
-        """Call the plugin's ``stop``, and close the clients."""
+        """Call the plugin's ``stop``, and close the producer."""
+        try:
+            if self._plugin is not None:
+                await self.calls.call_last(self._plugin.stop)
+        finally:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                # No record waits to be sent: either all were flushed, or the others must no longer be sent.
+                with suppress(KielGroupsError):
+                    await producer.close(0)
+
+    def producer(self) -> Producer:
+        """Return the producer of the task; the first call creates it."""
+        self._producer = self._producer or self.context.clients.producer()
+        return self._producer
 
     async def until_stop(self, waiting: Coroutine[Any, Any, object]) -> bool:
         """

@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.grouped import GroupedConsumer
-from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.interfaces import SinkTask
@@ -31,8 +30,6 @@ from kiel_groups.workers.runners.runner_interface import (
     retrieve,
     sink_group,
 )
-
-__all__ = ["SinkTaskRunner"]
 
 log = logging.getLogger(__name__)
 
@@ -62,17 +59,17 @@ class _SinkContext(TaskRunnerContext):
 
     async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         await self._runner.context.fence.wait_open()
-        await self._runner.dead_letters().produce(topic, value, key)
+        await self._runner.producer().produce(topic, value, key)
 
 
 class SinkTaskRunner(Runner):
     """Runs one sink task. It is the listener of its consumer."""
 
+    #: The task, which is created before its consumer.
+    _task: SinkTask
+
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
-        #: The task; None before it is created.
-        self._plugin: SinkTask | None = None
-        self._producer: Producer | None = None
         #: The partitions of the consumer, with the number of the hook that has assigned each. A partition that was lost
         #: and assigned again has another number, and what the task has taken of it before is not committed.
         self._owned: dict[TopicPartition, int] = {}
@@ -92,9 +89,9 @@ class SinkTaskRunner(Runner):
 
     async def _run_plugin(self) -> None:
         settings = self.context.settings
-        task = await self.calls.create(self.context.connector_class.task_class)
+        task = await self._create(self.context.connector_class.task_class)
         assert isinstance(task, SinkTask)
-        self._plugin = task
+        self._task = task
         try:
             await self.calls.call(task.start, _SinkContext(self), settings)
             policy: Literal["raise", "skip"] = "skip" if settings["errors.tolerance"] == "all" else "raise"
@@ -120,15 +117,12 @@ class SinkTaskRunner(Runner):
         self._is_active = False
         self._failure.cancel()
         try:
-            if self._plugin is not None:
-                await self.calls.call_last(self._plugin.stop)
+            await super()._stop_plugin()
         finally:
-            await self._close_clients()
-
-    @property
-    def _task(self) -> SinkTask:
-        assert self._plugin is not None, "the task is created before its consumer"
-        return self._plugin
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                with suppress(KielGroupsError):
+                    await consumer.close()
 
     async def _join(self, consumer: GroupedConsumer) -> None:
         """Join the group; retry while the cluster does not answer."""
@@ -172,7 +166,7 @@ class SinkTaskRunner(Runner):
         await self.pause(self._pauses.next_s())
 
     async def _next(self, consumer: GroupedConsumer) -> _Found:
-        """Return the next records; none after a timeout, a request to stop, or a failed hook."""
+        """Return the next records. There are none after a timeout, a request to stop, or a failed hook."""
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
@@ -222,7 +216,7 @@ class SinkTaskRunner(Runner):
         }
 
     async def _commit(self, consumer: GroupedConsumer, due: dict[TopicPartition, int]) -> None:
-        """Commit offsets, without those of partitions that were lost meanwhile."""
+        """Commit offsets. A refusal is logged, because other members may own some of the partitions by now."""
         try:
             await consumer.commit(due)
         except (CommitFailedError, ClosedError) as error:
@@ -272,20 +266,3 @@ class SinkTaskRunner(Runner):
             self._owned.pop(partition, None)
             self._taken.pop(partition, None)
             self._committed.pop(partition, None)
-
-    # ------------------------------------------------------------------ clients
-
-    def dead_letters(self) -> Producer:
-        """Return the task's producer of dead letters; the first call creates it."""
-        self._producer = self._producer or self.context.clients.producer()
-        return self._producer
-
-    async def _close_clients(self) -> None:
-        consumer, producer = self._consumer, self._producer
-        self._consumer = self._producer = None
-        with suppress(KielGroupsError):
-            if consumer is not None:
-                await consumer.close()
-        with suppress(KielGroupsError):
-            if producer is not None:
-                await producer.close(0)

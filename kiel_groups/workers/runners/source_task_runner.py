@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError, UnknownConnectorError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
@@ -22,8 +21,6 @@ from kiel_groups.workers.runners.runner_interface import (
     retrieve,
 )
 from kiel_groups.workers.values import TaskId
-
-__all__ = ["ConnectorRunner", "SourceTaskRunner"]
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +55,6 @@ class SourceTaskRunner(Runner):
         super().__init__(context)
         assert isinstance(context.work, TaskId)
         self._task_id = context.work
-        #: None before it is created.
-        self._task: SourceTask | None = None
-        self._producer: Producer | None = None
         #: The offsets that are delivered, and not stored yet, by the canonical form of their partitions.
         self._unstored: dict[bytes, tuple[JsonObject, JsonObject]] = {}
         self._interval_s: float = context.settings["offset.flush.interval.ms"] / 1000
@@ -68,9 +62,8 @@ class SourceTaskRunner(Runner):
         self._due_s = float("-inf")
 
     async def _run_plugin(self) -> None:
-        task = await self.calls.create(self.context.connector_class.task_class)
+        task = await self._create(self.context.connector_class.task_class)
         assert isinstance(task, SourceTask)
-        self._task = task
         try:
             await self.calls.call(task.start, _SourceContext(self), self.context.settings)
             self.context.started()
@@ -85,17 +78,6 @@ class SourceTaskRunner(Runner):
             raise
         self.delivered = tuple(self._unstored.values())
 
-    async def _stop_plugin(self) -> None:
-        try:
-            if self._task is not None:
-                await self.calls.call_last(self._task.stop)
-        finally:
-            producer, self._producer = self._producer, None
-            if producer is not None:
-                # No record waits to be sent: either all were flushed, or the others must no longer be sent.
-                with suppress(KielGroupsError):
-                    await producer.close(0)
-
     async def _copy(self, task: SourceTask) -> None:
         """Deliver one batch, and store offsets if they are due."""
         records = _checked(await self._poll(task))
@@ -109,7 +91,7 @@ class SourceTaskRunner(Runner):
             await self._store()
 
     async def _poll(self, task: SourceTask) -> object:
-        """Poll the task. If offsets become due meanwhile, store them, because the source may be silent for long."""
+        """Poll the task. Store offsets that become due before it returns, because the source may be silent for long."""
         # A task whose claim may be gone is not even polled: the poll may remove records from its source.
         polling = asyncio.ensure_future(self.calls.call_fenced(task.poll))
         try:
@@ -147,7 +129,7 @@ class SourceTaskRunner(Runner):
         self.report("delivery", problem)
 
     async def _send(self, records: Sequence[SourceRecord]) -> None:
-        producer = self._producer = self._producer or self.context.clients.producer()
+        producer = self.producer()
         outcomes: list[asyncio.Future[Any]] = []
         for record in records:
             if producer.is_full:
@@ -236,15 +218,13 @@ class ConnectorRunner(Runner):
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
         self._name = context.work.connector
-        #: None before it is created.
-        self._connector: Connector | None = None
         #: Set when the connector wants its tasks to be configured again, or has reported an error.
         self._notified = asyncio.Event()
         self._is_outdated = True
         self._error: BaseException | None = None
 
     async def _run_plugin(self) -> None:
-        connector = self._connector = await self.calls.create(self.context.connector_class)
+        connector = await self._create(self.context.connector_class)
         await self.calls.call(connector.start, _ConnectorContext(self), self.context.settings)
         self.context.started()
         while not self.should_stop:
@@ -257,12 +237,8 @@ class ConnectorRunner(Runner):
             else:
                 await self.until_stop(self._notified.wait())
 
-    async def _stop_plugin(self) -> None:
-        if self._connector is not None:
-            await self.calls.call_last(self._connector.stop)
-
     def reconfigure(self) -> None:
-        """Have the connector make the configurations of its tasks again."""
+        """Have ``task_configs`` of the connector called again."""
         self._is_outdated = True
         self._notified.set()
 

@@ -17,8 +17,6 @@ from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Conf
 from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnector, SinkTask, SinkTaskContext
 from kiel_groups.workers.shipped.followed_file import named_errors, open_regular
 
-__all__ = ["FileStreamSinkConnector", "FileStreamSinkTask"]
-
 log = logging.getLogger(__name__)
 
 #: The pause before a file that another task writes to is locked again, in seconds, and how long a write of another task

@@ -27,8 +27,6 @@ from kiel_groups.workers.plugins.interfaces import (
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 from kiel_groups.workers.shipped.followed_file import FollowedFile, Line, LinePosition
 
-__all__ = ["FileStreamSourceConnector", "FileStreamSourceTask"]
-
 log = logging.getLogger(__name__)
 
 

@@ -16,17 +16,6 @@ from typing import NamedTuple
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "FileLines",
-    "FileReplacedError",
-    "FollowedFile",
-    "Line",
-    "LinePosition",
-    "LongLineError",
-    "named_errors",
-    "open_regular",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -87,7 +76,7 @@ class LongLineError(KielGroupsError):
 
 class LinePosition(NamedTuple):
     """
-    A position after a line: the number of bytes before it, and the CRC-32 of the first 256 and the last 256 of these.
+    A position after a line: the number of bytes before it, and the CRC-32 of the first and the last 256 of these bytes.
 
     ``crc`` is None if it is unknown; then every file that is long enough fits. Other files may begin with the same
     short line. The inode of the file distinguishes them, and the time of its last change when it was read, in
@@ -177,7 +166,7 @@ class FileLines:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file was deleted: it has no name any more."""
+        """Whether the file has no name any more, because it was deleted."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def take(self, most: int) -> list[Line]:

@@ -37,18 +37,6 @@ from kiel_groups.workers.plugins.config_definition import (
 from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnector, SinkTask, SinkTaskContext
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
-__all__ = [
-    "Answer",
-    "HttpSinkConnector",
-    "HttpSinkTask",
-    "HttpTarget",
-    "Meaning",
-    "batches",
-    "dead_letter",
-    "meaning_of",
-    "shown_url",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -56,29 +44,23 @@ log = logging.getLogger(__name__)
 Encoding: TypeAlias = Literal["text", "base64"]
 
 
-class HttpBatch(NamedTuple):
-    """Records, and their JSON objects, that go into one request."""
-
-    records: tuple[Record, ...]
-    objects: tuple[bytes, ...]
+class HttpBatch(list[tuple[Record, bytes]]):
+    """The records that go into one request, each with its JSON object."""
 
     @property
     def body(self) -> bytes:
         """The JSON array of the objects."""
-        return b"[%s]" % b",".join(self.objects)
+        return b"[%s]" % b",".join(written for _, written in self)
 
     def halves(self) -> list[HttpBatch]:
         """Return two batches with half of the records each."""
-        middle = len(self.records) // 2
-        return [
-            HttpBatch(self.records[:middle], self.objects[:middle]),
-            HttpBatch(self.records[middle:], self.objects[middle:]),
-        ]
+        middle = len(self) // 2
+        return [HttpBatch(self[:middle]), HttpBatch(self[middle:])]
 
     def __str__(self) -> str:
-        first, last = self.records[0], self.records[-1]
+        (first, _), (last, _) = self[0], self[-1]
         start = f"{first.topic_partition} offset {first.offset}"
-        return start if len(self.records) == 1 else f"{start} to {last.topic_partition} offset {last.offset}"
+        return start if len(self) == 1 else f"{start} to {last.topic_partition} offset {last.offset}"
 
 
 def batches(
@@ -98,21 +80,18 @@ def batches(
     """
     found: list[HttpBatch] = []
     unwritable: list[Record] = []
-    taken: list[tuple[Record, bytes]] = []
-    size = 2
+    size = 0
     for record in records:
         try:
             written = _dumped(_fields(record, encoding))
         except UnicodeDecodeError:
             unwritable.append(record)
             continue
-        if taken and (len(taken) == most_records or size + len(written) > most_bytes):
-            found.append(_batch(taken))
-            taken, size = [], 2
-        taken.append((record, written))
+        if not found or len(found[-1]) == most_records or size + len(written) > most_bytes:
+            found.append(HttpBatch())
+            size = 2
+        found[-1].append((record, written))
         size += len(written) + 1
-    if taken:
-        found.append(_batch(taken))
     return found, unwritable
 
 
@@ -131,11 +110,6 @@ def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
         encoding = "base64"
         fields = _fields(record, encoding)
     return _dumped({"context": dict(context), **fields, "encoding": encoding})
-
-
-def _batch(taken: Sequence[tuple[Record, bytes]]) -> HttpBatch:
-    records, objects = zip(*taken, strict=True)
-    return HttpBatch(records, objects)
 
 
 def _fields(record: Record, encoding: Encoding) -> dict[str, Any]:
@@ -310,7 +284,7 @@ class HttpTarget:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a ``Retry-After`` header; 0 without one, or for a date."""
+    """Return the seconds of a ``Retry-After`` header; 0 if there is no header, or if it has a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
 
 
@@ -381,10 +355,10 @@ class HttpSinkTask(SinkTask):
         while left:
             current = left.pop()
             answer = await self._post(current)
-            if answer.meaning is Meaning.REFUSED and len(current.records) > 1:
+            if answer.meaning is Meaning.REFUSED and len(current) > 1:
                 left += reversed(current.halves())
             elif answer.meaning is not Meaning.TAKEN:
-                for record in current.records:
+                for record, _ in current:
                     await self._write_dead_letter(record, answer.status, answer.text)
 
     async def _post(self, batch: HttpBatch) -> Answer:

@@ -40,17 +40,16 @@ from kiel_groups.group.znodes.worker_contents import (
     MOST_KEYS,
     ConfigChange,
     StoredConnector,
+    TargetState,
     changed_keys,
     check_texts,
     encode_config_offset,
     parse_config_offset,
 )
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TargetState
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Node, Session
-
-__all__ = ["ConfigStore", "MOST_KEPT", "entry_of"]
 
 log = logging.getLogger(__name__)
 
@@ -421,7 +420,7 @@ class ConfigStore:
                 return entry.offset
 
     async def _read_base(self, connector: str) -> _Base:
-        """Read what a change is based on, the offset first: a change that follows makes the write fail."""
+        """Read what a change is based on. The offset is read first, so a later change makes the write fail."""
         path = self._layout.connector(connector)
         config = await self._session.get(self._layout.config)
         while config is None:
@@ -472,7 +471,9 @@ class ConfigStore:
 
     async def _was_written(self, entry: ConfigChange) -> bool:
         """
-        Return whether a change whose answer was lost was written; this read is final: the session was proved since.
+        Return whether a change was written although its answer was lost.
+
+        This read is final, because the session was proved after the write.
         """
         path = self._layout.history_entry(entry.offset)
         config, node = await asyncio.gather(self._session.get(self._layout.config), self._session.get(path))
@@ -521,7 +522,7 @@ def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
     except ProtocolError as error:
         problem = f"{error}; replace its settings ({_REPLACE}), or delete it"
         return ConnectorEntry(config={}, problem=problem, created=czxid)
-    return ConnectorEntry(stored.config, TargetState(stored.target), stored.tasks, created=czxid)
+    return ConnectorEntry(stored.config, stored.target, stored.tasks, created=czxid)
 
 
 def _identity(node: Node | None) -> tuple[int, int] | None:

@@ -11,15 +11,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from kiel_groups.errors import ClaimLostError, ConfigError, CoordinationError
+from kiel_groups.errors import ClaimLostError, CoordinationError
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Check, Create, Failure, Operation, Put, chunks
+from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put, chunks
 from kiel_groups.group.znodes.worker_contents import JsonObject, SourceOffset, partition_digest
 from kiel_groups.workers.values import TaskId
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
-
-__all__ = ["SourceOffsetStore", "SourceOffsets"]
 
 #: Pairs of a source partition and its offset.
 SourceOffsets: TypeAlias = Sequence[tuple[JsonObject, JsonObject]]
@@ -42,7 +40,7 @@ class SourceOffsetStore:
 
     async def read(self, connector: str, partition: JsonObject) -> JsonObject | None:
         """
-        Read the offset of a source partition; None if it has none.
+        Return the stored offset of a source partition, or None if there is none.
 
         Raises:
             ConfigError: The partition is no JSON object.
@@ -62,14 +60,15 @@ class SourceOffsetStore:
 
         Args:
             task: The task.
-            offsets: The offsets to store. Of several offsets for one partition, the last one is stored.
+            offsets: The offsets to store, each of which fits into a znode. Of several offsets for one partition, the
+                last one is stored.
 
         Raises:
             ClaimLostError: The owner znode of the task does not exist.
-            ConfigError: A partition or an offset is no JSON object, or they do not fit into a znode together.
+            ConfigError: A partition or an offset is no JSON object.
             SessionLostError: The session is over.
         """
-        waiting = _data_by_digest(task, offsets)
+        waiting = _data_by_digest(offsets)
         claim = Check(self._layout.owner(*task))
 
         def on_refused(_: int, operation: Operation, failure: Failure) -> None:
@@ -94,7 +93,7 @@ class SourceOffsetStore:
         exists, or does not exist, the caller calls this again. If the offsets do not fit into one transaction, it calls
         ``write``.
         """
-        return await self._operations(task.connector, _data_by_digest(task, offsets))
+        return await self._operations(task.connector, _data_by_digest(offsets))
 
     async def _operations(self, connector: str, data: dict[str, bytes]) -> tuple[Operation, ...]:
         """Create the connector's folder if it is missing; return the writes of ``data``, which is keyed by digest."""
@@ -110,15 +109,6 @@ class SourceOffsetStore:
         )
 
 
-def _data_by_digest(task: TaskId, offsets: SourceOffsets) -> dict[str, bytes]:
-    """Return the data of the znode of each source partition, by digest; of several offsets, the last one."""
-    found: dict[str, bytes] = {}
-    for partition, offset in offsets:
-        data = SourceOffset(partition, offset).encode()
-        if len(data) > LARGEST_BYTES:
-            raise ConfigError(
-                f"task {task}: a source partition and its offset take {len(data)} bytes;"
-                f" at most {LARGEST_BYTES} fit into a znode"
-            )
-        found[partition_digest(partition)] = data
-    return found
+def _data_by_digest(offsets: SourceOffsets) -> dict[str, bytes]:
+    """Return the data of the znode of each source partition, by digest. The last offset of each partition is used."""
+    return {partition_digest(partition): SourceOffset(partition, offset).encode() for partition, offset in offsets}

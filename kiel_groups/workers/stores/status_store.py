@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
-from kiel_groups.group.znodes.worker_contents import StoredStatus
-from kiel_groups.workers.values import TaskId, Work, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
-
-__all__ = ["StatusStore", "status_data", "status_of"]
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +36,6 @@ _REPORTED_AFTER_S, _CONFIRMED_AFTER_S = 0.1, 1.0
 
 #: A znode as a worker or a tool has read it, or None if it does not exist.
 _Znode: TypeAlias = Node | Znode | None
-
-
-def status_data(status: WorkStatus) -> bytes:
-    """Return the data of a status znode. A long trace is cut."""
-    # asdict() would take as long as the rest of a write: it copies each field deeply.
-    return StoredStatus(
-        state=status.state,
-        worker=status.worker,
-        trace=status.trace,
-        generation=status.generation,
-        problem=status.problem,
-    ).encode()
 
 
 def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> WorkStatus:
@@ -68,13 +54,13 @@ def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> Wo
     if status is None or not status.data:
         return WorkStatus(WorkState.UNASSIGNED, worker="")
     try:
-        stored = StoredStatus.parse(status.data, path)
+        stored = WorkStatus.parse(status.data, path)
     except ProtocolError as error:
         log.error("%s; treating the work as unassigned", error)
         return WorkStatus(WorkState.UNASSIGNED, worker="", trace=str(error))
     if owner is None or connector is None or status.mzxid < max(owner.czxid, connector.czxid):
         return WorkStatus(WorkState.UNASSIGNED, stored.worker, generation=stored.generation)
-    return WorkStatus(WorkState(stored.state), stored.worker, stored.trace, stored.generation, stored.problem)
+    return stored
 
 
 class StatusStore:
@@ -181,7 +167,7 @@ class StatusStore:
     async def _write(
         self, items: Mapping[Work, tuple[Operation, ...]], statuses: Mapping[Work, WorkStatus], rejected: set[Work]
     ) -> dict[Work, WorkStatus]:
-        """Write statuses, and return those to write again. Add to ``rejected`` the work whose status is refused."""
+        """Write statuses, and return those to write again. Work whose status is refused is added to ``rejected``."""
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:
             if isinstance(operation, Check):
@@ -202,24 +188,8 @@ class StatusStore:
 
     async def _items(self, statuses: Mapping[Work, WorkStatus]) -> dict[Work, tuple[Operation, ...]]:
         """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
-        items: dict[Work, tuple[Operation, ...]] = {
-            work: self._put(work, status) for work, status in statuses.items() if work in self._written
-        }
-        if works := [work for work in statuses if work not in items]:
-            items |= await self._items_of_unread(works, statuses)
-        return items
-
-    def _put(self, work: Work, status: WorkStatus) -> tuple[Operation, ...]:
-        """Return the write of a status whose znode exists."""
-        return (*self._checks(work), Put(self._layout.status(*work), status_data(status)))
-
-    def _checks(self, work: Work) -> tuple[Operation, ...]:
-        """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
-        return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))
-
-    async def _items_of_unread(
-        self, works: Sequence[Work], statuses: Mapping[Work, WorkStatus]
-    ) -> dict[Work, tuple[Operation, ...]]:
+        items = {work: self._put(work, status) for work, status in statuses.items() if work in self._written}
+        works = [work for work in statuses if work not in items]
         layout = self._layout
         names = sorted({work.connector for work in works})
         stored, found = await asyncio.gather(
@@ -227,20 +197,26 @@ class StatusStore:
             self._session.exists_many([layout.connector(name) for name in names]),
         )
         present = {name for name, node in zip(names, found, strict=True) if node is not None}
-        items: dict[Work, tuple[Operation, ...]] = {}
         folders: set[str] = set()
         for work, node in zip(works, stored, strict=True):
-            path, data = layout.status(*work), status_data(statuses[work])
             if work.connector not in present:
                 continue
             if node is not None:
                 items[work] = self._put(work, statuses[work])
             else:
-                items[work] = (*self._checks(work), Create(path, data))
+                items[work] = (*self._checks(work), Create(layout.status(*work), statuses[work].encode()))
                 folders.add(layout.status(work.connector) if isinstance(work, TaskId) else layout.statuses)
         if folders:
             await self._session.ensure(folders)
         return items
+
+    def _put(self, work: Work, status: WorkStatus) -> tuple[Operation, ...]:
+        """Return the write of a status whose znode exists."""
+        return (*self._checks(work), Put(self._layout.status(*work), status.encode()))
+
+    def _checks(self, work: Work) -> tuple[Operation, ...]:
+        """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
+        return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))
 
     async def read(self, works: Collection[Work]) -> dict[Work, WorkStatus]:
         """

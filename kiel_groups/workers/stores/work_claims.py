@@ -23,8 +23,6 @@ from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = ["WorkClaims"]
-
 log = logging.getLogger(__name__)
 
 
@@ -64,6 +62,7 @@ class WorkClaims:
         self._session = session
         self._writer = writer
         self._layout = layout
+        self._group = layout.group
         self._owner = worker_id.encode()
         #: The work to claim now, and the work that another worker owns, whose znode is watched.
         self._wanted: dict[Work, _Request] = {}
@@ -193,8 +192,12 @@ class WorkClaims:
         # Most work is free. If the first try finds an owner, a read shows which other work is owned.
         free, on_refused = set(wanted), _stop_at_owner
         while free:
-            creations = {work: self._creation(work) for work in sorted(free)}
-            outcome = await self._writer.write(creations, on_refused, renew=self._wanted_still)
+            creations = {
+                work: (Create(self._layout.owner(*work), self._owner, ephemeral=True),) for work in sorted(free)
+            }
+            outcome = await self._writer.write(
+                creations, on_refused, renew=lambda work, operations: operations if work in self._wanted else None
+            )
             if folderless := {work for work, failure in outcome.dropped.items() if failure is Failure.NO_NODE}:
                 connectors = {work.connector for work in folderless}
                 log.warning("group %s: folders of owner znodes were deleted; creating them again", self._group)
@@ -206,12 +209,6 @@ class WorkClaims:
     def _release_unused(self, work: Work) -> None:
         self._releases.setdefault(work, _Request())
         self._wake.set()
-
-    def _wanted_still(self, work: Work, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
-        return operations if work in self._wanted else None
-
-    def _creation(self, work: Work) -> tuple[Operation, ...]:
-        return (Create(self._layout.owner(*work), self._owner, ephemeral=True),)
 
     async def _prepare(self, connectors: Collection[str]) -> None:
         """Create the folders of owner znodes that this session has not found or created yet."""
@@ -246,10 +243,6 @@ class WorkClaims:
                 log.debug("group %s: %s belongs to another worker; waiting for its release", self._group, work)
                 self._contended[work] = request
         return free
-
-    @property
-    def _group(self) -> str:
-        return self._layout.group
 
     async def _read(self, works: Iterable[Work]) -> dict[Work, Node | None]:
         """Read owner znodes, and watch each one for its next change."""

@@ -11,14 +11,12 @@ from typing import TypeAlias
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, whole_number
 from kiel_groups.group.znodes.layout import CONNECTOR, WorkerLayout, connector_of
-from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
+from kiel_groups.group.znodes.worker_contents import ConfigChange, WorkStatus, parse_config_offset
 from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.ops.zookeeper_reader import read_workers
 from kiel_groups.workers.stores.config_store import entry_of
 from kiel_groups.workers.stores.status_store import status_of
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkStatus
-
-__all__ = ["WorkerGroup", "describe_workers", "worker_group_of"]
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work
 
 #: How often the znodes are read if the configuration changes meanwhile.
 _MOST_TRIES = 5
@@ -46,7 +44,7 @@ class WorkerGroup:
 
 def describe_workers(client: Client, group: str) -> WorkerGroup:
     """
-    Read a worker group from ZooKeeper. If the configuration changes meanwhile, read it again, a few times.
+    Read a worker group from ZooKeeper. The reads are repeated, a few times at most, if the configuration changes.
 
     Raises:
         ProtocolError: The znode of the configuration offset has garbage.

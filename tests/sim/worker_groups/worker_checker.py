@@ -30,7 +30,7 @@ from kiel_groups.group.znodes.layout import CONNECTOR, connector_of
 from kiel_groups.group.znodes.worker_contents import (
     SourceOffset,
     StoredConnector,
-    StoredStatus,
+    WorkStatus,
     parse_config_offset,
 )
 from tests.fakes.fake_ensemble import Entry
@@ -184,7 +184,7 @@ class WorkerChecker:
         if change.kind is Kind.DELETED or self._is_operator(entry):
             return
         try:
-            status = StoredStatus.parse(change.znode.data, change.path)
+            status = WorkStatus.parse(change.znode.data, change.path)
         except ProtocolError:
             return
         work = _work_of(change.path.removeprefix(f"{self._layout.statuses}/"))
@@ -379,7 +379,7 @@ class WorkerChecker:
         if znode is None:
             return f"{work} has no status"
         try:
-            status = StoredStatus.parse(znode.data, path)
+            status = WorkStatus.parse(znode.data, path)
         except ProtocolError as error:
             return str(error)
         if (status.state, status.worker) != (state, f"{name}:8083"):

@@ -11,8 +11,8 @@ from typing import Any
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.group.znodes.worker_contents import WorkState
 from kiel_groups.workers.plugins.interfaces import ConnectorContext
-from kiel_groups.workers.values import WorkState
 from tests.fakes import SimulatedProcess
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.programs.member_world import MemberWorld

@@ -78,6 +78,42 @@ def test_another_cluster_is_recognised_by_its_topics(named: ClusterIdentity, why
     )
 
 
+SILENT = ClusterIdentity({}, asked=frozenset({HostPort("other", 9001)}))
+
+
+@pytest.mark.parametrize(
+    ("ours", "named", "why"),
+    [
+        (OURS, SILENT, "and has 2 topics, and the brokers name no broker and 0 topics"),
+        (OURS, cluster("other", 7, topics={}), "and the brokers name broker 7 at other:9007 and 0 topics"),
+        (OURS, cluster("other", 1, topics={"orders": {0: ()}}), "name broker 1 at other:9001 and 1 topic"),
+        (OURS, SILENT._replace(asked=frozenset({HostPort("ours", 9001)})), ""),
+        (OURS, cluster("proxy", 1, 2), ""),
+        (OURS, cluster("other", 5, topics={"bids": {0: (5,)}, "asks": {0: (5,)}}), ""),
+        (OURS._replace(cluster_id="A"), cluster("proxy", 1, topics={}, cluster_id="A"), ""),
+        (OURS._replace(topics={}), SILENT, ""),
+        (ClusterIdentity({}), SILENT, ""),
+    ],
+    ids=[
+        "no topic, no broker named",
+        "no topic",
+        "a topic without replicas",
+        "a registered address was asked",
+        "behind a proxy",
+        "certainly another cluster",
+        "the same id",
+        "nothing to consume",
+        "no broker is registered",
+    ],
+)
+def test_a_doubt_is_reported_unless_the_cluster_is_known(
+    ours: ClusterIdentity, named: ClusterIdentity, why: str
+) -> None:
+    """A cluster without topics cannot be compared, so a member warns, and ``doctor`` has a finding."""
+    doubt = ours.doubt(named)
+    assert (why in doubt) if why else (doubt == "")
+
+
 def test_the_ids_of_clusters_decide() -> None:
     """A mirror has the same topics, and a proxy other addresses."""
     ours = OURS._replace(cluster_id="A")

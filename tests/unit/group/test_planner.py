@@ -106,6 +106,16 @@ def test_a_plan_of_several_transactions_is_done_with_the_last_one() -> None:
     assert (closing[1].path, closing[1].version, parsed(closing[1]).state) == (GROUP_STATE, 0, DONE)
 
 
+def test_a_plan_forgets_drained_members_that_have_left() -> None:
+    """The last transaction writes the config, on its version; one plan is enough, even if it changes nothing else."""
+    settled = inputs("a", assignments=stored(a=some(0, 1, 2, 3)), group_state_version=3)
+    written = parsed(group_state_write(published(settled, target(a=some(0, 1, 2, 3)))))
+    read = replace(settled, group_state=written, forgetting=Put("/kiel-groups/g/config", b"{}", 7))
+    plan_of_it, forgetting = published(read, target(a=some(0, 1, 2, 3))).writes
+    assert isinstance(plan_of_it[1], Put)
+    assert forgetting == (Check(CANDIDATE), read.forgetting)
+
+
 @pytest.mark.usefixtures("large")
 def test_a_plan_is_fenced_by_the_version_of_the_group_state() -> None:
     """

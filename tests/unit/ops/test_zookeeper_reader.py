@@ -149,9 +149,8 @@ def test_a_lag_whose_offsets_an_acl_hides_is_not_known(
     monkeypatch: pytest.MonkeyPatch, closed: str, is_known: bool
 ) -> None:
     """Otherwise ``lag --check`` would find that a group without readable offsets is not behind."""
-    session = nullcontext(SimpleNamespace(connected=True))
+    session = nullcontext(SimpleNamespace(connected=True, exists=lambda _: None))
     monkeypatch.setattr(zookeeper_reader, "zookeeper", lambda *_, **__: session)
-    monkeypatch.setattr(zookeeper_reader, "list_topics", lambda _: [])
     monkeypatch.setattr(zookeeper_reader, "check_group", lambda *_: None)
     monkeypatch.setattr(zookeeper_reader, "read_brokers", lambda _: {})
     monkeypatch.setattr(zookeeper_reader, "read_group", lambda *_: {closed: Znode(closed=True)})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, TaskId
+from kiel_groups.group.znodes.worker_contents import TargetState
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId
 
 pytestmark = pytest.mark.unit
 

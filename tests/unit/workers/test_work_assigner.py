@@ -37,7 +37,7 @@ class LeaderBench:
         self.config = ConfigReads(self.context, self.source)
         self.assigner = WorkAssigner(self.context, self.config)
         self.group = group
-        group.run(self.config.fresh())
+        group.run(self.config.read())
 
     def assign(self, protocol: str = "default", **metadata: int | bytes) -> dict[str, ConnectAssignment]:
         """Assign as leader x to members with these configuration offsets, or with other bytes."""
@@ -99,16 +99,16 @@ def test_the_leader_needs_the_largest_offset(
     assert bench.source.reads == [False, True][:reads]
     if expected.is_failed:
         assert set(map(str, assigned.values())) == {str(expected)}
-        assert bench.assigner.owner_url(A) is None
+        assert bench.assigner.owners.get(A) is None
 
 
 def test_the_owners_of_a_failed_assignment_are_not_those_of_the_former_one() -> None:
     """A leader that assigns nothing forgets to whom it has assigned before."""
     bench = LeaderBench(PARTLY)
     bench.assign(x=5)
-    assert bench.assigner.owner_url(A) == url_of("x")
+    assert bench.assigner.owners.get(A) == url_of("x")
     bench.assign(x=5, y=6)
-    assert bench.assigner.owner_url(A) is None
+    assert bench.assigner.owners.get(A) is None
 
 
 def test_a_group_that_has_read_nothing_gets_nothing() -> None:

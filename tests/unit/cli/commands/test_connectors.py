@@ -13,7 +13,8 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands.connectors import _short_names
 from kiel_groups.errors import KielGroupsError, RebalanceError
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving_on_thread
 
 pytestmark = pytest.mark.unit

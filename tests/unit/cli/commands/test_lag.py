@@ -75,7 +75,7 @@ def test_groups_are_sorted_by_lag_and_added(
     assert run(["lag", "a", "w", "--zookeeper", "z"]) == 0
     monkeypatch.setattr(ZooKeeperGroups, "load_all", lambda *_, **__: LoadedGroups(views, 1))
     assert run(["lag", "a", "w", "--zookeeper", "z"]) == 2
-    assert "'kiel-groups workers describe w' shows them" in capsys.readouterr().err
+    assert "'kiel-groups workers describe w --zookeeper z' shows them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

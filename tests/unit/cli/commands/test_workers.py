@@ -18,11 +18,11 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import workers as commands
-from kiel_groups.group.znodes.worker_contents import ConfigChange, WorkerInfo
+from kiel_groups.group.znodes.worker_contents import ConfigChange, WorkerInfo, WorkState, WorkStatus
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work
 from tests.helpers.commands import logging_of_a_command
 
 pytestmark = pytest.mark.unit
@@ -188,7 +188,7 @@ def test_a_group_without_anything_says_how_to_start(
     assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "group loaders: 0 workers, 0 connectors, 0 tasks, configuration offset 6",
-        "no worker is alive; 'kiel-groups workers run --group loaders' starts one",
+        "no worker is alive; 'kiel-groups workers run --group loaders --zookeeper z:2181' starts one",
     ]
 
 

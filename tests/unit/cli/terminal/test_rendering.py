@@ -6,6 +6,8 @@ import pytest
 
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.rendering import plain_table, rendered
+from kiel_groups.ops.views.checks import Finding
+from kiel_groups.ops.views.report import Column, Sentences, finding_rows, report_table
 
 pytestmark = pytest.mark.unit
 
@@ -15,9 +17,28 @@ HOSTILE = "\x1b[2Jgone\x1b]0;title\x07 \x9b1mbold\rerror: forged"
 
 def test_texts_from_outside_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Tables, texts and messages show a question mark in place of each control character."""
-    table = plain_table("problem")
-    table.add_row(HOSTILE)
+    table = plain_table(("problem",), [(HOSTILE,)])
     Lines().say("error", HOSTILE)
     for text in ("\n".join(rendered(HOSTILE, table)), capsys.readouterr().err):
         assert "gone" in text
         assert not [character for character in text if character != "\n" and not character.isprintable()]
+
+
+def test_sentences_wrap_in_a_file_and_tables_do_not() -> None:
+    """A quoted command and a long path stay whole, so that they can be copied; a heading is one line."""
+    command, path = "'kiel-groups offsets delete a-group --topic a-topic:9'", "/" + "z" * 90
+    text = f"nothing reads {path} any more, as was said before"
+    finding = Finding("gone", text, f"run {command}, and look {'again ' * 9}")
+    heading = ("heading " * 20).rstrip()
+    lines = rendered(heading, report_table([Column("c", str)], ["x" * 100]), Sentences(finding_rows([finding])))
+    assert [line.strip() for line in lines if line] == [
+        heading,
+        "c",
+        "─" * 100,
+        "x" * 100,
+        "wrong  nothing reads",
+        path,
+        "any more, as was said before",
+        f"→ run {command}, and look",
+        f"{'again ' * 8}again",
+    ]

@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.config import DebounceConfig
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.group_settings import DynamicConfig
+from kiel_groups.group.znodes.group_settings import DynamicConfig, forget_departed
 
 pytestmark = pytest.mark.unit
 
@@ -103,4 +103,9 @@ def test_a_drained_id_with_the_session_of_a_member_is_named(given: str, named: b
     another session is a departed member's.
     """
     dynamic_config = DynamicConfig(drained=frozenset({given}))
-    assert dynamic_config.unknown_drained({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
+    members = {"m", "g_host-1400000000000-100000000000002"}
+    assert dynamic_config.unknown_drained(members) == ((given,) if named else ())
+    # The leader forgets a departed member, and keeps what may be a mistake.
+    fields = {"drained": [given, "shelf"], "later": 1}
+    assert forget_departed(fields, members) == fields | {"drained": [given, "shelf"] if named else ["shelf"]}
+    assert forget_departed({"drained": [given]}, members) == ({"drained": [given]} if named else {})

@@ -18,7 +18,7 @@ from kiel_groups.group.znodes.worker_contents import (
     ConfigChange,
     SourceOffset,
     StoredConnector,
-    StoredStatus,
+    WorkStatus,
     canonical_json,
     changed_keys,
     check_texts,
@@ -35,7 +35,7 @@ CONNECTOR = StoredConnector(
 CONNECTOR_BYTES = (
     '{"config":{"file":"/ä","name":"c"},"name":"c","offset":3,"target":"PAUSED","tasks":[{"file":"/1"},{}],"version":1}'
 ).encode()
-STATUS = StoredStatus(state="FAILED", worker="h:8083", trace="ValueError", generation=4)
+STATUS = WorkStatus(state="FAILED", worker="h:8083", trace="ValueError", generation=4)
 CHANGE = ConfigChange(
     offset=3, what="configured", connector="c", worker="w", at_ms=1_700_000_000_123, keys=("file",), uid="u"
 )
@@ -63,7 +63,7 @@ def test_a_status_is_written_to_these_bytes_and_read_back() -> None:
     """The address of the owner has the name that Kafka Connect gives it."""
     written = b'{"generation":4,"state":"FAILED","trace":"ValueError","version":1,"worker_id":"h:8083"}'
     assert STATUS.encode() == written
-    assert StoredStatus.parse(written, "p") == STATUS
+    assert WorkStatus.parse(written, "p") == STATUS
 
 
 def test_a_change_is_written_to_these_bytes_and_read_back() -> None:
@@ -149,7 +149,7 @@ def test_errors_do_not_show_values_of_settings() -> None:
 def test_the_end_of_a_long_trace_is_stored() -> None:
     """A trace is cut to 8 KiB, within a character too, and its end stays: there is the error."""
     trace = "ä" * 10_000 + "ValueError: x"
-    stored = StoredStatus.parse(StoredStatus(state="FAILED", worker="", trace=trace).encode(), "p").trace
+    stored = WorkStatus.parse(WorkStatus(state="FAILED", worker="", trace=trace).encode(), "p").trace
     assert stored.startswith("...\n")
     assert stored.endswith("äValueError: x")
     assert LARGEST_TRACE_BYTES - 2 <= len(stored.encode()) <= LARGEST_TRACE_BYTES
@@ -157,8 +157,8 @@ def test_the_end_of_a_long_trace_is_stored() -> None:
 
 def test_a_trace_that_is_no_text_is_stored() -> None:
     """Half of a surrogate pair, as in the names of some files, does not keep a status from being stored."""
-    status = StoredStatus(state="FAILED", worker="", trace="no file \udcff")
-    assert StoredStatus.parse(status.encode(), "p").trace == r"no file \udcff"
+    status = WorkStatus(state="FAILED", worker="", trace="no file \udcff")
+    assert WorkStatus.parse(status.encode(), "p").trace == r"no file \udcff"
 
 
 def test_a_history_entry_names_changed_settings() -> None:
@@ -171,12 +171,12 @@ def test_a_history_entry_names_changed_settings() -> None:
 
 def test_a_problem_of_work_that_runs_is_stored() -> None:
     """Without one, the status has no such field, as those of earlier versions. A long one is cut to 1 KiB."""
-    status = StoredStatus(state="RUNNING", worker="h:8083", problem="no topic")
+    status = WorkStatus(state="RUNNING", worker="h:8083", problem="no topic")
     written = b'{"generation":0,"problem":"no topic","state":"RUNNING","trace":"","version":1,"worker_id":"h:8083"}'
     assert status.encode() == written
-    assert StoredStatus.parse(written, "p") == status
-    assert StoredStatus.parse(STATUS.encode(), "p").problem == ""
-    long = StoredStatus(state="RUNNING", worker="", problem="x" + "ä" * 1_000)
-    assert StoredStatus.parse(long.encode(), "p").problem == "x" + "ä" * 511
+    assert WorkStatus.parse(written, "p") == status
+    assert WorkStatus.parse(STATUS.encode(), "p").problem == ""
+    long = WorkStatus(state="RUNNING", worker="", problem="x" + "ä" * 1_000)
+    assert WorkStatus.parse(long.encode(), "p").problem == "x" + "ä" * 511
     with pytest.raises(ProtocolError, match="'problem'"):
-        StoredStatus.parse(written.replace(b'"no topic"', b"1"), "p")
+        WorkStatus.parse(written.replace(b'"no topic"', b"1"), "p")

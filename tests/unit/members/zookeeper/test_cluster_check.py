@@ -47,8 +47,9 @@ class FakeSession:
 class FakeCluster:
     """Brokers that name an address, and answer with an identity, or not at all."""
 
-    def __init__(self, host: str, answer: ClusterIdentity | None = None) -> None:
-        self.addresses_by_id = {1: frozenset({HostPort(host, 9092)})} if host else {}
+    def __init__(self, host: str, answer: ClusterIdentity | None = None, asked: str = "ours") -> None:
+        brokers = {1: frozenset({HostPort(host, 9092)})} if host else {}
+        self.known_identity = ClusterIdentity(brokers, asked=frozenset({HostPort(asked, 9092)}))
         self._answer = answer
         self.asked_ids: list[bool] = []
 
@@ -56,7 +57,7 @@ class FakeCluster:
         self.asked_ids.append(with_id)
         if self._answer is None:
             raise NoBrokersError("no broker answered")
-        return self._answer._replace(brokers=self.addresses_by_id)
+        return self._answer._replace(brokers=self.known_identity.brokers, asked=self.known_identity.asked)
 
 
 async def check(session: FakeSession, cluster: FakeCluster) -> None:
@@ -95,6 +96,16 @@ async def test_a_proxy_and_what_cannot_be_read_refuse_nothing() -> None:
     await check(FakeSession(), FakeCluster("other"))
     denied = {path: CoordinationError("denied") for path in (BROKER_IDS, TOPICS)}
     await check(FakeSession(fails=denied), FakeCluster("other", ClusterIdentity({}, {"bids": {0: (1,)}})))
+
+
+async def test_what_cannot_be_told_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers of 0.8 whose cluster has no topic name no broker; the address at which they were asked may be known."""
+    await check(FakeSession(), FakeCluster("", ClusterIdentity({}), asked="ours"))
+    assert caplog.messages == []
+    await check(FakeSession(), FakeCluster("", ClusterIdentity({}), asked="other"))
+    assert [each.partition(",")[0] for each in caplog.messages] == [
+        "not known whether brokers and ZooKeeper are of one cluster"
+    ]
 
 
 async def test_a_session_that_ends_meanwhile_is_reported() -> None:

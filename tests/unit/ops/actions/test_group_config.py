@@ -10,6 +10,7 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 
 from kiel_groups.errors import ConfigError, CoordinationError
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo, Snapshot, Znode
+from kiel_groups.group.znodes.round_contents import Offer, RoundMember
 from kiel_groups.ops.actions import group_config
 from kiel_groups.ops.actions.group_config import (
     ConfigChange,
@@ -189,6 +190,45 @@ def test_other_mistakes_are_refused() -> None:
     ):
         plan_drain(refused, "g", A)
     assert plan_settings(refused, "g", {}, ["static_grace_ms"]).changes == (("static_grace_ms", -1, None),)
+
+
+AGREED = {"store": "broker-v1", "mode": "cooperative", "auto_offset_reset": "latest"}
+
+
+def test_an_unreadable_config_is_replaced_on_demand() -> None:
+    """No member can read it, so the operator names what all members agree on. What is lost is shown, bounded."""
+    garbage = b"\x00\xff" * 1_000
+    client = client_of({**HEALTHY, CONFIG: Znode(garbage)})
+    for planned in (plan_settings, plan_drain):
+        with pytest.raises(ConfigError, match=r"g cannot be read: .* 'kiel-groups config set g --replace' replaces it"):
+            planned(client, "g", {"allocator": "sticky"} if planned is plan_settings else A)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=r"--replace: give store, auto_offset_reset, too, .* store=zookeeper mode="):
+        plan_settings(client, "g", {"mode": "cooperative"}, replace=True)
+    with pytest.raises(ConfigError, match="store: 'disk' given; expected 'zookeeper' or "):
+        plan_settings(client, "g", AGREED | {"store": "disk"}, replace=True)
+    change = plan_settings(client, "g", AGREED | {"allocator": "sticky"}, replace=True)
+    assert (change.lost, change.is_live) == (garbage, True)
+    assert change.changes[0] == ("config", f"{garbage[:60]!r}, 2,000 bytes", None)
+    change.apply(client)
+    (written,) = client.written
+    assert written.pop("rebalance")["reason"].startswith("config store=broker-v1, mode=")
+    assert written == AGREED | {"version": 1, "allocator": "sticky"}
+    with pytest.raises(ConfigError, match="members can read the config of group g; change it without --replace"):
+        plan_settings(client, "g", AGREED, replace=True)
+
+
+def test_what_can_be_read_of_a_config_stays() -> None:
+    """Of a JSON object that lacks a setting. The members of a group of programs write their own config."""
+    partial = {**HEALTHY, CONFIG: Znode(b'{"store":"zookeeper","drained":["shelf"]}')}
+    change = plan_settings(client_of(partial), "g", AGREED, replace=True)
+    assert change.after is not None
+    assert change.after["drained"] == ["shelf"]
+    assert ("store", "zookeeper", "broker-v1") in change.changes
+    assert all(each.name != "config" for each in change.changes)
+    program = Znode(RoundMember(member_id="p-1-aaaa", joined=0, offer=Offer("numbers", ())).encode(), 0xAAAA)
+    programs = {CONFIG: Znode(b"?"), "/kiel-groups/g/members/p-1-aaaa": program}
+    with pytest.raises(ConfigError, match="the members of group g are programs"):
+        plan_settings(client_of(programs), "g", AGREED, replace=True)
 
 
 def test_a_wait_ends_when_the_leader_has_answered_and_all_members_follow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def plan_of(tree: Tree) -> GroupDeletion:
     return deletion_of_znodes("g", znodes_of(tree))
 
 
-def join(tree: Tree, member: str = "g_host-3-cccc") -> None:
+def join(tree: Tree, member: str = "g_host-1700000000003-cccc") -> None:
     """Register a member of this package, which creates missing folders."""
     for folder in ("/kiel-groups/g", "/kiel-groups/g/members", "/consumers/g", "/consumers/g/ids"):
         if folder not in tree.znodes:
@@ -203,7 +203,7 @@ def test_the_group_of_a_spark_query_says_so() -> None:
     assert of_spark.notes[0].startswith("a Spark query or an archive commits here how far it is")
     assert (of_spark.committed_ms, of_spark.znodes) == (PLANNED_MS, {})
     other = lost({"/consumers/g/offsets/t/0": Znode(b"5"), "/consumers/g/offsets/t/1": Znode(b"many")})
-    assert other.notes[0].startswith("no member has ever joined: another program")
+    assert other.notes[0].startswith("no member has ever joined: 'offsets copy'")
     assert other.losses == ("the offsets of 1 partition of t", "1 offset that is no number")
 
 

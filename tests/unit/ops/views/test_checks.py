@@ -103,6 +103,8 @@ def test_static_members_are_known_by_their_slots() -> None:
     (found,) = findings({**away, "/kiel-groups/g/allocation/two": Znode(kept.encode())})
     assert (found.kind, found.passing) == ("away", True)
     assert found.text == "1 partition is reserved for instance two, which has been away for 20 s: t:2"
+    idle = MemberAssignment(4, "g_host-1700000000003-cccc", frozenset(), away_since_ms=LATER_MS - 20_000)
+    assert findings({**HEALTHY, "/kiel-groups/g/allocation/three": Znode(idle.encode())}) == ()
 
 
 def test_lasting_findings_come_before_passing_ones() -> None:

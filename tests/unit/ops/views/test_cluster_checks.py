@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kiel_groups.config import HostPort
+from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import (
     FirstOffsets,
     GroupSettings,
@@ -39,8 +40,8 @@ from kiel_groups.group.znodes.worker_contents import (
     ConfigChange,
     SourceOffset,
     StoredConnector,
-    StoredStatus,
     WorkerInfo,
+    WorkStatus,
     encode_config_offset,
     partition_digest,
 )
@@ -82,7 +83,7 @@ OF_WORKERS = {
     W.connector("c/1"): StoredConnector(name="c/1", config={"a": "b"}).encode(),
     W.history_entry(1): ConfigChange(offset=1, what="created", connector="c/1", worker="w", at_ms=1).encode(),
     W.status("c/1"): b"",
-    W.status("c/1", 0): StoredStatus(state="RUNNING", worker="w").encode(),
+    W.status("c/1", 0): WorkStatus(state="RUNNING", worker="w").encode(),
     W.source_offset("c/1", partition_digest({"a": 1})): SourceOffset({"a": 1}, {"b": 2}).encode(),
 }
 OF_CONSUMERS = {
@@ -147,8 +148,8 @@ GARBAGE = (
     b"\xd9" * 5_000,
 )
 PLACES = [(data, path) for data in (OF_CONSUMERS, OF_PROGRAMS) for path in data]
-#: Znodes that may be empty: a parent of statuses, that of orders, and the configuration before its first change.
-MAY_BE_EMPTY = (W.status("c/1"), W.config, G.orders)
+#: Znodes that may be empty: statuses and their parent, that of orders, and the configuration before its first change.
+MAY_BE_EMPTY = (W.status("c/1"), W.status("c/1", 0), W.config, G.orders)
 
 
 @pytest.mark.parametrize(("data", "path"), PLACES, ids=[f"{len(data)} {path}" for data, path in PLACES])
@@ -160,7 +161,7 @@ def test_garbage_in_any_znode_is_found(data: dict[str, bytes], path: str, garbag
     findings = [each for each in found({**data, path: garbage}) if path in each.text]
     assert [each.kind for each in findings] == ["unreadable"]
     assert findings[0].remedy
-    assert "GROUP" not in findings[0].remedy
+    assert not any(word in findings[0].remedy for word in ("GROUP", "PATH", "DATA", "TOPIC"))
     assert len(findings[0].text) <= 500
 
 
@@ -183,15 +184,20 @@ def test_znodes_that_no_session_ends_are_found() -> None:
 
 def test_offsets_in_topics_that_are_gone() -> None:
     """With and without members; a topic of a name that Kafka does not permit is another client's."""
-    gone = {**OF_CONSUMERS, G.offset(TopicPartition("old", 0)): b"1", f"{G.offsets}/b'x'/0": b"1"}
+    folders = dict.fromkeys([G.topic_offsets(each) for each in ("t", "old", "b'x'")], b"")
+    gone = {**OF_CONSUMERS, **folders, G.offset(TopicPartition("old", 0)): b"1", f"{G.offsets}/b'x'/0": b"1"}
     (finding,) = found(gone)
-    assert finding == Finding(
-        "gone-topic",
-        "the group has offsets in 1 topic that does not exist: old",
-        "kiel-groups offsets delete g --topic old",
+    assert (finding.kind, finding.text, finding.remedy) == (
+        "gone-offsets",
+        "the group has offsets in 1 topic or partition that does not exist: old",
+        "'kiel-groups offsets delete g --topic old' deletes them",
     )
-    (dead,) = found({f"{G.members}": b"", G.offset(T0): b"1"})
-    assert (dead.kind, dead.remedy.split(",")[0]) == ("dead-group", "kiel-groups groups delete g")
+    dead = {f"{G.members}": b"", G.topic_offsets("t"): b"", G.offset(T0): b"1"}
+    (finding,) = found(dead)
+    assert (finding.kind, finding.remedy.split(",")[0]) == (
+        "dead-group",
+        "'kiel-groups groups delete g' deletes it",
+    )
     assert found({G.offsets: b"", f"{G.offsets}/old": b""}) == []
 
 
@@ -256,11 +262,19 @@ def test_brokers_and_chroots() -> None:
     assert elsewhere.remedy == "give --zookeeper z:1 and 1 more"
     assert [each.kind for each in check_chroot("z:1", "", 0, {}).findings] == ["brokerless"]
     broker = BrokerAnswer("broker 1 at b:9092", release="Kafka 0.8")
-    assert check_broker(broker).text == "Kafka 0.8"
-    assert check_broker(broker, is_doubtful=True).findings == ()
-    wrong = check_broker(broker._replace(is_too_new=True), "D")
-    assert [each.kind for each in wrong.findings] == ["other-cluster", "too-new"]
-    assert [each.kind for each in check_broker(broker._replace(problem="refused")).findings] == ["unreachable"]
+    ours = ClusterIdentity({1: frozenset({HostPort("a", 9092)})}, {"t": {0: (1,)}})
+    proxied = ours._replace(brokers={1: frozenset({HostPort("b", 9092)})})
+    assert check_broker(broker, ours).text == "Kafka 0.8"
+    assert check_broker(broker._replace(identity=ours), ours).text == "Kafka 0.8"
+    behind = check_broker(broker._replace(identity=proxied), ours)
+    assert (behind.findings, "as behind a proxy" in behind.text) == ((), True)
+    other = broker._replace(is_too_new=True, identity=proxied._replace(topics={"u": {0: (1,)}}))
+    wrong = check_broker(other, ours, "the first broker").findings
+    assert [each.kind for each in wrong] == ["other-cluster", "too-new"]
+    assert wrong[0].text.endswith("the first broker has the topics t, and this one has u")
+    (doubt,) = check_broker(broker._replace(identity=proxied._replace(topics={})), ours).findings
+    assert doubt.kind == "unknown-cluster"
+    assert [each.kind for each in check_broker(broker._replace(problem="refused"), ours).findings] == ["unreachable"]
 
 
 def test_clocks_as_far_as_they_can_be_compared() -> None:

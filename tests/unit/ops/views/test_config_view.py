@@ -113,6 +113,18 @@ def test_what_an_allocator_process_was_started_with_is_unknown() -> None:
     }
 
 
+def test_what_is_not_known_is_shown_as_such() -> None:
+    """A leader follows the last valid config. The next leader of a dead group follows the config, and its own."""
+    found = settings_of({**HEALTHY, "/kiel-groups/g/config": Znode(b"?")})
+    assert found["store", ()] == (None, "unreadable config")
+    assert found["debounce.quiet_ms", ()] == (None, "the last valid config")
+    assert found["allocator", ()] == ("round_robin", "the last valid config")
+    dead = {"/kiel-groups/g/config": config(static_grace_ms=5), PLAN: HEALTHY[PLAN]}
+    found = settings_of(dead)
+    assert found["static_grace_ms", ()] == (5, "config")
+    assert found["allocator", ()] == (None, "the next leader")
+
+
 def test_the_tables_fit_80_columns() -> None:
     """Text from znodes is bounded."""
     znodes = {**HEALTHY, "/kiel-groups/g/config": config(drained=["x" * 255], broker_racks={"1": "y" * 255})}

@@ -13,7 +13,7 @@ from kiel_groups.ops.views.load_view import PlanView, view_plan, weights_report
 
 pytestmark = pytest.mark.unit
 
-A, LONG = "g_host-1-aaaa", "a" * 90
+A, LONG = "g_host-1700000000001-aaaa", "a" * 90
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 
 #: Assignments: of a dynamic and a static member, of a present and a departed member without partitions, and one that
@@ -22,10 +22,14 @@ PLAN: Snapshot = {
     "/kiel-groups/g/allocation": Znode(GroupState(generation=4, state="done", leader=A, allocator="weighted").encode()),
     f"/kiel-groups/g/allocation/{A}": Znode(MemberAssignment(4, A, frozenset(PARTITIONS[:1])).encode()),
     "/kiel-groups/g/allocation/shelf-1": Znode(
-        MemberAssignment(4, "g_host-1-bbbb", frozenset(PARTITIONS[1:])).encode()
+        MemberAssignment(4, "g_host-1700000000001-bbbb", frozenset(PARTITIONS[1:])).encode()
     ),
-    "/kiel-groups/g/allocation/g_host-1-cccc": Znode(MemberAssignment(4, "g_host-1-cccc", frozenset()).encode()),
-    "/kiel-groups/g/allocation/g_host-1-dddd": Znode(MemberAssignment(4, "g_host-1-dddd", frozenset()).encode()),
+    "/kiel-groups/g/allocation/g_host-1700000000001-cccc": Znode(
+        MemberAssignment(4, "g_host-1700000000001-cccc", frozenset()).encode()
+    ),
+    "/kiel-groups/g/allocation/g_host-1700000000001-dddd": Znode(
+        MemberAssignment(4, "g_host-1700000000001-dddd", frozenset()).encode()
+    ),
     "/kiel-groups/g/allocation/g_host-1-eeee": Znode(b"{"),
 }
 
@@ -43,7 +47,7 @@ def test_dynamic_members_are_shown_by_session_and_static_ones_by_instance() -> N
     The report of weights shows dynamic members by session and static ones by instance. It omits departed members and
     unreadable assignments, and counts a partition without a weight as the median.
     """
-    plan = view_plan("g", PLAN, [A, "g_host-1-bbbb", "g_host-1-cccc"])
+    plan = view_plan("g", PLAN, [A, "g_host-1700000000001-bbbb", "g_host-1700000000001-cccc"])
     assert plan.allocation == {"aaaa": {PARTITIONS[0]}, "shelf-1": set(PARTITIONS[1:]), "cccc": set()}
     shown = report_lines(
         {PARTITIONS[0]: 1_000_000, PARTITIONS[1]: 0.5, PARTITIONS[2]: 2, TopicPartition(LONG, 0): 1}, plan

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kiel_groups.group.znodes.contents import MemberInfo, Snapshot, Znode
 from kiel_groups.ops.views.answers import view_coordinated_group
+from kiel_groups.ops.views.config_view import effective_settings
 from kiel_groups.ops.views.members import members_document, members_report
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
@@ -49,6 +50,16 @@ def lines(document: dict[str, object], width: int = 200) -> list[str]:
     for part in members_report(document, "in ZooKeeper at z:2181", PLANNED_MS + 20_000):
         console.print(part)
     return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+
+
+def test_the_allocator_is_that_of_config_show() -> None:
+    """The group's config overrides that of the newest plan, which the next leader of a dead group need not have."""
+    dead = {path: znode for path, znode in HEALTHY.items() if "/members/" not in path and "/election/" not in path}
+    for snapshot, planned in ((HEALTHY, "round_robin"), (dead, None)):
+        for settings, expected in (({}, planned), ({"allocator": "sticky"}, "sticky")):
+            view = view_group("g", {**snapshot, "/kiel-groups/g/config": config(**settings)})
+            (shown,) = [each for each in effective_settings(view) if each.name == "allocator"]
+            assert members_document(view)["allocator"] == shown.value == expected
 
 
 def test_members_of_all_clients_are_listed() -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 NOW_MS = 1_700_000_000_000
 LONG_AGO_MS = NOW_MS - STUCK_MS
-MEMBER = "g_host-1-aaaa"
+MEMBER = "g_host-1700000000001-aaaa"
 PARTITION = TopicPartition("t", 0)
 LATER_MS = NOW_MS + WATCHED_MS
 

@@ -13,6 +13,7 @@ from kiel_groups.group.znodes.round_contents import (
     RoundSettings,
     RoundState,
 )
+from kiel_groups.group.znodes.worker_contents import WorkerInfo, encode_config_offset
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
 from kiel_groups.ops.views.znodes import view_group
@@ -20,8 +21,9 @@ from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PLANNED_M
 
 pytestmark = pytest.mark.unit
 
-A, B = "g_host-1-aaaa", "g_host-2-bbbb"
+A, B = "g_host-1700000000001-aaaa", "g_host-1700000000002-bbbb"
 ROOT = "/kiel-groups/g"
+WORKER = Znode(WorkerInfo(url="http://h:1").encode(), 5)
 
 
 def member(name: str, started_at_ms: int, protocol_type: str) -> Znode:
@@ -80,8 +82,8 @@ def test_workers_are_shown_elsewhere() -> None:
         (group("connect"), "done", 2),
         (without("/members/"), "empty", 0),
         (without("/allocation"), "joining", 2),
-        ({ROOT: Znode(), f"{ROOT}/workers": Znode(), f"{ROOT}/workers/w1": Znode(b"{}", 5)}, "by brokers", 1),
-        ({ROOT: Znode(), f"{ROOT}/connect": Znode(b"{}")}, "empty", 0),
+        ({ROOT: Znode(), f"{ROOT}/workers": Znode(), f"{ROOT}/workers/w1": WORKER}, "by brokers", 1),
+        ({ROOT: Znode(), f"{ROOT}/connect": Znode(encode_config_offset(1))}, "empty", 0),
     ],
 )
 def test_the_list_of_groups_has_types(znodes: Snapshot, state: str, members: int) -> None:
@@ -122,7 +124,7 @@ LEFT_BY_A_WORKER = {f"{ROOT}/workers": Znode(), f"{ROOT}/connect": Znode(), f"{R
 
 
 @pytest.mark.parametrize(
-    "live", [{}, {f"{ROOT}/workers/w1": Znode(b"{}", 5), f"{ROOT}/connect": Znode(b'{"offset":1}')}], ids=str
+    "live", [{}, {f"{ROOT}/workers/w1": WORKER, f"{ROOT}/connect": Znode(encode_config_offset(1))}], ids=str
 )
 def test_consumers_stay_consumers_beside_what_workers_have_left(live: Snapshot) -> None:
     """The settings say what the members are: nothing is wrong, and no remedy would delete them."""

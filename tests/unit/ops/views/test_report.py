@@ -53,7 +53,7 @@ def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
     ("group", "expected"),
     [
         ("kiel-spark-0a1b", "committed by a Spark query or an archive, which is not a member"),
-        ("lake", "committed by another program, such as a Spark query or an archive, which is not a member"),
+        ("lake", "set by 'offsets copy', or committed by another program, such as a Spark query or an archive, which"),
     ],
 )
 def test_a_memberless_group_of_a_spark_query_is_described(group: str, expected: str) -> None:
@@ -78,7 +78,7 @@ def test_the_dynamic_settings_are_shown() -> None:
     view = view_group("g", {**HEALTHY, "/kiel-groups/g/config": tuned}, LOG_ENDS)
     text = " ".join(report_text(view, width=200).split())
     assert (
-        "config allocator sticky, debounce quiet_ms 0, static_grace_ms 5,000, "
+        "config allocator sticky, static_grace_ms 5,000, debounce.quiet_ms 0, "
         f"broker 1 in rack east, broker 2 in rack west, drained {A}, drained typo (not a member)" in text
     )
     assert "g_host-1400000000000-dead" not in text
@@ -87,7 +87,7 @@ def test_the_dynamic_settings_are_shown() -> None:
         "debounce": {"quiet_ms": 0},
         "static_grace_ms": 5_000,
         "broker_racks": {"1": "east", "2": "west"},
-        "drained": [A, "g_host-1400000000000-dead", "typo"],
+        "drained": ["g_host-1400000000000-dead", A, "typo"],
         "drained_strangers": ["typo"],
     }
     refused = view_group("g", PROBLEMS["refused"][0])
@@ -197,10 +197,12 @@ def test_allocator_processes_are_not_shown_as_members() -> None:
     """A leader that is no member is shown as an allocator process. Spare allocator processes are counted."""
     znodes = {
         **HEALTHY,
-        "/kiel-groups/g/election/0000-n_0000000000": Znode(b"g_host-0-cccc"),
-        "/kiel-groups/g/election/0001-n_0000000003": Znode(b"g_host-0-dddd"),
+        "/kiel-groups/g/election/0000-n_0000000000": Znode(b"g_host-1700000000000-cccc"),
+        "/kiel-groups/g/election/0001-n_0000000003": Znode(b"g_host-1700000000000-dddd"),
     }
-    assert "g_host-0-cccc, an allocator process; 1 spare allocator process" in report_text(view_group("g", znodes))
+    assert "g_host-1700000000000-cccc, an allocator process; 1 spare allocator process" in report_text(
+        view_group("g", znodes), width=200
+    )
 
 
 def test_a_document_has_full_ids_and_all_findings() -> None:
@@ -260,14 +262,12 @@ def test_the_history_is_shown_newest_first() -> None:
     znodes = {f"{folder}/{entry.generation:010d}": Znode(entry.encode()) for entry in entries}
     view = view_group("g", {**HEALTHY, **znodes, f"{folder}/note": Znode(b"?"), f"{folder}/0000000001": Znode(b"?")})
     assert view.history == tuple(reversed(entries))
-    assert [text for text in view.unreadable if folder in text]
+    assert [each for each in view.unreadable if folder in each.text]
     document = group_document(view, (), lag_problem="", generations=2)
     assert [each["generation"] for each in document["history"]] == [4, 3]
     assert group_document(view, (), lag_problem="")["history"] == []
-    rows = [line.split(maxsplit=8) for line in report_text(view, generations=2).splitlines()]
-    assert ["4", "1", "s", "ago", "4", "4", "12", "ms", "join of m4"] in [
-        [*row[:8], row[8].strip()] for row in rows if len(row) > 8
-    ]
+    rows = [line.split() for line in report_text(view, generations=2).splitlines()]
+    assert ["4", "2023-11-14", "22:13:29", "aaaa", "4", "4", "join", "of", "m4"] in rows
     assert "join of m2" not in report_text(view, generations=2)
 
 

@@ -68,7 +68,9 @@ def test_each_problem_is_confirmed_by_a_second_view(kind: str) -> None:
 
 def test_a_rebalance_is_waited_for() -> None:
     """A new member without a plan, and claims of a new plan, are no problem; without an end they are one."""
-    joined = view(**{"/kiel-groups/g/members/g_host-3-cccc": member("g_host-3-cccc", PLANNED_MS, "t")})
+    joined = view(
+        **{"/kiel-groups/g/members/g_host-1700000000003-cccc": member("g_host-1700000000003-cccc", PLANNED_MS, "t")}
+    )
     claiming = view_group("g", PROBLEMS["unowned"][0], LOG_ENDS)
     verification = Verification(WINDOW_MS)
     assert not verification.take(joined, LATER_MS)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.group.znodes.worker_contents import TargetState
 from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned, still_valid
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, TaskId
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId
 
 pytestmark = pytest.mark.unit
 

@@ -106,7 +106,7 @@ async def test_a_check_that_waits_does_not_block_the_worker() -> None:
     await eventually(started.is_set, "the check runs")
     assert not both.done()
     released.set()
-    checked, report = await both
+    checked, (report, _) = await both
     assert checked.errors == {"topic": ("topic: it is not to my taste",)}
     assert report["name"] == f"{__name__}.Waiting"
 
@@ -159,7 +159,7 @@ async def test_an_import_that_does_not_return_fails(tmp_path: Path, monkeypatch:
 async def test_a_class_in_settings_is_imported_off_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each check of settings ends at its limit, also that of a task, and the search for topics."""
+    """Each check of settings ends at its limit, also that of a task."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "slow_converter.py").write_text(
         f"import sys\nsys.modules[{__name__!r}].released.wait(10)\nclass Slow: pass\n"
@@ -168,7 +168,7 @@ async def test_a_class_in_settings_is_imported_off_the_event_loop(
     found = lookups(0.05)
     task = found.settings(WorkSpec(config=config, task=config))
     try:
-        for check in (task, found.topics(config["connector.class"], config)):
+        for check in (task, found.report(config["connector.class"], config)):
             with pytest.raises(ConfigError, match=r"did not return within 0\.05 s"):
                 await check
     finally:

@@ -108,9 +108,9 @@ def test_a_task_has_its_connectors_standard_settings() -> None:
 
 def test_a_report_has_the_form_of_kafka_connect() -> None:
     """A report names all settings with their definitions and values. Passwords are hidden."""
-    report = validation_report("Sink", Sink, GOOD)
+    report = validation_report(Sink, GOOD)
     assert {name: value for name, value in report.items() if name != "configs"} == {
-        "name": "Sink",
+        "name": f"{__name__}.Sink",
         "error_count": 0,
         "groups": ["Common", "Failures", "Target"],
     }
@@ -142,7 +142,7 @@ def test_a_report_has_the_form_of_kafka_connect() -> None:
 
 def test_a_report_has_errors_and_warnings() -> None:
     """Each error is at its setting; a setting that is not declared is a warning, which Kafka Connect lacks."""
-    report = validation_report("Sink", Sink, {"name": "c", "topics": "a", "tasks.max": "x", "tokn": "s3cret"})
+    report = validation_report(Sink, {"name": "c", "topics": "a", "tasks.max": "x", "tokn": "s3cret"})
     errors = {each["value"]["name"]: each["value"]["errors"] for each in report["configs"] if each["value"]["errors"]}
     assert errors.keys() == {"connector.class", "url", "token", "tasks.max"}
     assert errors["tasks.max"] == ["tasks.max: 'x' given; expected a whole number of 32 bits"]
@@ -156,14 +156,14 @@ def test_a_report_has_errors_and_warnings() -> None:
 
 def test_a_report_has_no_secrets_of_texts() -> None:
     """The value of a setting that is no password is shown without the password in it."""
-    report = validation_report("Sink", Sink, GOOD | {"url": "http://u:12/pw@host/"})
+    report = validation_report(Sink, GOOD | {"url": "http://u:12/pw@host/"})
     values = {each["value"]["name"]: each["value"]["value"] for each in report["configs"]}
     assert values["url"] == "http://[hidden]@host/"
 
 
 def test_a_report_has_errors_of_undeclared_settings() -> None:
     """An error of a setting that is not declared has no definition."""
-    report = validation_report("Sink", Sink, GOOD | {"url": "elsewhere", "zone": "z"})
+    report = validation_report(Sink, GOOD | {"url": "elsewhere", "zone": "z"})
     assert report["configs"][-1] == {
         "definition": None,
         "value": {

@@ -8,7 +8,8 @@ import pytest
 from kafka_connect import KafkaConnect
 from requests import HTTPError
 
-from kiel_groups.workers.values import TaskId, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.workers.values import TaskId
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving_on_thread
 
 pytestmark = pytest.mark.unit

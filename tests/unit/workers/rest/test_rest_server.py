@@ -15,11 +15,12 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownTopicError,
 )
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.metrics import Metrics
 from kiel_groups.rest import server as route_handler
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.rest.operations import WorkerServer
-from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import JSON, ask
 

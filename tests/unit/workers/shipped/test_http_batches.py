@@ -45,22 +45,22 @@ def test_what_is_no_text_is_in_no_batch() -> None:
     bad = [record(1, b"\xff"), record(2, b"v", b"\xff")]
     found, unwritable = batches([record(0), *bad, record(3)], "text", 10, 1000)
     assert unwritable == bad
-    assert [[each.offset for each in batch.records] for batch in found] == [[0, 3]]
+    assert [[each.offset for each, _ in batch] for batch in found] == [[0, 3]]
 
 
 def test_batches_have_limits() -> None:
     """A batch has at most the allowed records, and bytes unless it has a single record."""
     many = [record(offset) for offset in range(7)]
     found, _ = batches(many, "text", 3, 1000)
-    assert [len(batch.records) for batch in found] == [3, 3, 1]
-    assert [each for batch in found for each in batch.records] == many
+    assert [len(batch) for batch in found] == [3, 3, 1]
+    assert [each for batch in found for each, _ in batch] == many
     size = len(found[0].body)
     exact, _ = batches(many, "text", 100, size)
     assert [len(batch.body) for batch in exact] == [size, size, len(found[2].body)]
     smaller, _ = batches(many, "text", 100, size - 1)
-    assert [len(batch.records) for batch in smaller] == [2, 2, 2, 1]
+    assert [len(batch) for batch in smaller] == [2, 2, 2, 1]
     alone, _ = batches(many, "text", 100, 1)
-    assert [len(batch.records) for batch in alone] == [1] * 7
+    assert [len(batch) for batch in alone] == [1] * 7
     assert batches([], "text", 3, 1000) == ([], [])
 
 
@@ -68,8 +68,8 @@ def test_a_batch_has_halves() -> None:
     """The halves of a batch have its records in order, down to single ones."""
     (batch,), _ = batches([record(offset) for offset in range(5)], "text", 10, 1000)
     halves = batch.halves()
-    assert [len(half.records) for half in halves] == [2, 3]
-    assert [each for half in halves for each in half.records] == list(batch.records)
+    assert [len(half) for half in halves] == [2, 3]
+    assert [each for half in halves for each in half] == batch
     assert json.loads(halves[0].body) + json.loads(halves[1].body) == json.loads(batch.body)
     assert str(halves[0].halves()[0]) == "t:1 offset 0"
 

@@ -361,5 +361,5 @@ def test_authorization_is_hidden(caplog: pytest.LogCaptureFixture) -> None:
         assert it.receiver.headers[0]["Authorization"] == "Bearer s3cret"
 
     play(scene, {"authorization": "Bearer s3cret"})
-    report = validation_report("HttpSink", HttpSinkConnector, {"authorization": "Bearer s3cret", "url": "http://h/"})
+    report = validation_report(HttpSinkConnector, {"authorization": "Bearer s3cret", "url": "http://h/"})
     assert "s3cret" not in caplog.text + json.dumps(report)

@@ -6,10 +6,10 @@ import pytest
 
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.group.znodes.worker_contents import StoredConnector
+from kiel_groups.group.znodes.worker_contents import StoredConnector, TargetState, WorkState, WorkStatus
 from kiel_groups.workers.stores.config_store import entry_of
-from kiel_groups.workers.stores.status_store import status_data, status_of
-from kiel_groups.workers.values import ConnectorEntry, ConnectorId, TargetState, TaskId, WorkState, WorkStatus
+from kiel_groups.workers.stores.status_store import status_of
+from kiel_groups.workers.values import ConnectorEntry, ConnectorId, TaskId
 
 pytestmark = pytest.mark.unit
 
@@ -57,7 +57,7 @@ def test_a_status_counts_after_the_claim_and_the_connector(
     mzxid: int, claimed: int | None, created: int | None, expected: WorkStatus
 ) -> None:
     """A status counts if it was written after the present claim and the connector were created."""
-    status = Znode(status_data(FAILED), mzxid=mzxid)
+    status = Znode(FAILED.encode(), mzxid=mzxid)
     owner, connector = (None if czxid is None else Znode(czxid=czxid) for czxid in (claimed, created))
     assert status_of("p", status, owner, connector) == expected
 

@@ -7,10 +7,9 @@ import pytest
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.group.znodes.worker_contents import StoredConnector, encode_config_offset
-from kiel_groups.workers.stores.status_store import status_data
+from kiel_groups.group.znodes.worker_contents import StoredConnector, WorkState, WorkStatus, encode_config_offset
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, WorkState, WorkStatus
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId
 
 pytestmark = pytest.mark.unit
 
@@ -43,8 +42,8 @@ def test_garbage_and_foreign_znodes_do_not_hide_the_rest() -> None:
         f"{LAYOUT.connector_owners('a/b')}/x": Znode(b"w"),
         f"{LAYOUT.owners}/a b/0": Znode(b"w"),
         LAYOUT.status("a/b"): Znode(),
-        LAYOUT.status("a/b", 0): Znode(status_data(RUNNING), mzxid=4),
-        LAYOUT.status("a/b", 7): Znode(status_data(RUNNING), mzxid=4),
+        LAYOUT.status("a/b", 0): Znode(RUNNING.encode(), mzxid=4),
+        LAYOUT.status("a/b", 7): Znode(RUNNING.encode(), mzxid=4),
     }
     group = worker_group_of("g", found)
     assert group.configuration.offset == 5

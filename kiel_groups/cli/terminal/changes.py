@@ -1,0 +1,104 @@
+"""Make a change from a command: show it, ask, and write to a restore file what is lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kiel_groups.cli.parameters.options import json_option
+from kiel_groups.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kiel_groups.model import TopicPartition
+
+__all__ = ["ChangeOptions", "change_options", "restore_file_option", "write_restore_file"]
+
+
+class ChangeOptions(NamedTuple):
+    """The options of a command that changes something: ``--json``, ``--dry-run`` and ``--yes``."""
+
+    as_json: bool
+    dry_run: bool
+    yes: bool
+
+    def show(self, document: Mapping[str, Any], *report: RenderableType) -> None:
+        """Show a change before it is made: with ``--json`` its document, to which ``dry_run`` is added."""
+        from kiel_groups.cli.terminal.rendering import show_result
+
+        if self.as_json or report:
+            show_result({**document, "dry_run": self.dry_run}, *report, as_json=self.as_json)
+
+    def is_confirmed(self, question: str) -> bool:
+        """
+        Return whether to make the change: never with ``--dry-run``, at once with ``--yes``. Otherwise, ask.
+
+        Raises:
+            click.UsageError: There is no terminal to ask at.
+            click.Abort: The answer is no.
+        """
+        if not self.dry_run and not self.yes:
+            if sys.stdin is None or not sys.stdin.isatty():
+                raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
+            click.confirm(question, abort=True, err=True)
+        return not self.dry_run
+
+
+def change_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add ``--json``, ``--dry-run`` and ``--yes`` to a command, whose function gets ``ChangeOptions`` as ``how``."""
+
+    @json_option
+    @click.option("--dry-run", is_flag=True, help="Show the change, and make none.")
+    @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+    @wraps(command)
+    def with_change(*, as_json: bool, dry_run: bool, yes: bool, **options: Any) -> int:
+        return command(how=ChangeOptions(as_json, dry_run, yes), **options)
+
+    return with_change
+
+
+def restore_file_option(help_text: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the option ``--restore-file``; see ``write_restore_file``."""
+    return click.option(
+        "--restore-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"{help_text}  [default: kiel-groups-GROUP-TIME.json, here]",
+    )
+
+
+def write_restore_file(
+    path: Path | None,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    znodes: Mapping[str, str] | None = None,
+    is_secret: bool = False,
+) -> Path:
+    """
+    Write what a command overwrites or deletes to a new file, and return its path.
+
+    Args:
+        path: The file; None chooses ``restore_path``.
+        group: The group.
+        offsets: Its offsets.
+        znodes: The data of its znodes; see ``OffsetsFile``.
+        is_secret: Whether only its owner may read the file.
+
+    Raises:
+        ConfigError: The file exists, or it cannot be written; the text names the option.
+    """
+    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+
+    path = path or restore_path(group)
+    try:
+        write_offsets_file(path, new_file(group, offsets, znodes=znodes).encode(), is_secret=is_secret)
+    except ConfigError as error:
+        raise ConfigError(f"--restore-file: {error}; nothing has changed") from error
+    return path
