@@ -8,7 +8,7 @@ in ``_ms``, names of sizes in ``_bytes``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
@@ -181,6 +181,19 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+
+    @classmethod
+    def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
+        """
+        Return the settings of a tool that waits for the brokers for ``limit_s`` seconds in all.
+
+        Each of the hosts may use its share of four fifths of that time to accept a connection and to answer a metadata
+        request, and two seconds at least. A broker may pause for some seconds: a tool that knows only this broker has
+        no reason to give up earlier.
+        """
+        limit_ms = max(1, round(limit_s * 1000))
+        connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
+        return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

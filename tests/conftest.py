@@ -11,6 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy computer would exceed any deadline.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 # A failed ``assert`` shows its values only in modules of tests, and in modules that are registered before their import.
 pytest.register_assert_rewrite("tests.helpers", "tests.proxies", "tests.integration")
@@ -23,6 +28,7 @@ from tests.helpers.group_backends import (  # noqa: F401 -- fixtures
     store_backend,
     zookeeper_backend,
 )
+from tests.helpers.running_time import RunningTimeLoop
 from tests.helpers.servers import (  # noqa: F401 -- fixtures
     cluster,
     cluster_39,
@@ -41,11 +47,17 @@ RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.9.1")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test on its own event loop."""
+    """
+    Run a coroutine test on its own event loop.
+
+    The loop of a unit test keeps running time. If the computer stands still, no timeout of the test ends early.
+    """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(pyfuncitem.obj(**arguments))
+    is_unit = pyfuncitem.get_closest_marker("unit") is not None
+    with asyncio.Runner(loop_factory=RunningTimeLoop if is_unit else None) as runner:
+        runner.run(pyfuncitem.obj(**arguments))
     return True
 
 

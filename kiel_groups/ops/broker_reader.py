@@ -16,7 +16,7 @@ from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.ops import loaded_groups
-from kiel_groups.ops.loaded_groups import CONNECT_MS, FoundGroup, LoadedGroups, LogEnds, find_log_ends
+from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends
 from kiel_groups.ops.views.answers import view_coordinated_group
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
@@ -83,9 +83,7 @@ class BrokerSession:
 
     def __init__(self, brokers: str, *, timeout_s: float, of_groups: bool = True) -> None:
         hosts = parse_hosts(brokers, KAFKA_PORT, "brokers")
-        limit_ms = max(1, round(timeout_s * 1000))
-        config = BrokerConfig(hosts=hosts, connect_timeout_ms=min(CONNECT_MS, limit_ms), request_timeout_ms=limit_ms)
-        self.cluster = ClusterMetadata(config, Metrics())
+        self.cluster = ClusterMetadata(BrokerConfig.of_tool(hosts, timeout_s), Metrics())
         self.place = f"at brokers {', '.join(map(str, hosts))}"
         self.timeout_s = timeout_s
         self.metadata = MetadataResponse((), ())

@@ -19,10 +19,7 @@ from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wording import some
 
-__all__ = ["CONNECT_MS", "FoundGroup", "LoadedGroups", "LogEnds", "Logs", "find_log_ends", "find_logs", "unknown_group"]
-
-#: How long a tool waits for a connection to a broker, in milliseconds.
-CONNECT_MS = 2_000
+__all__ = ["FoundGroup", "LoadedGroups", "LogEnds", "Logs", "find_log_ends", "find_logs", "unknown_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +115,7 @@ async def find_log_ends(
         return LogEnds()
     if not brokers:
         return LogEnds(problem="no broker is registered in ZooKeeper")
-    config = BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=CONNECT_MS)
-    cluster = ClusterMetadata(config, Metrics())
+    cluster = ClusterMetadata(BrokerConfig.of_tool(brokers, timeout_s), Metrics())
     found: dict[TopicPartition, int] = {}
     try:
         async with asyncio.timeout(timeout_s):

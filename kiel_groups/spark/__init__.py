@@ -11,8 +11,9 @@ from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.archive_folders import ArchiveSettings
+    from kiel_groups.spark.archive_folders import archive_files
     from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
+    from kiel_groups.spark.archive_table import ArchiveSettings
     from kiel_groups.spark.archive_verification import Verification, verify_archive
     from kiel_groups.spark.source import KielDataSource
 
@@ -23,15 +24,17 @@ __all__ = [
     "KielDataSource",
     "Verification",
     "archive",
+    "archive_files",
     "plan_archive",
     "verify_archive",
 ]
 
 _HOMES = {
     "kiel_groups.spark.archive_job": ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive"),
-    "kiel_groups.spark.archive_folders": ("ArchiveSettings",),
-    "kiel_groups.spark.source": ("KielDataSource",),
+    "kiel_groups.spark.archive_table": ("ArchiveSettings",),
+    "kiel_groups.spark.archive_folders": ("archive_files",),
     "kiel_groups.spark.archive_verification": ("Verification", "verify_archive"),
+    "kiel_groups.spark.source": ("KielDataSource",),
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,5 +1,5 @@
 """
-The settings of an archive, and its folders: its description, its completed batches and its files.
+The folders of an archive: its description, its completed batches and its files.
 
 Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
 listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
@@ -10,24 +10,24 @@ writing. No file is ever deleted: lists can be lost, and files can belong to a u
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyarrow import NativeFile
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError
-from kiel_groups.spark import side_tables
-from kiel_groups.spark.archive_table import DAY, ROLLS, TimeField, check_schema, parse_schema, removed_or_changed
-from kiel_groups.spark.checkpoint import Positions, Span, without_reading
-from kiel_groups.spark.environment import can_bound_batches
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.spark.archive_table import DAY, ArchiveSettings
+from kiel_groups.spark.checkpoint import Positions, Span, json_object, without_reading
+from kiel_groups.spark.columns import merged_schema, removed_or_changed
 from kiel_groups.spark.folders import (
     ArrowFolder,
     draft_of,
@@ -35,162 +35,15 @@ from kiel_groups.spark.folders import (
     located,
     make_folder_durably,
     moved,
-    names_a_host,
     obstacle,
     open_folder,
 )
-from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
+from kiel_groups.spark.spark_session import JAVA_ENDED
 from kiel_groups.wording import counted, some
 
-__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings"]
+__all__ = ["ArchiveFolders", "archive_files"]
 
 log = logging.getLogger(__name__)
-
-#: Enough for files of a useful size; such a batch takes some seconds to half a minute.
-BATCH_RECORDS = 5_000_000
-#: Large enough for readers of Parquet, small enough for several tasks in a batch of the default size.
-FILE_MB = 128
-#: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
-_CHECKPOINT = "_checkpoint"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveSettings:
-    """
-    An archive: the topics to read, and the folder of their records.
-
-    Args:
-        topics: The names of the topics; empty if ``pattern`` is given.
-        pattern: A regular expression that is found in the names of the topics, instead of ``topics``.
-        output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
-        brokers: Some brokers of the cluster, separated by commas.
-        zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
-        group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
-        start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
-            runs continue, and partitions that appear later are read from their beginning.
-        checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
-        batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
-        interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
-            it has read the existing records.
-        file_mb: The size of files to aim for, in MB of a topic's log (before Parquet compresses it). In each batch, a
-            topic has a file for every so many MB, and one at least.
-        roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
-        time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
-            see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
-        schema: The fields of JSON values that become columns; they may be added in later runs, but not removed.
-        bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
-            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too. If ``fail``, so does a
-            value that does not fit the schema.
-        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
-            logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
-
-    Raises:
-        ConfigError: A value is not valid, or two values contradict each other.
-    """
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    output: str
-    brokers: str
-    zookeeper: str | None = None
-    group: str | None = None
-    start: str = "earliest"
-    checkpoint: str | None = None
-    batch_records: int | None = BATCH_RECORDS
-    interval_s: float | None = None
-    file_mb: int = FILE_MB
-    roll: str = DAY
-    time_field: str | None = None
-    schema: StructType | None = None
-    bad_records: str = FAIL
-    fail_on_data_loss: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.output.strip():
-            raise ConfigError("output: nothing given; name the folder of the archive")
-        if self.interval_s is not None and self.interval_s <= 0:
-            raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
-        if self.bad_records not in (FAIL, SKIP, QUARANTINE):
-            raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
-        if self.roll not in ROLLS:
-            raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
-        if self.schema is not None:
-            check_schema(self.schema)
-        _ = self.event_time
-        for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
-            if names_a_host(text):
-                raise ConfigError(
-                    f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"
-                )
-        inside = f"{self.output_uri}/"
-        if self.checkpoint_uri.startswith(inside) and not self.checkpoint_uri.startswith(f"{inside}_"):
-            raise ConfigError(
-                f"checkpoint: {self.checkpoint} is among the records; name a folder outside of the output, or one in it"
-                " that begins with '_'"
-            )
-        self.read_options()
-
-    @property
-    def output_uri(self) -> str:
-        """The absolute URI of the output."""
-        return located(self.output)
-
-    @property
-    def checkpoint_uri(self) -> str:
-        """The absolute URI of the checkpoint."""
-        return located(self.checkpoint) if self.checkpoint else f"{self.output_uri}/{_CHECKPOINT}"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether both folders are on this machine, and so can be read without Spark."""
-        return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
-
-    @property
-    def event_time(self) -> TimeField | None:
-        """The field that has the times of events, parsed."""
-        return None if self.time_field is None else TimeField.parse(self.time_field)
-
-    def source_options(self) -> dict[str, str]:
-        """Return the settings as options of the data source."""
-        named = {
-            "kafka.bootstrap.servers": self.brokers,
-            "subscribe": ",".join(self.topics) or None,
-            "subscribePattern": self.pattern,
-            "startingOffsets": self.start,
-            "kafka.group.id": self.group,
-            "kiel.zookeeper.connect": self.zookeeper,
-            "failOnDataLoss": None if self.fail_on_data_loss else "false",
-            "kiel.archive.file.mb": str(self.file_mb),
-            "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
-            "kiel.onBadRecord": self.bad_records,
-            "kiel.archive.output": self.output_uri,
-        }
-        return {name: text for name, text in named.items() if text is not None}
-
-    @property
-    def _is_bounded(self) -> bool:
-        """
-        Whether to bound batches.
-
-        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
-        """
-        return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
-
-    @property
-    def side_tables(self) -> tuple[str, ...]:
-        """The side tables that a run may write."""
-        quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
-        return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
-
-    def read_options(self) -> ReadOptions:
-        """
-        Parse the settings as the data source does.
-
-        Raises:
-            ConfigError: The source refuses an option.
-        """
-        return ReadOptions.parse(self.source_options(), streaming=True)
-
 
 #: The file that describes the archive, in each of its folders. The description names both folders.
 _IN_OUTPUT: Final = "_archive.json"
@@ -202,7 +55,27 @@ _COMPACT: Final = ".compact"
 _VERSION: Final = "v1"
 #: Readers of Parquet ignore folders whose names begin with an underscore.
 _LEFTOVERS: Final = "_leftovers"
-_MAX_NAMES: Final = 3
+
+
+def archive_files(output: str, *, checkpoint: str | None = None) -> list[str]:
+    """
+    Return the files that have an archive's records, in ascending order, for readers other than Spark.
+
+    The archive's folder may have further files, some of them empty, from a run that is active or was killed.
+
+    Args:
+        output: The folder of the archive: a path of this machine, or a URI of a file system that pyarrow supports.
+        checkpoint: The folder of its progress, if it is not the one that the archive names.
+
+    Returns:
+        Paths if the archive is on this machine, otherwise URIs.
+
+    Raises:
+        ConfigError: There is no archive, or its checkpoint is damaged.
+        FolderError: A folder cannot be read.
+    """
+    uris = map(unquote, ArchiveFolders.existing(output, checkpoint).files())
+    return sorted(re.sub("^file:(//)?(?=/)", "", uri) for uri in uris)
 
 
 class ArchiveFolders:
@@ -222,7 +95,7 @@ class ArchiveFolders:
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None, *, writes: bool = True) -> None:
-        self._settings = settings
+        self.settings = settings
         if writes:
             _check_place("output", settings.output_uri)
             _check_place("checkpoint", settings.checkpoint_uri)
@@ -256,14 +129,9 @@ class ArchiveFolders:
             brokers=",".join(known["brokers"]),
             roll=known.get("roll", DAY),
             time_field=known.get("time_field"),
-            schema=_known_schema(known),
+            schemas=_known_schemas(known),
         )
         return cls(settings, None, writes=False)
-
-    @property
-    def settings(self) -> ArchiveSettings:
-        """The settings of the archive."""
-        return self._settings
 
     @property
     def is_new(self) -> bool:
@@ -272,14 +140,14 @@ class ArchiveFolders:
 
     @property
     def last_topics(self) -> frozenset[str]:
-        """The topics that the last run named; empty if there was none, or if it had a pattern."""
+        """The names of the topics that the last run was given; none without a last run, or if it had a pattern."""
         return frozenset(() if self._known is None else self._known["topics"])
 
     # ------------------------------------------------------------------ identity
 
     def _recorded(self) -> dict[str, Any] | None:
-        """Return the description that an earlier run wrote, checked against the settings, or None for a new archive."""
-        settings = self._settings
+        """Check the description of an earlier run against the settings, and return it; None for a new archive."""
+        settings = self.settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
             self._check_empty()
@@ -310,7 +178,7 @@ class ArchiveFolders:
         Raises:
             ConfigError: The output or the checkpoint has lost files.
         """
-        settings = self._settings
+        settings = self.settings
         compacted, listed = self._lists()
         unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
         for number in sorted({*unlisted, *range(compacted + 1, max(listed, default=compacted))}):
@@ -343,15 +211,15 @@ class ArchiveFolders:
 
     def _check_file(self, name: str, remedy: str) -> None:
         text = self._checkpoint.read(name)
-        if text is not None and _json_object(text.strip().rpartition("\n")[2]) is None:
+        if text is not None and json_object(text.strip().rpartition("\n")[2]) is None:
             raise ConfigError(self._damaged(name, f"delete it and its .crc file; {remedy}"))
 
     def _damaged(self, name: str, remedy: str) -> str:
-        return f"checkpoint: {self._settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
+        return f"checkpoint: {self.settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
 
     def _check_empty(self) -> None:
         """Check that the folders have no other files, not even hidden files: these may belong to a user."""
-        settings = self._settings
+        settings = self.settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
         for name, folder, uri in (
             ("output", self._output, settings.output_uri),
@@ -359,27 +227,22 @@ class ArchiveFolders:
         ):
             ours = {inside, _LOCK, draft_of(_IN_CHECKPOINT)}
             if strange := sorted(set(folder.names()) - ours):
-                more = ", …" if len(strange) > _MAX_NAMES else ""
                 raise ConfigError(
-                    f"{name}: {uri} is no archive, and is not empty ({', '.join(strange[:_MAX_NAMES])}{more}); name"
-                    " a new folder, an empty one, or that of an archive"
+                    f"{name}: {uri} is no archive, and is not empty (it has {some(strange, most=3)}); name a new"
+                    " folder, an empty one, or that of an archive"
                 )
 
     def _check_places(self, known: dict[str, Any]) -> None:
-        settings = self._settings
-        if known["output"] != settings.output_uri:
-            raise ConfigError(
-                f"output: {settings.output_uri} given; this checkpoint is that of the archive at {known['output']}."
-                " Name that, or another checkpoint (a moved archive is read, and not continued)"
-            )
-        if known["checkpoint"] != settings.checkpoint_uri:
-            raise ConfigError(
-                f"checkpoint: {settings.checkpoint_uri} given; the progress of this archive is in"
-                f" {known['checkpoint']}. Name that, or another output"
-            )
+        given = {"output": self.settings.output_uri, "checkpoint": self.settings.checkpoint_uri}
+        for name, other in (("output", "checkpoint"), ("checkpoint", "output")):
+            if known[name] != given[name]:
+                raise ConfigError(
+                    f"{name}: {given[name]} given; the archive with the {other} {given[other]} has {known[name]}. Name"
+                    f" that, or another {other} (a moved archive is read, and not continued)"
+                )
 
     def _check_topics(self, known: dict[str, Any]) -> None:
-        topics, pattern = self._settings.topics, self._settings.pattern
+        topics, pattern = self.settings.topics, self.settings.pattern
         if known["pattern"] != pattern:
             selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
             raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
@@ -390,8 +253,8 @@ class ArchiveFolders:
             )
 
     def _check_table(self, known: dict[str, Any]) -> None:
-        """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
-        settings = self._settings
+        """Check that the settings keep the folders and columns of the files that earlier runs have written."""
+        settings = self.settings
         compacted, listed = self._lists()
         if compacted < 0 and not listed:
             return
@@ -400,20 +263,22 @@ class ArchiveFolders:
                 f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
                 f" {roll!r}, or name another output"
             )
-        if (event_time := known.get("time_field")) != _text(settings.event_time):
+        if (event_time := known.get("time_field")) != (settings.event_time and str(settings.event_time)):
             begun = "the time of arrival" if event_time is None else f"the event's time, {event_time!r}"
             raise ConfigError(
                 f"time_field: {settings.time_field or 'none'} given; the folders of this archive are by {begun}. Go on"
                 " so, or name another output; or, if they may differ from now on, change 'time_field' in"
                 f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
-        before = _known_schema(known)
-        if before and (taken := removed_or_changed(before, settings.schema or StructType())):
-            raise ConfigError(
-                f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
-                " or name another output; or, if no file has it, change 'schema' in"
-                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
-            )
+        before = _known_schemas(known)
+        for topic in filter(settings.reads, before):
+            if taken := removed_or_changed(before[topic], settings.schemas.get(topic, StructType())):
+                raise ConfigError(
+                    f"schema: of {topic}, {taken}, and this archive has such a column; fields may be added only. Go on"
+                    " with this field, or name another output; or, if no file has it, change 'schemas' in"
+                    f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+                )
+        merged_schema({**before, **settings.schemas})
 
     def check_brokers(self, brokers: Collection[str]) -> None:
         """
@@ -429,12 +294,14 @@ class ArchiveFolders:
             raise ConfigError(
                 f"brokers: this archive was read from {', '.join(self._known['brokers'])}, and {', '.join(brokers)} are"
                 " others, whose offsets mean other records. Name another output; or, if the cluster has moved, change"
-                f" 'brokers' in {self._settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+                f" 'brokers' in {self.settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
 
     def claim(self, brokers: Collection[str]) -> None:
         """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
-        settings = self._settings
+        settings = self.settings
+        # Topics that this run does not name keep their columns.
+        schemas = {**(_known_schemas(self._known) if self._known else {}), **settings.schemas}
         document = {
             "output": settings.output_uri,
             "checkpoint": settings.checkpoint_uri,
@@ -442,8 +309,8 @@ class ArchiveFolders:
             "pattern": settings.pattern,
             "brokers": sorted(brokers),
             "roll": settings.roll,
-            "time_field": _text(settings.event_time),
-            "schema": None if settings.schema is None else settings.schema.jsonValue(),
+            "time_field": settings.event_time and str(settings.event_time),
+            "schemas": {topic: each.jsonValue() for topic, each in schemas.items()},
         }
         text = f"{json.dumps(document, indent=2)}\n"
         # The checkpoint first: if only the output had a description, the checkpoint would seem to have been emptied.
@@ -463,7 +330,7 @@ class ArchiveFolders:
         Raises:
             ConfigError: Another run of this archive is active.
         """
-        path = local_path(self._settings.checkpoint_uri)
+        path = local_path(self.settings.checkpoint_uri)
         if path is None:
             yield
             return
@@ -473,12 +340,31 @@ class ArchiveFolders:
         try:
             if not _lock(file):
                 raise ConfigError(
-                    f"checkpoint: another archive runs on {self._settings.checkpoint_uri}; wait for its end, or name"
+                    f"checkpoint: another archive runs on {self.settings.checkpoint_uri}; wait for its end, or name"
                     " another output"
                 )
             yield
         finally:
             file.close()
+
+    def sweep_after(self, spark: SparkSession) -> None:
+        """
+        Call ``sweep`` after a batch has failed within ``locked``.
+
+        A killed Java process no longer has its lock. In that case, this process holds the lock during the call.
+        """
+        with suppress(Py4JError, OSError, KielGroupsError):
+            java: Any = spark._jvm
+            try:
+                java.java.lang.System.nanoTime()
+            except JAVA_ENDED:
+                path = local_path(f"{self.settings.checkpoint_uri}/{_LOCK}")
+                if path is not None:
+                    with path.open("r+") as file:
+                        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        self.sweep()
+            else:
+                self.sweep()
 
     # ------------------------------------------------------------------ contents
 
@@ -501,9 +387,9 @@ class ArchiveFolders:
         return Positions(spans, first.query)
 
     def _planned(self, batch: int) -> Positions:
-        """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
+        """Return the end of a batch, which the last line of the batch's file in the checkpoint has."""
         lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
-        document = _json_object(lines[-1]) if len(lines) > 2 else None
+        document = json_object(lines[-1]) if len(lines) > 2 else None
         if document is None:
             compacted, listed = self._lists()
             is_listed = batch <= max(listed, default=compacted)
@@ -517,13 +403,14 @@ class ArchiveFolders:
 
     def hold(self, topics: Collection[str]) -> dict[str, Any]:
         """
-        Leave topics at their positions, and return these for the source's option ``kiel.archive.held``.
+        Exclude topics from the next batches, and return their positions for the source's option ``kiel.archive.held``.
 
-        A batch that is planned and not done is changed, so that it reads nothing of these topics. That is safe within
-        ``locked`` only: nothing of this batch is listed, and no other run writes it.
+        A batch that is planned and not done is changed, so that it reads nothing of these topics. Call this method only
+        within ``locked``, where no other run writes that batch.
 
         Raises:
-            ConfigError: A batch has to be changed, and no lock excludes other runs on this file system.
+            ConfigError: A batch has to be changed, no lock excludes other runs on this file system, and the settings do
+                not say that there are none.
         """
         number = max(_numbers(self._checkpoint.names("offsets")), default=None)
         if number is None:
@@ -541,15 +428,17 @@ class ArchiveFolders:
         return {topic: held.get(topic, {}) for topic in topics}
 
     def _change_batch(self, number: int, end: Positions) -> None:
-        checkpoint = local_path(self._settings.checkpoint_uri)
-        if checkpoint is None:
+        checkpoint = local_path(self.settings.checkpoint_uri)
+        if checkpoint is not None:
+            # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
+            (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
+        elif not self.settings.is_only_run:
             raise ConfigError(
                 f"checkpoint: batch {number} is planned and not done, and only a run with all of its topics can finish"
-                " it: without a lock, which needs a checkpoint on this machine, another run may be writing it"
+                " it, as another run may be writing it: there is no lock, which needs a checkpoint on this machine. If"
+                " there is no other run, set is_only_run, and the other topics are archived"
             )
         lines = (self._checkpoint.read(f"offsets/{number}") or "").splitlines()
-        # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
-        (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
         self._checkpoint.write(f"offsets/{number}", "\n".join([*lines[:-1], json.dumps(end.to_json())]))
 
     def listed_batch(self) -> int | None:
@@ -565,7 +454,7 @@ class ArchiveFolders:
     def opened(self, path: str) -> NativeFile:
         """Open a listed file. Its path is a URI with escapes. Reads may raise OSError."""
         inside = f"topic={path.rpartition('/topic=')[2]}"
-        return ArrowFolder(self._settings.output_uri).opened(unquote(inside))
+        return ArrowFolder(self.settings.output_uri).opened(unquote(inside))
 
     def files(self) -> dict[str, int]:
         """Return the size in bytes of every listed file, by its path."""
@@ -596,8 +485,8 @@ class ArchiveFolders:
         Returns:
             The number of moved files.
         """
-        output = local_path(self._settings.output_uri)
-        if output is None or local_path(self._settings.checkpoint_uri) is None:
+        output = local_path(self.settings.output_uri)
+        if output is None or local_path(self.settings.checkpoint_uri) is None:
             return 0
         self._check_batches()
         listed = {path.rpartition("/")[2] for path in self.files()}
@@ -614,34 +503,21 @@ class ArchiveFolders:
 
 
 def _check_place(name: str, uri: str) -> None:
-    """Check before Spark starts that a local folder can be written. Other file systems report a problem later."""
+    """Check before Spark starts that a local folder can be written. Spark itself reports problems of other folders."""
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
 
 
-def _text(field: TimeField | None) -> str | None:
-    return None if field is None else str(field)
-
-
-def _known_schema(known: dict[str, Any]) -> StructType | None:
-    schema = known.get("schema")
-    return None if schema is None else parse_schema(json.dumps(schema))
+def _known_schemas(known: dict[str, Any]) -> dict[str, StructType]:
+    return {topic: StructType.fromJson(schema) for topic, schema in known.get("schemas", {}).items()}
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:
-    document = _json_object(text)
+    document = json_object(text)
     if document is not None and {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
         return document
     raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _numbers(names: Collection[str]) -> list[int]:

@@ -19,23 +19,22 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
-from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
+from kiel_groups.spark.archive_folders import ArchiveFolders
+from kiel_groups.spark.archive_table import ROLLS, ArchiveSettings, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
-from kiel_groups.spark.columns import INCARNATION
+from kiel_groups.spark.columns import FIELDS, INCARNATION, READ_SCHEMA, merged_schema
 from kiel_groups.spark.drivers import group_name
-from kiel_groups.spark.log_identity import LogIdentity
-from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.log_view import LogIdentity, LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, FAIL, Held
-from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, check_side_tables, read_rows
+from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, file_system, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -51,12 +50,12 @@ _MISSING = re.compile(r"no broker knows the topic ([\w., -]+);")
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """
-    The ranges that the next run of an archive would read if it started now.
+    What the next run of an archive would do if it started now.
 
-    ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
-    ``lost`` is what the run cannot read any more, if ``fail_on_data_loss`` is not set. ``not_archived`` has the reason
-    for each topic that the run would leave out, because it cannot be read. ``dropped`` are topics of earlier runs that
-    the settings do not name; they keep their positions.
+    ``ranges`` are the offsets to read of every partition, in ascending order, empty ranges included. ``brokers`` are
+    all brokers, as ``host:port``. ``lost`` are the ranges that are gone from the logs, if ``fail_on_data_loss`` is not
+    set. ``not_archived`` has the reason for each topic that the run could not read. ``dropped`` are topics of earlier
+    runs that the settings do not name. These topics keep their positions.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -94,7 +93,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
     home = ArchiveFolders(settings, spark)
     refuse_live_group(settings.read_options())
     if settings.side_tables:
-        check_side_tables(settings.output_uri)
+        file_system(settings.output_uri)
     reached = home.positions()
     known = set() if reached is None else set(reached.spans)
     dropped = sorted({each.topic for each in known} - set(settings.topics)) if settings.topics else []
@@ -136,7 +135,7 @@ def _plan(
     left_out: Collection[str],
     known: set[TopicPartition],
 ) -> ArchivePlan:
-    """Plan a run without the topics ``left_out``, and add all partitions that exist to ``known``."""
+    """Plan a run that reads all topics but ``left_out``, and add all partitions that exist to ``known``."""
     options = replace(settings.read_options(), held=Held(frozenset(left_out)))
     if reached is not None:
         reached = replace(reached, spans={p: span for p, span in reached.spans.items() if p.topic not in left_out})
@@ -166,7 +165,7 @@ def _start_spans(
     bounds: BatchBounds, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
 ) -> dict[TopicPartition, Span]:
     """
-    Return the starts that the source would choose.
+    Return where the source would start to read each partition.
 
     A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
     their first offsets.
@@ -208,13 +207,12 @@ class ArchiveSummary:
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
         untimed: The number of read records without a time in ``time_field``; they went by arrival.
-        misfits: The number of read records whose values did not fit the schema.
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
             unknown, or that the offsets could not be committed.
         output: The URI of the archive.
         lost: The losses that the run has recorded in ``_losses``, in ascending order.
-        bad_records: The damaged messages that the run has recorded in ``_quarantine``, in ascending order, without
-            their bytes.
+        bad_records: The damaged messages, and the values that do not fit, that the run has recorded in ``_quarantine``,
+            in ascending order, without their bytes.
         not_archived: The topics that could not be read to the end, with the reasons. They keep their positions, and the
             next run tries again.
         dropped: Topics of earlier runs that the settings do not name, in ascending order.
@@ -228,7 +226,6 @@ class ArchiveSummary:
     group: str | None
     output: str
     untimed: int = 0
-    misfits: int = 0
     lost: tuple[Loss, ...] = ()
     bad_records: tuple[SideRow, ...] = ()
     not_archived: Mapping[str, str] = field(default_factory=dict)
@@ -289,7 +286,7 @@ def archive(
         try:
             not_archived = _run_without_failing_topics(spark, settings, home, plan, record_batch, stopping or Event())
         except KielGroupsError:
-            _sweep_after_failure(spark, home)
+            home.sweep_after(spark)
             raise
         took_s = monotonic() - began_s
         home.sweep()
@@ -303,7 +300,6 @@ def archive(
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
         took_s=took_s,
         untimed=sum(batch.counts.get("untimed", 0) for batch in batches),
-        misfits=sum(batch.counts.get("misfits", 0) for batch in batches),
         group=None if after is None else _commit(settings, after, {*plan.dropped, *not_archived}),
         output=settings.output_uri,
         lost=lost,
@@ -314,7 +310,7 @@ def archive(
 
 
 class _NewRows:
-    """The rows that a run adds to the archive's side tables, in whichever process."""
+    """The rows that the processes of a run add to the archive's side tables."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._output = settings.output_uri
@@ -338,7 +334,7 @@ class _NewRows:
 
 
 def _is_done(row: SideRow, reached: Positions) -> bool:
-    """Return whether a bad record is of a batch that is done. A failed task has written its bad records, too."""
+    """Return whether the batch with a bad record is done. Failed tasks have recorded bad records, too."""
     span = reached.spans.get(row.topic_partition)
     return span is not None and (row.offset < span.to or row.incarnation != span.incarnation)
 
@@ -352,7 +348,7 @@ def _run_without_failing_topics(
     stopping: Event,
 ) -> dict[str, str]:
     """
-    Run the query to its end. Whenever it fails by one of several topics, go on without the topic.
+    Run the query to its end. If one of several topics makes it fail, start it again without that topic.
 
     Returns:
         The topics that are not archived, with the reasons, those of the plan included.
@@ -374,35 +370,32 @@ def _run_without_failing_topics(
                 raise error from refused
             log.warning("%s is not archived any more in this run: %s", topic, error)
             failed[topic] = str(error)
-            _sweep_after_failure(spark, home)
+            home.sweep_after(spark)
             if stopping.is_set():
                 return failed
 
 
-def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
-    """Move the files of the batch that failed aside, if the archive's lock is still held: Java has it."""
-    with suppress(Py4JError, ConnectionError, OSError, KielGroupsError):
-        java: Any = spark._jvm
-        java.java.lang.System.nanoTime()
-        home.sweep()
-
-
 #: The columns that an archive reads.
-_SCHEMA = f"topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, {INCARNATION} BIGINT"
+_COLUMNS = (
+    *(READ_SCHEMA[name] for name in ("topic", "partition", "offset", "key", "value")),
+    StructField(INCARNATION, LongType()),
+)
 
 
 def _start_query(spark: SparkSession, settings: ArchiveSettings, held: Mapping[str, Any]) -> StreamingQuery:
     options = {**settings.source_options(), "kiel.archive.held": json.dumps(held)}
-    rows = spark.readStream.format("kiel").schema(_SCHEMA).options(**options).load()
+    fields, counts_bad = merged_schema(settings.schemas), settings.bad_records != FAIL
+    columns = StructType(list(_COLUMNS))
+    if counts_bad:
+        columns.add("error", StringType())
+    if fields.fields:
+        columns.add(FIELDS, fields)
+    rows = spark.readStream.format("kiel").schema(columns).options(**options).load()
+    table = table_rows(
+        rows, roll=settings.roll, time_field=settings.event_time, fields=fields.fieldNames(), counts_bad=counts_bad
+    )
     writer = (
-        table_rows(
-            rows,
-            roll=settings.roll,
-            time_field=settings.event_time,
-            schema=settings.schema,
-            fails=settings.bad_records == FAIL,
-        )
-        .writeStream.format("parquet")
+        table.writeStream.format("parquet")
         .partitionBy("topic", *ROLLS[settings.roll])
         .option("checkpointLocation", settings.checkpoint_uri)
     )
@@ -439,7 +432,7 @@ def _ranges(before: Positions | None, after: Positions | None, lost: Collection[
 
 
 def _start(before: Span | None, after: Span, *, is_new: bool) -> int:
-    """Return where the added offsets begin: at the previous end, or at the start of a new log."""
+    """Return the first offset that a run has added: the end of the run before, or the start of a new log."""
     if before is None or is_new or (after.token not in (None, before.token) and after.begin < before.to):
         return after.begin
     return min(before.to, after.to)

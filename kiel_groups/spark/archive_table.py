@@ -1,5 +1,5 @@
 """
-The table of an archive: its folders and columns, and what JSON values add to them.
+The settings of an archive, and its table: the columns, and the folders that the times of records choose.
 
 A record's folder depends on its value and on the time of its batch, which Spark stores. So a repeated batch puts each
 record into the same folder again.
@@ -9,37 +9,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.spark.columns import INCARNATION
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark import side_tables
+from kiel_groups.spark.columns import FIELDS, INCARNATION, check_schema, merged_schema
+from kiel_groups.spark.environment import can_bound_batches
+from kiel_groups.spark.folders import local_path, located, names_a_host
+from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
 
-__all__ = [
-    "DAY",
-    "OBSERVED",
-    "ROLLS",
-    "TimeField",
-    "check_pattern",
-    "check_schema",
-    "parse_schema",
-    "removed_or_changed",
-    "table_rows",
-]
+__all__ = ["BATCH_RECORDS", "DAY", "OBSERVED", "ROLLS", "ArchiveSettings", "TimeField", "check_pattern", "table_rows"]
 
 #: The folders of records below those of topics.
 DAY: Final = "day"
 ROLLS: Final = {DAY: ("date",), "hour": ("date", "hour")}
-#: The columns of the table that are no fields of values; one of them tells records apart that do not fit the schema.
-_MISFIT: Final = "misfit"
-_COLUMNS = ("topic", "date", "hour", "partition", "offset", "archived_at", "key", "value", INCARNATION, _MISFIT)
-#: The name of the metrics of a batch in Spark's reports: records without a time, and values that do not fit the schema.
+#: The columns of the table that are no fields of values.
+_COLUMNS: Final = ("topic", "date", "hour", "partition", "offset", "archived_at", "key", "value", INCARNATION)
+#: The name of the metrics of a batch in Spark's reports: ``bad_records``, and ``untimed`` for records without a time.
 OBSERVED: Final = "archive"
 
 _DAY_S = 86_400
@@ -56,7 +49,7 @@ _QUOTED = re.compile(r"'[^']*'")
 @dataclass(frozen=True, slots=True)
 class TimeField:
     """
-    The field of JSON values that has the time of an event.
+    The name of the field of JSON values that has the time of an event, and the format of that time.
 
     ``path`` has dots between the names of nested fields. ``form`` is ``iso`` for ISO 8601, ``s`` or ``ms`` for seconds
     or milliseconds since 1970, or a datetime pattern of Spark. A text without a time zone is UTC.
@@ -86,7 +79,7 @@ class TimeField:
 
     @property
     def pattern(self) -> str | None:
-        """The datetime pattern, with a zone, or None if the format has a name."""
+        """The datetime pattern, which includes a time zone, or None for a format with a name, such as ``iso``."""
         if self.form in (_ISO, _SECONDS, _MILLISECONDS):
             return None
         return self.form if self._has_zone else f"{self.form} VV"
@@ -137,93 +130,8 @@ def check_pattern(spark: SparkSession, field: TimeField) -> None:
         ) from error
 
 
-def parse_schema(text: str) -> StructType:
-    """
-    Parse the text of a schema: JSON, as ``df.schema.json()`` returns it, or DDL, such as ``user STRING, amount INT``.
-
-    DDL needs an active session.
-
-    Raises:
-        ConfigError: The text is neither.
-    """
-    try:
-        found = StructType.fromJson(json.loads(text)) if is_json(text) else StructType.fromDDL(text)
-        if not isinstance(found, StructType):
-            raise TypeError(f"it is {found.simpleString()}")
-        return found
-    except (PySparkException, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ConfigError(
-            f"schema: {text.strip()!r:.80} is no schema ({lines[0] if lines else type(error).__name__}); expected such"
-            " as 'user STRING, amount DOUBLE', or the JSON of df.schema.json()"
-        ) from error
-
-
-def is_json(text: str) -> bool:
-    """Return whether the text of a schema is JSON, and so needs no session to be parsed."""
-    return text.lstrip().startswith("{")
-
-
-def check_schema(schema: StructType) -> None:
-    """
-    Check that the fields of values can be columns of the table.
-
-    Raises:
-        ConfigError: There is no field, one has the name of another column or of another field in any case, or one has a
-            type that JSON or Parquet lacks.
-    """
-    taken = set(_COLUMNS)
-    for field in schema.fields:
-        if field.name.lower() in taken:
-            raise ConfigError(
-                f"schema: the table has a column {field.name} already; leave this field out, it stays in 'value'"
-            )
-    if problem := next(_problems(schema, ""), None):
-        raise ConfigError(f"schema: {problem}")
-
-
-def _problems(kind: DataType, path: str) -> Iterator[str]:
-    if isinstance(kind, StructType):
-        if not kind.fields:
-            yield f"{path or 'it'} has no fields; name one at least"
-        names = [name.lower() for name in kind.fieldNames()]
-        for name, field in zip(names, kind.fields, strict=True):
-            inner = f"{path}.{field.name}".lstrip(".")
-            if names.count(name) > 1:
-                yield f"{inner} is named twice; upper and lower case are the same"
-            yield from _problems(field.dataType, inner)
-    elif isinstance(kind, ArrayType):
-        yield from _problems(kind.elementType, f"{path}.element")
-    elif isinstance(kind, MapType):
-        if not isinstance(kind.keyType, StringType):
-            yield f"{path} is a map of {kind.keyType.simpleString()}; keys of JSON are strings"
-        yield from _problems(kind.valueType, f"{path}.value")
-    elif not isinstance(kind, AtomicType) or "interval" in kind.simpleString():
-        yield f"{path} is {kind.simpleString()}, which a file of Parquet cannot have; give another type"
-
-
-def removed_or_changed(before: DataType, after: DataType, path: str = "") -> str | None:
-    """Return what a new schema takes from an old one, such as ``a.b is removed``, or None if it only adds fields."""
-    if isinstance(before, StructType) and isinstance(after, StructType):
-        types = {field.name: field.dataType for field in after.fields}
-        for field in before.fields:
-            inner = f"{path}.{field.name}".lstrip(".")
-            if field.name not in types:
-                return f"{inner} is removed"
-            if found := removed_or_changed(field.dataType, types[field.name], inner):
-                return found
-        return None
-    if isinstance(before, ArrayType) and isinstance(after, ArrayType):
-        return removed_or_changed(before.elementType, after.elementType, f"{path}.element")
-    if isinstance(before, MapType) and isinstance(after, MapType):
-        return removed_or_changed(before.valueType, after.valueType, f"{path}.value")
-    if before == after:
-        return None
-    return f"{path} was {before.simpleString()} and is {after.simpleString()}"
-
-
 def table_rows(
-    rows: DataFrame, *, roll: str, time_field: TimeField | None, schema: StructType | None, fails: bool
+    rows: DataFrame, *, roll: str, time_field: TimeField | None, fields: Sequence[str], counts_bad: bool
 ) -> DataFrame:
     """
     Return the rows of the table, from rows of the source.
@@ -233,30 +141,21 @@ def table_rows(
         roll: A key of ``ROLLS``.
         time_field: Where values have the time that decides on the folder. Without it, and for a record without a time,
             the time of the batch decides.
-        schema: The fields of values that become columns.
-        fails: Whether the query fails at a value that does not fit the schema. Otherwise, the record has null in all
-            fields, and ``misfit`` true.
+        fields: The names of the columns that are fields of JSON values.
+        counts_bad: Whether the rows have bad records, in which ``error`` is not null: the table has none of them.
     """
-    text, now = sql.col("value").cast("string"), sql.current_timestamp()
+    now = sql.current_timestamp()
     counts: dict[str, Column] = {}
     arrived_s = event_s = sql.unix_seconds(now)
+    is_good = sql.isnull("error") if counts_bad else sql.lit(True)
     if time_field is not None:
-        rows = rows.withColumn("_event_s", time_field.seconds(text))
+        rows = rows.withColumn("_event_s", time_field.seconds(sql.col("value").cast("string")))
         event_s = sql.coalesce("_event_s", arrived_s)
-        counts["untimed"] = sql.count_if(sql.isnull("_event_s"))
-    fields: list[Column] = []
-    if schema is not None:
-        rows = rows.withColumn("_json", _parsed(text, schema))
-        rows = rows.withColumn(_MISFIT, sql.expr("value IS NOT NULL AND (_json IS NULL OR _json._corrupt IS NOT NULL)"))
-        # A value that does not fit has some fields, but which ones depends on Spark. So it has none.
-        fields = [
-            sql.when(~sql.col(_MISFIT), sql.col("_json").getField(field.name)).alias(field.name)
-            for field in schema.fields
-        ]
-        counts["misfits"] = sql.count_if(_MISFIT)
-        fields.append(_misfit(text) if fails else sql.col(_MISFIT))
+        counts["untimed"] = sql.count_if(sql.isnull("_event_s") & is_good)
+    if counts_bad:
+        counts["bad_records"] = sql.count_if(~is_good)
     if counts:
-        rows = rows.observe(OBSERVED, *(count.alias(name) for name, count in counts.items()))
+        rows = rows.observe(OBSERVED, *(count.alias(name) for name, count in counts.items())).where(is_good)
     folders = {
         "date": sql.date_from_unix_date(sql.floor(event_s / _DAY_S).cast("int")),
         "hour": sql.lpad((sql.floor(event_s / _HOUR_S) % 24).cast("string"), 2, "0"),
@@ -270,27 +169,162 @@ def table_rows(
         "key",
         "value",
         INCARNATION,
-        *fields,
+        *(sql.col(FIELDS).getField(name).alias(name) for name in fields),
     )
 
 
-def _parsed(text: Column, schema: StructType) -> Column:
-    wanted = StructType([*schema.fields, StructField("_corrupt", StringType())])
-    options: dict[str, Any] = {"columnNameOfCorruptRecord": "_corrupt", "timeZone": "UTC"}
-    return sql.from_json(text, wanted, options)
+#: Enough for files of a useful size; such a batch takes some seconds to half a minute.
+BATCH_RECORDS = 5_000_000
+#: Large enough for readers of Parquet, small enough for several tasks in a batch of the default size.
+FILE_MB = 128
+#: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
+_CHECKPOINT = "_checkpoint"
 
 
-def _misfit(text: Column) -> Column:
-    """Return the column ``misfit`` of a run that fails at the first value that does not fit."""
-    shown = sql.regexp_replace(sql.substring(text, 1, 100), r"\s+", " ")
-    # The error is one of this package's. Its name is in two parts, because Spark's errors show the query's plan, too.
-    message = sql.format_string(
-        "%s.ProtocolError: %s:%d: offset %d: the value does not fit the schema: %s",
-        sql.lit(ProtocolError.__module__),
-        sql.col("topic"),
-        sql.col("partition"),
-        sql.col("offset"),
-        shown,
-    )
-    failed = sql.raise_error(message).cast("boolean")
-    return sql.when(sql.col(_MISFIT), failed).otherwise(False).alias(_MISFIT)
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSettings:
+    """
+    An archive: the topics to read, and the folder of their records.
+
+    Args:
+        topics: The names of the topics; empty if ``pattern`` is given.
+        pattern: A regular expression that is found in the names of the topics, instead of ``topics``.
+        output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
+        brokers: Some brokers of the cluster, separated by commas.
+        zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
+        group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
+        start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
+            runs continue, and partitions that appear later are read from their beginning.
+        checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
+        batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
+        interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
+            it has read the existing records.
+        file_mb: The size of files to aim for, in MB of a topic's log (before Parquet compresses it). In each batch, a
+            topic has a file for every so many MB, and one at least.
+        roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
+        time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
+            see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
+        schemas: The fields of JSON values that become columns, by topic. Values of other topics may be anything. Later
+            runs may add fields, but not remove them. A value that does not fit is a bad record.
+        bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
+            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too.
+        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
+            logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
+        is_only_run: Whether the caller ensures that no other run of the archive is active. It matters only if the
+            checkpoint is not on this machine, where no lock does: then a batch of a topic that fails can be changed.
+
+    Raises:
+        ConfigError: A value is not valid, or two values contradict each other.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    output: str
+    brokers: str
+    zookeeper: str | None = None
+    group: str | None = None
+    start: str = "earliest"
+    checkpoint: str | None = None
+    batch_records: int | None = BATCH_RECORDS
+    interval_s: float | None = None
+    file_mb: int = FILE_MB
+    roll: str = DAY
+    time_field: str | None = None
+    schemas: Mapping[str, StructType] = field(default_factory=dict)
+    bad_records: str = FAIL
+    fail_on_data_loss: bool = True
+    is_only_run: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.output.strip():
+            raise ConfigError("output: nothing given; name the folder of the archive")
+        if self.interval_s is not None and self.interval_s <= 0:
+            raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        if self.bad_records not in (FAIL, SKIP, QUARANTINE):
+            raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
+        if self.roll not in ROLLS:
+            raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
+        self.read_options()
+        for topic, schema in self.schemas.items():
+            if not self.reads(topic):
+                raise ConfigError(f"schema: given for {topic!r:.80}, which is not among the topics; name it, too")
+            check_schema(schema, _COLUMNS)
+        merged_schema(self.schemas)
+        _ = self.event_time
+        for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
+            if names_a_host(text):
+                raise ConfigError(
+                    f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"
+                )
+        inside = f"{self.output_uri}/"
+        if self.checkpoint_uri.startswith(inside) and not self.checkpoint_uri.startswith(f"{inside}_"):
+            raise ConfigError(
+                f"checkpoint: {self.checkpoint} is among the records; name a folder outside of the output, or one in it"
+                " that begins with '_'"
+            )
+
+    @property
+    def output_uri(self) -> str:
+        """The absolute URI of the output."""
+        return located(self.output)
+
+    @property
+    def checkpoint_uri(self) -> str:
+        """The absolute URI of the checkpoint."""
+        return located(self.checkpoint) if self.checkpoint else f"{self.output_uri}/{_CHECKPOINT}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether both folders are on this machine, where they can be read without Spark."""
+        return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
+
+    @property
+    def event_time(self) -> TimeField | None:
+        """The parsed ``time_field``, or None if it is not given."""
+        return None if self.time_field is None else TimeField.parse(self.time_field)
+
+    def reads(self, topic: str) -> bool:
+        """Return whether the archive is of a topic of this name."""
+        return topic in self.topics if self.pattern is None else re.search(self.pattern, topic) is not None
+
+    def source_options(self) -> dict[str, str]:
+        """Return the settings as options of the data source."""
+        named = {
+            "kafka.bootstrap.servers": self.brokers,
+            "subscribe": ",".join(self.topics) or None,
+            "subscribePattern": self.pattern,
+            "startingOffsets": self.start,
+            "kafka.group.id": self.group,
+            "kiel.zookeeper.connect": self.zookeeper,
+            "failOnDataLoss": None if self.fail_on_data_loss else "false",
+            "kiel.archive.file.mb": str(self.file_mb),
+            "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
+            "kiel.onBadRecord": self.bad_records,
+            "kiel.archive.output": self.output_uri,
+            "kiel.archive.schemas": json.dumps({topic: each.jsonValue() for topic, each in self.schemas.items()}),
+        }
+        return {name: text for name, text in named.items() if text is not None}
+
+    @property
+    def _is_bounded(self) -> bool:
+        """
+        Whether the source is given a bound for its batches.
+
+        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
+        """
+        return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
+
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """The side tables that a run may write."""
+        quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
+        return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
+
+    def read_options(self) -> ReadOptions:
+        """
+        Parse the settings as the data source does.
+
+        Raises:
+            ConfigError: The source refuses an option.
+        """
+        return ReadOptions.parse(self.source_options(), streaming=True)

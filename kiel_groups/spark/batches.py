@@ -15,10 +15,9 @@ from itertools import count
 
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span, ranges_between
-from kiel_groups.spark.log_identity import LogIdentity
-from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import UNKNOWN_CAUSE, account_loss, check_bounds, data_loss, resolve
+from kiel_groups.spark.checkpoint import SHORTER_LOG, Loss, OffsetRange, Positions, Span, ranges_between
+from kiel_groups.spark.log_view import LogIdentity, LogView
+from kiel_groups.spark.offsets import account_loss, check_bounds, data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
@@ -122,7 +121,7 @@ class BatchBounds:
         """
         Return the spans that can be continued, and where the logs end, not capped by ``within``.
 
-        Spans are dropped whose log was deleted, is a new one, or does not have the next offset any more.
+        A span is dropped if its log was deleted or created again, or no longer has the next offset.
 
         Args:
             known: The position of the query.
@@ -135,9 +134,9 @@ class BatchBounds:
         ends = self.ends({partition: span for partition, span in known.items() if partition not in lost})
         for partition, span in known.items():
             if partition not in ends:
-                lost[partition] = f"there is no such partition: {UNKNOWN_CAUSE}"
+                lost[partition] = self.identity.missing(partition)
             elif partition not in lost and ends[partition] < span.to:
-                lost[partition] = f"the log ends at {ends[partition]}: {UNKNOWN_CAUSE}"
+                lost[partition] = f"the log ends at {ends[partition]}: {SHORTER_LOG}"
         rest = {partition: span for partition, span in known.items() if partition not in lost}
         advancing = [partition for partition, span in rest.items() if ends[partition] > span.to]
         lost |= self.identity.replaced(rest, advancing)
@@ -179,7 +178,7 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Cap the ends as of ``stop_at_current_ends``, and drop later partitions, which the next run reads."""
+        """Cap the ends at those that ``stop_at_current_ends`` found. Drop partitions that appeared after that call."""
         target = self._target
         if target is None:
             return dict(ends)
@@ -196,7 +195,7 @@ class BatchBounds:
         is_decided: bool = False,
     ) -> None:
         """
-        Account for messages that are lost.
+        Record lost messages, or raise the error about them.
 
         Args:
             partition: The partition.
@@ -270,11 +269,10 @@ class BatchBounds:
         return self._sizes[topic]
 
     def _unchanged(self, start: Positions, end: Positions) -> dict[TopicPartition, Span]:
-        """Drop the spans whose logs are other ones by now: this process may repeat a batch that it has not planned."""
+        """Drop the spans whose topics were created again since the batch was planned, maybe by an earlier process."""
         ranges = ranges_between(start, end, dict.fromkeys(end.spans, 0))
         spans = {each.topic_partition: end.spans[each.topic_partition] for each in ranges}
-        lost = self.identity.recreated(spans)
-        lost |= self.identity.replaced({p: span for p, span in spans.items() if p not in lost}, spans)
+        lost = self.identity.others(spans, spans)
         for each in ranges:
             if (what := lost.get(each.topic_partition)) is not None:
                 what = f"offsets {each.start} to {each.end} are to be read, and {what}"
@@ -286,15 +284,14 @@ class BatchBounds:
     ) -> dict[TopicPartition, Span]:
         lost: dict[TopicPartition, str] = {}
         if blind:
-            lost = self.identity.recreated(known)
-            lost |= self.identity.replaced({p: span for p, span in known.items() if p not in lost and p in ends}, ends)
+            lost = self.identity.others(known, ends)
         for partition, start in known.items():
             end = ends.get(partition)
             if end is None:
                 if blind:
-                    lost[partition] = f"there is no such partition: {UNKNOWN_CAUSE}"
+                    lost[partition] = self.identity.missing(partition)
             elif end.token in (None, start.token) and end.to < start.to:
-                lost.setdefault(partition, f"the log ended at {end.to}: {UNKNOWN_CAUSE}")
+                lost.setdefault(partition, f"the log ended at {end.to}: {SHORTER_LOG}")
         for partition, what in sorted(lost.items()):
             start = known[partition]
             what = f"offset {start.to} is to be read next, and {what}"

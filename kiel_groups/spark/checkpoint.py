@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kiel_groups.errors import ConfigError, ProtocolError
@@ -20,9 +20,12 @@ __all__ = [
     "Mark",
     "OffsetRange",
     "Positions",
+    "SHORTER_LOG",
     "Span",
     "is_done",
+    "json_object",
     "local_folder",
+    "loss_cause",
     "new_token",
     "query_id",
     "ranges_between",
@@ -108,8 +111,8 @@ class Loss(NamedTuple):
     """
     Messages of one partition that were lost before they were read, from ``start`` (inclusive) to ``end`` (exclusive).
 
-    ``end`` is None if it is unknown how far the log went, and ``incarnation`` if it is unknown which log it was.
-    ``reason`` says what was wanted, and what was there.
+    ``end`` is None if the end of the log is unknown. ``incarnation`` is None if that of the topic is unknown.
+    ``reason`` names the wanted offsets, and the offsets of the log.
     """
 
     topic_partition: TopicPartition
@@ -125,6 +128,15 @@ class Loss(NamedTuple):
     def size(self) -> int:
         """The number of lost offsets; 0 if it is unknown."""
         return 0 if self.end is None else self.end - self.start
+
+
+def loss_cause(wanted: int, first: int) -> str:
+    """Return why a log that begins at ``first`` lacks an offset: the log begins later, or it ends before."""
+    return "retention was faster" if wanted < first else SHORTER_LOG
+
+
+#: Why a log ends before an offset that was read.
+SHORTER_LOG: Final = "the topic was deleted and created again, or an election of a leader has lost messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +288,10 @@ def local_folder(name: str, text: str) -> Path:
 def query_id(checkpoint: Path) -> str | None:
     """Return the id that Spark has given to the query of a checkpoint, or None if the checkpoint does not show it."""
     try:
-        found = _parsed((checkpoint / "metadata").read_text("utf-8"))
+        found = json_object((checkpoint / "metadata").read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
-    named = found.get("id") if isinstance(found, dict) else None
+    named = (found or {}).get("id")
     return named if isinstance(named, str) and _QUERY_ID.fullmatch(named) else None
 
 
@@ -300,11 +312,13 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
         return False
     # The file begins with lines of Spark's own. Then it has one line for each source of the query.
     wanted = end.to_json()
-    return any(_parsed(line) == wanted for line in lines)
+    return any(json_object(line) == wanted for line in lines)
 
 
-def _parsed(line: str) -> object:
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return the object in a JSON text, or None if the text is anything else."""
     try:
-        return json.loads(line)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    return document if isinstance(document, dict) else None

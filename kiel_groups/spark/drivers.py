@@ -48,7 +48,7 @@ def open_driver(options: ReadOptions) -> QueryDriver:
 
 class QueryDriver(ABC):
     """
-    The driver of a stream, as the stream reader calls it; every call returns in bounded time.
+    The driver of a stream. The stream reader calls its methods, and each of them returns in bounded time.
 
     It runs on one thread of the process that Spark keeps for a query.
     """
@@ -87,7 +87,7 @@ class QueryDriver(ABC):
         return self._bounds.seen
 
     def behind(self) -> dict[str, float]:
-        """Return how many offsets the next batch ends before its logs do, for progress reports."""
+        """Return the number of offsets from the end of the next batch to the ends of the logs, for progress reports."""
         if self._newest_end is None or (seen := self.seen()) is None:
             return {}
         ends = seen.offsets()
@@ -96,7 +96,7 @@ class QueryDriver(ABC):
         return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
 
     def lost(self) -> dict[str, int]:
-        """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
+        """Return the numbers of lost ranges and, as far as they are known, of lost offsets, for progress reports."""
         bounds = self._bounds
         return {"ranges": bounds.lost_ranges, "offsets": bounds.lost_offsets} if bounds.lost_ranges else {}
 
@@ -203,7 +203,7 @@ class LogDriver(QueryDriver):
         return end
 
     def _read(self, positions: Positions) -> Positions:
-        """Leave out the topics that an archive's query does not read; nothing is asked about them."""
+        """Return the positions without the topics that an archive's query does not read."""
         topics = self._options.held.topics
         return replace(positions, spans={p: span for p, span in positions.spans.items() if p.topic not in topics})
 
@@ -220,7 +220,7 @@ class LogDriver(QueryDriver):
         return Positions({**self._identity.identified(spans, {}), **self._options.held.spans})
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
+        """Return spans that start at the first offsets, for partitions that appeared after the start of the query."""
         if not partitions:
             return {}
         created = self._identity.incarnations({partition.topic for partition in partitions}, again=True)
@@ -326,7 +326,7 @@ class MemberDriver(QueryDriver):
         return planned
 
     def _account_new_logs(self, known: Mapping[TopicPartition, Span], positions: Mapping[TopicPartition, Span]) -> None:
-        """Account for the logs of this query that the group has left for new ones, which the query cannot prevent."""
+        """Record a loss for each log that this query has not read to its end before the group went on to a new log."""
         renewed = self._identity.recreated(known)
         for partition in sorted(renewed.keys() & positions.keys()):
             if positions[partition].incarnation is None:

@@ -14,7 +14,6 @@ from kiel_groups.errors import ConfigError
 
 __all__ = ["can_bound_batches", "check_java", "check_libraries", "check_python"]
 
-_LIBRARIES = ("pyspark", "pyarrow")
 _MIN_JAVA = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _TIMEOUT_S = 60.0
@@ -27,7 +26,7 @@ def check_libraries() -> None:
     Raises:
         ConfigError: A library is missing; the message names it and what to install.
     """
-    missing = [library for library in _LIBRARIES if importlib.util.find_spec(library) is None]
+    missing = [library for library in ("pyspark", "pyarrow") if importlib.util.find_spec(library) is None]
     if missing:
         raise ConfigError(
             f"{' and '.join(missing)} missing in {sys.executable} on {socket.gethostname()}: install kiel-groups[spark]"

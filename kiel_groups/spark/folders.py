@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyarrow import ArrowException, NativeFile
@@ -110,47 +110,9 @@ class FolderError(KielGroupsError):
     """A folder cannot be read or written; the message names it and the reason."""
 
 
-class Folder(Protocol):
-    """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
-
-    def names(self, folder: str = "") -> list[str]:
-        """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a file, or None if the file does not exist. Damaged characters are replaced."""
-
-    def write(self, name: str, text: str) -> None:
-        """Create or replace a file, and create its missing folders."""
-
-
 def draft_of(name: str) -> str:
     """Return the name that a file has until it is complete; a killed process may leave a file of this name."""
     return f".{name}.draft"
-
-
-class LocalFolder:
-    """A Folder on this machine."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def names(self, folder: str = "") -> list[str]:
-        path = self._path / folder
-        return [each.name for each in path.iterdir()] if path.is_dir() else []
-
-    def read(self, name: str) -> str | None:
-        path = self._path / name
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
-
-    def write(self, name: str, text: str) -> None:
-        path = self._path / name
-        try:
-            make_folder_durably(path.parent)
-            draft = path.with_name(draft_of(path.name))
-            draft.write_text(text, encoding="utf-8")
-            moved(draft, path)
-        except OSError as error:
-            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 class HadoopFolder:
@@ -202,7 +164,7 @@ class HadoopFolder:
 
 
 class ArrowFolder:
-    """A Folder that can only be read, on any file system that pyarrow knows, without Spark."""
+    """A Folder on any file system that pyarrow knows, without Spark. It can only be read."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -235,6 +197,27 @@ class ArrowFolder:
             raise FolderError(f"{self._uri} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
+class LocalFolder(ArrowFolder):
+    """A Folder on this machine. It can be read and written."""
+
+    def write(self, name: str, text: str) -> None:
+        path = Path(f"{self._path}/{name}")
+        try:
+            make_folder_durably(path.parent)
+            draft = path.with_name(draft_of(path.name))
+            draft.write_text(text, encoding="utf-8")
+            moved(draft, path)
+        except OSError as error:
+            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+#: A folder, which may not exist yet. ``names`` returns the entries of a folder in any order: none if there is no
+#: folder. ``read`` returns the text of a file with damaged characters replaced, or None if there is no file. ``write``
+#: creates or replaces a file, and creates its missing folders. Names are relative paths. All methods may raise
+#: FolderError.
+Folder: TypeAlias = "ArrowFolder | HadoopFolder"
+
+
 def open_folder(uri: str, spark: SparkSession | None) -> Folder:
     """
     Return the folder of a URI.
@@ -243,7 +226,6 @@ def open_folder(uri: str, spark: SparkSession | None) -> Folder:
         uri: An absolute URI, as ``located`` returns it.
         spark: A session; without one, a folder that is not on this machine can only be read.
     """
-    path = local_path(uri)
-    if path is not None:
-        return LocalFolder(path)
+    if local_path(uri) is not None:
+        return LocalFolder(uri)
     return ArrowFolder(uri) if spark is None else HadoopFolder(spark, uri)

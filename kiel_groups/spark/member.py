@@ -153,7 +153,7 @@ class BatchHandler(GroupBrokers):
         return unfenced
 
     def drop_batch(self) -> None:
-        """Stop tracking the batch, done or not, so that its revoked partitions can be released."""
+        """Stop tracking the batch, whether or not it is done, so that its revoked partitions can be released."""
         self._batch = {}
         self._batch_ended.set()
 
@@ -334,12 +334,7 @@ class SparkMember:
     """
 
     def __init__(
-        self,
-        cluster: ClusterMetadata,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
-        *,
-        fail_on_commit_error: bool,
+        self, cluster: ClusterMetadata, config: GroupConfig, zookeeper: ZooKeeperConfig, *, fail_on_commit_error: bool
     ) -> None:
         #: Counts ``batches_not_committed``, besides the member's own metrics.
         self.metrics = Metrics()

@@ -8,30 +8,23 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from kiel_groups import errors
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V1, check_name
-from kiel_groups.errors import (
-    BrokerError,
-    ConfigError,
-    KielGroupsError,
-    OffsetOutOfRangeError,
-    ProtocolError,
-    RequestTimeoutError,
-)
 from kiel_groups.group.znodes.contents import GroupSettings, Snapshot
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
-from kiel_groups.spark.checkpoint import Loss, OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, loss_cause
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions
 from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = ["UNKNOWN_CAUSE", "GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
+__all__ = ["GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +66,14 @@ def _wanted(
         return dict.fromkeys(partitions, EARLIEST_OFFSET) | _committed(name, view, group, partitions)
     assert not isinstance(place, str)
     if missing := sorted(set(partitions) - place.keys()):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{name}: {_names(missing)} missing; every partition needs an offset there, -2 for the earliest and -1 for"
             " the latest"
         )
     if unknown := sorted(place.keys() - set(partitions)):
-        raise ConfigError(f"{name}: {_names(unknown)} named, and not among the partitions that are read; drop it")
+        raise errors.ConfigError(
+            f"{name}: {_names(unknown)} named, and not among the partitions that are read; drop it"
+        )
     return place
 
 
@@ -89,8 +84,8 @@ def _committed(
     assert group is not None
     try:
         view.run(lambda: check_offset_api(view.cluster, group))
-    except ConfigError as error:
-        raise ConfigError(
+    except errors.ConfigError as error:
+        raise errors.ConfigError(
             f"{name}: 'group' needs brokers that store offsets, and those of Kafka 0.8.0 do not; name the offsets as"
             " JSON, or let a stream join its group with membership=join"
         ) from error
@@ -116,8 +111,9 @@ def check_bounds(
     for partition, start in starts.items():
         end, first, last = ends[partition], earliest[partition], latest[partition]
         if start > end and end < last:
-            raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
-        what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {UNKNOWN_CAUSE}"
+            raise errors.ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
+        cause = loss_cause(start, first)
+        what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {cause}"
         losses = [Loss(partition, start, min(first, max(start, end)), None, what)] if start < first else []
         if max(start, end) > last:
             losses.append(Loss(partition, max(start, last), end if end > start else None, None, what))
@@ -129,11 +125,7 @@ def check_bounds(
     return found
 
 
-#: The cause of most losses, which cannot be told apart without the topic's incarnation.
-UNKNOWN_CAUSE = "retention was faster, or the topic was deleted and created again"
-
-
-def data_loss(loss: Loss, offset_znode: str | None = None) -> OffsetOutOfRangeError:
+def data_loss(loss: Loss, offset_znode: str | None = None) -> errors.OffsetOutOfRangeError:
     """
     Return the error of messages that were lost before they were read, with the remedies.
 
@@ -143,7 +135,7 @@ def data_loss(loss: Loss, offset_znode: str | None = None) -> OffsetOutOfRangeEr
     """
     first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
     start = f"{first}start with a new checkpoint"
-    return OffsetOutOfRangeError(
+    return errors.OffsetOutOfRangeError(
         f"{loss}. {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or"
         " set failOnDataLoss to false to go on with what there is"
     )
@@ -165,7 +157,6 @@ def _names(partitions: list[TopicPartition]) -> str:
 # whose sink failed. A commit never moves a stored offset back, unless the log was created again.
 
 
-_MOST_NAMES = 3
 #: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
 _CHECK_INTERVAL_S = 5.0
 #: The stand-in for the offset of a partition that has no stored offset.
@@ -185,7 +176,7 @@ def refuse_live_group(options: ReadOptions) -> None:
     if group is None or not options.commits:
         return
     if options.zookeeper is None:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, is recorded"
             " in ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
         )
@@ -194,15 +185,14 @@ def refuse_live_group(options: ReadOptions) -> None:
         refuse_programs(client, group)
         znodes = read_group(client, group)
     if _is_in_kafka(znodes, group):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"kafka.group.id: group {group} has its offsets in Kafka (store {BROKER_V1!r}), where this query would not"
             " commit; join it with membership=join, choose another id, or set kiel.commit to false"
         )
     if members := _live_members(znodes, group):
-        named = ", ".join(members[:_MOST_NAMES]) + (", …" if len(members) > _MOST_NAMES else "")
-        raise ConfigError(
-            f"kafka.group.id: group {group} has live members ({named}), whose offsets this query would move; join it"
-            " with membership=join, choose another id, or set kiel.commit to false"
+        raise errors.ConfigError(
+            f"kafka.group.id: group {group} has live members ({some(members, most=3)}), whose offsets this query would"
+            " move; join it with membership=join, choose another id, or set kiel.commit to false"
         )
 
 
@@ -211,7 +201,7 @@ def _is_in_kafka(znodes: Snapshot, group: str) -> bool:
     path = GroupLayout(group).config
     try:
         return path in znodes and GroupSettings.parse(znodes[path].data, path).store == BROKER_V1
-    except ProtocolError:
+    except errors.ProtocolError:
         return False
 
 
@@ -222,7 +212,7 @@ def _live_members(znodes: Snapshot, group: str) -> list[str]:
 
 
 class _Commit(NamedTuple):
-    """Offsets to commit, and the partitions that were created again since the commit before."""
+    """Offsets to commit, and the partitions whose topics were created again since the previous commit."""
 
     group: str | None
     offsets: Mapping[TopicPartition, int]
@@ -278,7 +268,7 @@ class GroupOffsets:
 
     def flush(self, limit_s: float | None = None) -> None:
         """
-        Wait until the background has committed all offsets that it was given.
+        Wait until all offsets that ``commit_soon`` was given are committed.
 
         Args:
             limit_s: How long to wait, in seconds. By default, as long as one commit may take.
@@ -351,10 +341,10 @@ class GroupOffsets:
             async with asyncio.timeout(limit_s):
                 return await self._store(group, offsets, only_missing=only_missing)
         except TimeoutError:
-            failure: KielGroupsError = RequestTimeoutError(
+            failure: errors.KielGroupsError = errors.RequestTimeoutError(
                 f"no broker has stored the offsets of group {group} in {limit_s:g} s"
             )
-        except KielGroupsError as error:
+        except errors.KielGroupsError as error:
             failure = error
         if self._options.fail_on_commit_error:
             raise failure
@@ -382,7 +372,7 @@ class GroupOffsets:
         self._recreated -= written.keys()
         for partition, answer in answers.items():
             if answer != NO_ERROR:
-                raise BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
+                raise errors.BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
         return True
 
     def _ahead(self, offsets: Mapping[TopicPartition, int], only_missing: bool) -> dict[TopicPartition, int]:
@@ -431,7 +421,7 @@ class GroupOffsets:
             try:
                 await check_offset_api(self._view.commit_cluster, group)
                 self._stores_offsets = True
-            except ConfigError:
+            except errors.ConfigError:
                 if self._options.fail_on_commit_error:
                     raise
                 self._stores_offsets = False

@@ -11,17 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from kiel_groups.config import (
-    CLIENT_ID,
-    KAFKA_PORT,
-    BrokerConfig,
-    HostPort,
-    ZooKeeperConfig,
-    check_name,
-    parse_hosts,
-)
+from pyspark.sql.types import StructType
+
+from kiel_groups.config import CLIENT_ID, KAFKA_PORT, BrokerConfig, HostPort, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, local_folder
@@ -66,29 +61,17 @@ _BYTES = "keys and values are binary columns; cast or decode them in Spark"
 #: Options of Spark's own Kafka source, and names that this package and others use elsewhere, that are refused, by the
 #: beginning of the name, with the reason.
 _REFUSED = {
-    "startingtimestamp": _NO_TIME,
-    "endingtimestamp": _NO_TIME,
-    "startingoffsetsbytimestamp": _NO_TIME,
-    "endingoffsetsbytimestamp": _NO_TIME,
+    **dict.fromkeys(("startingtimestamp", "endingtimestamp", "startingoffsetsby", "endingoffsetsby"), _NO_TIME),
+    **dict.fromkeys(("kafka.enable.auto.commit", "kafka.auto.commit"), _SPARK_DOES),
+    **dict.fromkeys(("kafka.key.", "kafka.value."), _BYTES),
+    **dict.fromkeys(("kafka.security.", "kafka.ssl.", "kafka.sasl."), _NO_SECURITY),
+    **dict.fromkeys(("kafka.isolation.level", "kafka.transactional"), "Kafka 0.8 has no transactions"),
+    **dict.fromkeys(("kafka.zookeeper.connect", "zookeeper", "zk"), _ZOOKEEPER),
+    **dict.fromkeys(
+        ("brokers", "broker.list", "kafka.brokers", "metadata.broker.list", "kafka.metadata.broker.list"), _BROKERS
+    ),
     "kafka.auto.offset.reset": "startingOffsets says where a new query starts",
-    "kafka.enable.auto.commit": _SPARK_DOES,
-    "kafka.auto.commit": _SPARK_DOES,
-    "kafka.key.": _BYTES,
-    "kafka.value.": _BYTES,
-    "kafka.security.": _NO_SECURITY,
-    "kafka.ssl.": _NO_SECURITY,
-    "kafka.sasl.": _NO_SECURITY,
-    "kafka.isolation.level": "Kafka 0.8 has no transactions",
-    "kafka.transactional": "Kafka 0.8 has no transactions",
     "kafka.enable.idempotence": "Kafka 0.8 has no idempotent producers; a write may repeat records, as the docs say",
-    "kafka.zookeeper.connect": _ZOOKEEPER,
-    "zookeeper": _ZOOKEEPER,
-    "zk": _ZOOKEEPER,
-    "brokers": _BROKERS,
-    "broker.list": _BROKERS,
-    "kafka.brokers": _BROKERS,
-    "metadata.broker.list": _BROKERS,
-    "kafka.metadata.broker.list": _BROKERS,
     "group": "the option is called kafka.group.id",
 }
 #: Settings of Kafka's own clients that change no result, and have no meaning for this source. They are ignored with a
@@ -381,16 +364,21 @@ def _on_bad_record(name: str, text: str) -> str:
 
 
 class Held(NamedTuple):
-    """Topics that an archive's query does not read, and the positions at which they stay in its checkpoint."""
+    """Topics that an archive's query does not read, and their positions, which every batch keeps in the checkpoint."""
 
     topics: frozenset[str] = frozenset()
     spans: Mapping[TopicPartition, Span] = {}
 
     @classmethod
     def parse(cls, _: str, text: str) -> Held:
-        """Parse positions as in a checkpoint, which also has topics without a position."""
+        """Parse a document of a checkpoint's positions, which may also have topics without positions."""
         document = json.loads(text)
         return cls(frozenset(document), Positions.from_json(document).spans)
+
+
+def _schemas(_: str, text: str) -> Mapping[str, StructType]:
+    """Parse schemas by topics, as the archive job writes them."""
+    return {topic: StructType.fromJson(schema) for topic, schema in json.loads(text).items()}
 
 
 def _joins(name: str, text: str) -> bool:
@@ -398,7 +386,7 @@ def _joins(name: str, text: str) -> bool:
 
 
 class _OptionTexts:
-    """The texts of options as Spark passes them, found by their documented names in any case."""
+    """The texts of the options that Spark passes. They are looked up by the documented names, in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
@@ -447,7 +435,8 @@ class ReadOptions:
     The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
     Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
-    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None.
+    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None. ``schemas``
+    has the schemas of JSON values by topic.
     """
 
     brokers: tuple[HostPort, ...]
@@ -481,6 +470,7 @@ class ReadOptions:
     archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
     file_mb: int | None = _option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
     held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
+    schemas: Mapping[str, StructType] = _option("kiel.archive.schemas", _schemas, MappingProxyType({}), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:

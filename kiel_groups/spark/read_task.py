@@ -16,30 +16,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from kiel_groups import errors
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.fetch.partition_fetch import MessageSizes, damage_at, fill_answer
 from kiel_groups.config import HostPort
-from kiel_groups.errors import (
-    BrokerConnectionError,
-    BrokerError,
-    DamagedRecordError,
-    KielGroupsError,
-    MessageTooLargeError,
-    NoBrokersError,
-    OffsetOutOfRangeError,
-    ProtocolError,
-    RequestTimeoutError,
-    RetriableBrokerError,
-)
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.spark.checkpoint import Loss, OffsetRange
-from kiel_groups.spark.columns import INCARNATION, arrow_schema
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, loss_cause
+from kiel_groups.spark.columns import INCARNATION, JsonFields, MisfitError, arrow_schema
 from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
 from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
@@ -112,7 +101,9 @@ class RangeReader:
         rest_bytes = self.sizes.expected_bytes(self.range.end - self.position, _ASSUMED_BYTES)
         return FetchPosition(self.position, min(share_bytes, rest_bytes))
 
-    def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | DamagedRecordError | None:
+    def take(
+        self, fetched: FetchedPartition | None, asked: FetchPosition
+    ) -> Columns | errors.DamagedRecordError | None:
         """
         Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
 
@@ -152,7 +143,7 @@ class RangeReader:
             return None
         except DamagedMessage as damage:
             bad = damage_at(damage, self.topic_partition, self.position, fetched.high_watermark)
-            if not isinstance(bad, DamagedRecordError):
+            if not isinstance(bad, errors.DamagedRecordError):
                 raise bad from damage
             if damage.message != self.suspect:
                 # The network may have damaged the bytes. If the log has, the next answer is the same.
@@ -162,7 +153,7 @@ class RangeReader:
             bad.next_offset = self.position = min(bad.next_offset, self.range.end)
             return bad
         if columns.next_offset == self.position:
-            raise ProtocolError(
+            raise errors.ProtocolError(
                 f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
             )
         self.needed_bytes = self.empty_answers = 0
@@ -184,7 +175,7 @@ class RangeReader:
             f" log of up to {high_watermark} and sends no message"
         )
         if self.empty_answers < _MAX_EMPTY_ANSWERS:
-            raise RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
+            raise errors.RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
@@ -197,7 +188,7 @@ class RangeReader:
         """Raise an error because messages up to ``end`` are lost, or log and record that if the options allow it."""
         loss = Loss(self.topic_partition, self.position, end, self.range.incarnation, what)
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{loss}. {remedy}")
+            raise errors.OffsetOutOfRangeError(f"{loss}. {remedy}")
         log.warning("%s; continuing without them, as failOnDataLoss is false", loss)
         record_loss(self.archive, loss)
 
@@ -205,7 +196,7 @@ class RangeReader:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
         if needed > most or asked_bytes >= most:
             size = f"takes {needed} bytes" if needed else "takes more"
-            raise MessageTooLargeError(
+            raise errors.MessageTooLargeError(
                 f"{self.topic_partition} at offset {self.position}: the message {size}, kiel.max.message.bytes is"
                 f" {most}; raise it, and the memory of the executors with it"
             ) from partial
@@ -221,7 +212,7 @@ class RangeReader:
         """
         what = (
             f"offsets {self.position} to {self.range.end} are to be read, and the log has {earliest} to {latest}:"
-            " retention was faster, or the topic was deleted and created again"
+            f" {loss_cause(self.position, earliest)}"
         )
         following = earliest if self.position < earliest < self.range.end else self.range.end
         self._on_loss(
@@ -257,19 +248,24 @@ _NO_TIMESTAMP_TYPE = -1
 _BATCH_ROWS = 8_192
 
 
-def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema, **given: list[Any]) -> pa.RecordBatch:
     """
     Return messages as a record batch.
 
     Args:
         columns: The messages; the batch shares their buffers.
         source: The range of the messages.
-        schema: Some of the columns of Spark's Kafka source, in any order, ``incarnation``, ``error`` and ``raw``.
-
-    Raises:
-        KeyError: The schema has an unknown column.
+        schema: Columns of the source, in any order.
+        given: The values of columns that are not in messages; such a column is null without them.
     """
-    arrays = [_COLUMNS[field.name](columns, source) for field in schema]
+    arrays = [
+        pa.array(given[field.name], field.type)
+        if field.name in given
+        else _COLUMNS[field.name](columns, source)
+        if field.name in _COLUMNS
+        else pa.nulls(len(columns), field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -304,11 +300,8 @@ _COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
     "topic": lambda columns, source: _repeated(source.topic_partition.topic, pa.string(), len(columns)),
     "partition": lambda columns, source: _repeated(source.topic_partition.partition, pa.int32(), len(columns)),
     "offset": lambda columns, _: offset_array(columns, range(len(columns))),
-    "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
     "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
     INCARNATION: lambda columns, source: _repeated(source.incarnation, pa.int64(), len(columns)),
-    "error": lambda columns, _: pa.nulls(len(columns), pa.string()),
-    "raw": lambda columns, _: pa.nulls(len(columns), pa.binary()),
 }
 
 
@@ -320,7 +313,11 @@ _MOST_LOGGED = 10
 
 
 class _BadRecords:
-    """Does with the bad records of one task what ``kiel.onBadRecord`` says, and counts them."""
+    """
+    Handles the bad records of one task as ``kiel.onBadRecord`` says, and counts them.
+
+    Bad records are damaged messages and, in an archive, values that do not fit the schema of their topic.
+    """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._choice = options.on_bad_record
@@ -329,9 +326,9 @@ class _BadRecords:
         self._records: dict[RangeReader, Quarantine] = {}
         self._count = 0
 
-    def handle(self, bad: DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
+    def note(self, bad: errors.DamagedRecordError, reading: RangeReader) -> None:
         """
-        Return the rows to read instead of a bad record of this range: one, or none.
+        Log a bad record of this range, and record it in the archive's ``_quarantine``.
 
         Raises:
             DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
@@ -345,8 +342,6 @@ class _BadRecords:
             last = bad.next_offset - 1
             place = f"offset {last}" if last == bad.offset else f"offsets {bad.offset} to {last}"
             log.error("%s: skipping %s: %s", bad.topic_partition, place, bad)
-        if self._choice == ROW:
-            return [_bad_record_batch(bad, reading.range, self._schema)]
         if self._archive is not None:
             # A damaged message within a compressed one is at another offset than the row.
             at = f"{bad.topic_partition} at offset {bad.offset}: "
@@ -362,26 +357,26 @@ class _BadRecords:
                     raw=bad.value if self._choice == QUARANTINE else None,
                 )
             )
-        return []
+
+    def rows(self, bad: errors.DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
+        """
+        Call ``note`` for a damaged message, and return the rows that replace it: one at its first offset, or none.
+
+        The query of an archive has the column ``error``. It counts and drops the rows in which this column is not null.
+        """
+        self.note(bad, reading)
+        if self._choice != ROW and (self._archive is None or "error" not in self._schema.names):
+            return []
+        columns = columns_of([Record(*bad.topic_partition, bad.offset, None, None)], bad.next_offset)
+        return [record_batch(columns, reading.range, self._schema, error=[str(bad)], raw=[bad.value])]
 
     def finish(self) -> None:
-        """Write what the archive records of bad records. The task must not end before this is done."""
+        """Write the collected bad records into ``_quarantine``. Call this before the task ends."""
         for each in self._records.values():
             each.flush()
         if self._count > _MOST_LOGGED:
             found = counted(self._count, "bad record")
             log.error("this task has %s; the log names only the first %s", found, _MOST_LOGGED)
-
-
-def _bad_record_batch(bad: DamagedRecordError, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
-    """Return one row at the first offset of a bad record, without key and value."""
-    columns = columns_of([Record(*bad.topic_partition, bad.offset, None, None)], bad.next_offset)
-    batch = record_batch(columns, source, schema)
-    for index, column in enumerate(schema):
-        if column.name in ("error", "raw"):
-            found = str(bad) if column.name == "error" else bad.value
-            batch = batch.set_column(index, column, pa.array([found], column.type))
-    return batch
 
 
 _LANES = 2
@@ -410,14 +405,14 @@ def task_rows(partition: InputPartition, options: ReadOptions, schema: StructTyp
 
 
 class _Sent(NamedTuple):
-    """A request in flight: its lane (the ranges that take turns in it), and what it fetches of each range."""
+    """A request in flight. The ranges in ``lane`` share its slot; ``positions`` has what the request fetches."""
 
     lane: Sequence[RangeReader]
     positions: Mapping[RangeReader, FetchPosition]
 
 
 class _TaskReader:
-    """One run of one task."""
+    """Reads the ranges of one task, once."""
 
     def __init__(self, task: ReadTask, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -427,12 +422,14 @@ class _TaskReader:
             RangeReader(each, options.fail_on_data_loss, options.max_message_bytes, options.archive)
             for each in task.ranges
         ]
+        self._fields = {topic: JsonFields(each) for topic, each in options.schemas.items()}
         self._leaders = task.leaders
         self._topics = {each.topic_partition.topic for each in task.ranges}
         #: Ranges that a broker has reported as out of range, or of which nothing has arrived for too long.
         self._out_of_range: list[RangeReader] = []
         #: The number of failures in a row.
         self._failures = 0
+        self._most_wait_s = options.poll_timeout_ms / 1000
         #: When the task last made progress.
         self._progressed_at_s = time.monotonic()
 
@@ -444,7 +441,7 @@ class _TaskReader:
             for leader, readings in by_leader.items():
                 try:
                     yield from self._read_from(leader, readings)
-                except KielGroupsError as error:
+                except errors.KielGroupsError as error:
                     self._recover(error)
                     break
         self._bad.finish()
@@ -476,7 +473,7 @@ class _TaskReader:
 
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
-    ) -> KielGroupsError | None:
+    ) -> errors.KielGroupsError | None:
         """Send the next request for a lane's ranges, unless they are finished. Return the error if sending failed."""
         positions = ask_for(lane, self._options.fetch_max_bytes)
         if not positions:
@@ -487,7 +484,7 @@ class _TaskReader:
         )
         try:
             broker.send(request, most_bytes=most_bytes, timeout_s=self._timeout_s)
-        except KielGroupsError as error:
+        except errors.KielGroupsError as error:
             return error
         in_flight.append(_Sent(lane, positions))
         return None
@@ -496,41 +493,62 @@ class _TaskReader:
 
     def _take(
         self, asked: Mapping[RangeReader, FetchPosition], answer: Mapping[TopicPartition, FetchedPartition]
-    ) -> tuple[list[pa.RecordBatch], KielGroupsError | None]:
+    ) -> tuple[list[pa.RecordBatch], errors.KielGroupsError | None]:
         """Return the messages of an answer, and its first error, if any."""
         batches: list[pa.RecordBatch] = []
-        errors: list[KielGroupsError] = []
+        failures: list[errors.KielGroupsError] = []
         for reading, position in asked.items():
             partition = reading.topic_partition
             try:
                 found = reading.take(answer.get(partition), position)
-            except BrokerError as error:
+            except errors.BrokerError as error:
                 if error.code == OFFSET_OUT_OF_RANGE.number:
                     self._out_of_range.append(reading)
-                errors.append(error)
+                failures.append(error)
                 continue
-            if isinstance(found, DamagedRecordError):
-                batches += self._bad.handle(found, reading)
+            if isinstance(found, errors.DamagedRecordError):
+                batches += self._bad.rows(found, reading)
             elif found is not None:
-                batches.append(record_batch(found, reading.range, self._schema))
+                batches.append(self._rows(found, reading))
             if found is not None or reading.finished:
                 self._failures, self._progressed_at_s = 0, time.monotonic()
-        if not errors and self._waited_s > self._most_wait_s:
+        if not failures and self._waited_s > self._most_wait_s:
             self._out_of_range += asked
-            errors.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
-        return batches, errors[0] if errors else None
+            failures.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
+        return batches, failures[0] if failures else None
+
+    def _rows(self, columns: Columns, reading: RangeReader) -> pa.RecordBatch:
+        """Return messages as rows. Rows of a topic with a schema have the fields of their JSON values, or an error."""
+        partition = reading.topic_partition
+        fields = self._fields.get(partition.topic)
+        if fields is None:
+            return record_batch(columns, reading.range, self._schema)
+        values = binary_array(columns.values, range(len(columns))).to_pylist()
+        found: list[dict[str, Any] | None] = [None] * len(values)
+        reasons: list[str | None] = [None] * len(values)
+        for row, value in enumerate(values):
+            if value is not None:
+                try:
+                    found[row] = fields.read(value)
+                except MisfitError as misfit:
+                    reasons[row], offset = str(misfit), columns.numbers[row]
+                    bad = errors.DamagedRecordError(
+                        f"{partition} at offset {offset}: the value does not fit the schema: {misfit}",
+                        topic_partition=partition,
+                        offset=offset,
+                        next_offset=offset + 1,
+                        value=value,
+                    )
+                    self._bad.note(bad, reading)
+        return record_batch(columns, reading.range, self._schema, fields=found, error=reasons)
 
     @property
     def _waited_s(self) -> float:
         return time.monotonic() - self._progressed_at_s
 
-    @property
-    def _most_wait_s(self) -> float:
-        return self._options.poll_timeout_ms / 1000
-
     # ------------------------------------------------------------------ recovery
 
-    def _recover(self, error: KielGroupsError) -> None:
+    def _recover(self, error: errors.KielGroupsError) -> None:
         """Wait, and look up the present leaders. Raise an error that is permanent, or has lasted too long."""
         out_of_range, self._out_of_range = self._out_of_range, []
         if not (error.retriable or out_of_range):
@@ -542,23 +560,23 @@ class _TaskReader:
         for reading in out_of_range:
             try:
                 self._check_bounds(reading)
-            except KielGroupsError as failure:
+            except errors.KielGroupsError as failure:
                 if not failure.retriable:
                     raise
                 log.info("retrying to look up the bounds of %s: %s", reading.topic_partition, failure)
         if self._waited_s > self._most_wait_s:
-            raise RequestTimeoutError(
+            raise errors.RequestTimeoutError(
                 f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
                 f" {self._options.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
-    def _refresh_leaders(self, failure: KielGroupsError) -> None:
+    def _refresh_leaders(self, failure: errors.KielGroupsError) -> None:
         known = filter(None, self._leaders.values())
         # A broker that does not accept connections is asked last: its computer may be down, and each try take seconds.
-        down = (failure.host, failure.port) if isinstance(failure, BrokerConnectionError) else None
+        down = (failure.host, failure.port) if isinstance(failure, errors.BrokerConnectionError) else None
         addresses = sorted(dict.fromkeys([*self._options.brokers, *known]), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
-        with suppress(NoBrokersError):
+        with suppress(errors.NoBrokersError):
             self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
 
     def _check_bounds(self, reading: RangeReader) -> None:

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kiel_groups.spark.cause_first import cause_first
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+except ImportError:  # Before Spark 4.2, ``BoundedStreamReader`` is not used.
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
 from kiel_groups.spark.checkpoint import Positions
 from kiel_groups.spark.columns import INCARNATION
 from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.spark.read_task import task_rows
+from kiel_groups.spark.spark_calls import PortablePickle, cause_first
 from kiel_groups.spark.task_planner import task_partitions
 
 if TYPE_CHECKING:
@@ -27,15 +31,24 @@ if TYPE_CHECKING:
 
     from kiel_groups.spark.drivers import QueryDriver
 
-__all__ = ["BatchReader", "StreamReader"]
+__all__ = ["BatchReader", "BoundedStreamReader", "StreamReader"]
 
 
-class BatchReader(PortablePickle, DataSourceReader):
-    """A batch reader: Spark calls ``partitions`` in the planning process, and ``read`` on pickled copies on workers."""
+class _Reader(PortablePickle):
+    """The base class of both readers. It has the method that runs on workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+
+    @cause_first
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task; runs on a worker."""
+        return task_rows(partition, self._options, self._schema)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """A batch reader: Spark calls ``partitions`` in the planning process, and ``read`` on pickled copies on workers."""
 
     @cause_first
     def partitions(self) -> list[InputPartition]:
@@ -45,19 +58,11 @@ class BatchReader(PortablePickle, DataSourceReader):
 
         return task_partitions(plan_batch(self._options, with_incarnations=INCARNATION in self._schema.fieldNames()))
 
-    @cause_first
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task; runs on a worker."""
-        return task_rows(partition, self._options, self._schema)
 
+class StreamReader(_Reader, DataSourceStreamReader):
+    """The stream reader for Spark 4.0 and later; ``BoundedStreamReader`` has what Spark 4.2 added."""
 
-class StreamReader(PortablePickle, DataSourceStreamReader):
-    """The stream reader for Spark 4.0 and later; ``BoundedStreamReader`` has the features of Spark 4.2."""
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-        self._opened: QueryDriver | None = None
+    _opened: QueryDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader for workers, which only call ``read``; connections cannot be pickled.
@@ -98,11 +103,6 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
         return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
 
     @cause_first
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task; runs on a worker."""
-        return task_rows(partition, self._options, self._schema)
-
-    @cause_first
     def commit(self, end: dict[str, Any]) -> None:
         """Record that everything before ``end`` was processed; Spark calls this while it builds the next batch."""
         self._driver.done(Positions.from_json(end))
@@ -112,3 +112,34 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+
+class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
+    """A stream reader whose batches are bounded as the options say, which needs Spark 4.2."""
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return the options' bound; Spark passes it to ``latestOffset``, except in ``Trigger.Once``."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def _is_limited(self, limit: Any) -> bool:
+        return not isinstance(limit, ReadAllAvailable)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """
+        Return the log ends of the last look-up, for Spark's progress reports, or None before the first one.
+
+        ``@lost`` has the losses that the driver has found, if there are any. ``@behind`` has what Spark's own Kafka
+        source has in its metrics, which a Python source cannot add to.
+        """
+        seen = self._driver.seen()
+        notes = {"@behind": self._driver.behind(), "@lost": self._driver.lost()}
+        return None if seen is None else {**seen.to_json(), **{name: note for name, note in notes.items() if note}}
+
+    @cause_first
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Bound the query by the present ends of the logs."""
+        self._driver.stop_at_current_ends()

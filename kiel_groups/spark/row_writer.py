@@ -20,10 +20,9 @@ from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.produce.sender import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.columns import WriteColumns
 from kiel_groups.spark.options import WriteOptions
-from kiel_groups.spark.portable_pickle import PortablePickle
+from kiel_groups.spark.spark_calls import PortablePickle, cause_first
 from kiel_groups.sync import LoopThread
 
 __all__ = ["BatchWriter", "StreamWriter"]
@@ -71,10 +70,7 @@ class BatchWriter(_RowWriter, DataSourceWriter):
 
 
 class StreamWriter(_RowWriter, DataSourceStreamWriter):
-    """The writer of ``df.writeStream.format("kiel")``."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: ``write`` has stored the rows already."""
+    """The writer of ``df.writeStream.format("kiel")``. ``write`` stores the rows: a commit has nothing left to do."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log that stored rows remain, and will be duplicated when Spark repeats the batch."""

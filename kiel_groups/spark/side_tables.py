@@ -10,10 +10,11 @@ the archive has not reached yet.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -27,17 +28,7 @@ from kiel_groups.spark.checkpoint import Loss
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = [
-    "LOSSES",
-    "QUARANTINE",
-    "Quarantine",
-    "SideRow",
-    "check_side_tables",
-    "file_system",
-    "read_rows",
-    "record_loss",
-    "write_rows",
-]
+__all__ = ["LOSSES", "QUARANTINE", "Quarantine", "SideRow", "file_system", "read_rows", "record_loss", "write_rows"]
 
 #: The names of the tables, which are folders in the output of an archive.
 QUARANTINE: Final = "_quarantine"
@@ -57,8 +48,6 @@ _SCHEMA: Final = pa.schema(
 )
 _SCHEMAS: Final = {QUARANTINE: _SCHEMA, LOSSES: _SCHEMA.remove(_SCHEMA.get_field_index("raw"))}
 _MOST_REASON_CHARACTERS: Final = 1_000
-#: Names that Spark uses for S3; Arrow knows only ``s3``.
-_S3: Final = ("s3a://", "s3n://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +75,7 @@ class SideRow:
 
     @property
     def loss(self) -> Loss:
-        """The loss that a row of ``_losses`` records."""
+        """This row as a loss."""
         end = self.end_offset if self.end_offset > self.offset else None
         return Loss(self.topic_partition, self.offset, end, self.incarnation, self.reason)
 
@@ -115,19 +104,6 @@ def record_loss(archive: str | None, loss: Loss) -> None:
         write_rows(archive, LOSSES, [row])
 
 
-def check_side_tables(archive: str) -> None:
-    """
-    Check that this process can write side tables of an archive; write nothing.
-
-    Args:
-        archive: The absolute URI of the archive's output.
-
-    Raises:
-        ConfigError: Arrow does not know the file system, or lacks a library for it.
-    """
-    file_system(archive)
-
-
 def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
     """
     Write rows of one partition as one file, which replaces the file of a repeated task.
@@ -138,7 +114,7 @@ def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
         rows: At least one row, in the order of the offsets. A repeated task must write rows from the same first one.
 
     Raises:
-        ConfigError: As ``check_side_tables``.
+        ConfigError: As ``file_system``.
         KielGroupsError: The file cannot be written.
     """
     # Imported here: most tasks write no row, and these imports would take a part of their time.
@@ -169,17 +145,18 @@ def _replace(files: FileSystem, draft: str, path: str) -> None:
         files.move(draft, path)
 
 
-def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideRow]:
+def read_rows(archive: str, table: str) -> list[SideRow]:
     """
-    Return the rows of a table in ascending order of partitions and offsets, or an empty list if there is no table.
+    Return the rows of a table, without the bytes of messages, in ascending order of partitions and offsets.
+
+    If there is no table, there are no rows.
 
     Args:
         archive: The absolute URI of the archive's output.
         table: ``QUARANTINE`` or ``LOSSES``.
-        with_raw: Whether to read the bytes of damaged messages, too.
 
     Raises:
-        ConfigError: As ``check_side_tables``.
+        ConfigError: As ``file_system``.
         KielGroupsError: The table cannot be read.
     """
     from pyarrow.dataset import dataset
@@ -190,8 +167,7 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
         if files.get_file_info(f"{folder}/{table}").type == FileType.NotFound:
             return []
         found = dataset(f"{folder}/{table}", filesystem=files, format="parquet", schema=_SCHEMAS[table])
-        names = [field.name for field in fields(SideRow) if field.name in found.schema.names]
-        rows = found.to_table(columns=[name for name in names if with_raw or name != "raw"]).to_pylist()
+        rows = found.to_table(columns=_SCHEMAS[LOSSES].names).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise KielGroupsError(f"{archive}/{table} cannot be read: {error}") from error
     made = (SideRow(**row) for row in rows)
@@ -200,7 +176,7 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
 
 def file_system(archive: str) -> tuple[FileSystem, str]:
     """
-    Return Arrow's file system of a URI, and the path there.
+    Return Arrow's file system for a URI, and the path in that file system. Nothing is written.
 
     Raises:
         ConfigError: Arrow does not know the file system, or lacks a library for it.
@@ -209,8 +185,8 @@ def file_system(archive: str) -> tuple[FileSystem, str]:
 
     if archive.startswith("file://"):
         return LocalFileSystem(), archive.removeprefix("file://")
-    for spelled in _S3:
-        archive = archive.replace(spelled, "s3://", 1) if archive.startswith(spelled) else archive
+    # Spark's names for S3; Arrow knows only ``s3``.
+    archive = re.sub("^s3[an]:", "s3:", archive)
     try:
         # Like Hadoop's URIs, that of an archive has no escapes.
         found: tuple[FileSystem, str] = FileSystem.from_uri(quote(archive, safe=":/@?&=%+~"))
@@ -251,7 +227,7 @@ class Quarantine:
         self._waiting_bytes += len(row.raw or b"")
 
     def flush(self) -> None:
-        """Write the rows that wait. The task must not end before this is done."""
+        """Write the collected rows. Call this before the task ends."""
         if self._waiting:
             write_rows(self._archive, QUARANTINE, self._waiting)
             self._waiting, self._waiting_bytes = [], 0

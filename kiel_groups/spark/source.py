@@ -14,9 +14,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.environment import can_bound_batches, check_libraries
-from kiel_groups.spark.portable_pickle import PortablePickle
+from kiel_groups.spark.spark_calls import PortablePickle, cause_first
 
 if TYPE_CHECKING:
     from kiel_groups.spark.readers import BatchReader, StreamReader
@@ -58,21 +57,20 @@ class KielDataSource(PortablePickle, DataSource):
 
     @cause_first
     def streamReader(self, schema: StructType) -> StreamReader:
-        from kiel_groups.spark.columns import check_read_schema
+        from kiel_groups.spark.columns import check_read_schema, merged_schema
         from kiel_groups.spark.options import ReadOptions
-        from kiel_groups.spark.readers import StreamReader
+        from kiel_groups.spark.readers import BoundedStreamReader, StreamReader
 
         read = ReadOptions.parse(self.options, streaming=True)
+        columns = check_read_schema(schema, merged_schema(read.schemas))
         if can_bound_batches():
-            from kiel_groups.spark.bounded_reader import BoundedStreamReader
-
-            return BoundedStreamReader(read, check_read_schema(schema))
+            return BoundedStreamReader(read, columns)
         if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
             raise ConfigError(
                 "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
                 f" batches; this is {pyspark.__version__}"
             )
-        return StreamReader(read, check_read_schema(schema))
+        return StreamReader(read, columns)
 
     @cause_first
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

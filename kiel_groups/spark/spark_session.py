@@ -30,6 +30,7 @@ from kiel_groups.spark.checkpoint import Positions
 from kiel_groups.spark.environment import check_java, check_python
 
 __all__ = [
+    "JAVA_ENDED",
     "Batch",
     "LateWorkerError",
     "cause_in",
@@ -44,7 +45,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 #: The errors of the first call and of later calls into Spark's Java process after it has died.
-_JAVA_ENDED = (Py4JNetworkError, ConnectionError)
+JAVA_ENDED = (Py4JNetworkError, ConnectionError)
 #: How often to poll the query, in seconds: each poll is a call to Spark's Java process.
 _POLL_S = 0.2
 #: An error of this package, raised in any process: Spark passes on its text, with a traceback or two.
@@ -56,11 +57,9 @@ _JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
 _NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
-#: The end of a message that a query has raised by ``raise_error``.
-_SQL_STATES = re.compile(r"( SQLSTATE: \w{5})+$")
 _OF_THE_CALL = "An error occurred while calling "
 _CAUSED_BY = "Caused by: "
-#: What the source's pickles raise on a worker without this package (``portable_pickle``).
+#: What the source's pickles raise on a worker without this package (``spark_calls``).
 _NO_PACKAGE = re.compile(r"RuntimeError: (the Spark worker on .+)")
 _NO_PROGRAM = re.compile(r'(?:\((\S+) executor \S+\).*)?Cannot run program "([^"]+)"')
 _FULL = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large|not enough space on the disk)")
@@ -86,8 +85,8 @@ class Batch:
     """
     A completed batch of a query.
 
-    ``records`` is its number of records. ``left`` is the number of offsets still to be read, or None if unknown.
-    ``counts`` has the numbers that the query observes, by their names.
+    ``records`` is its number of records, without bad ones. ``left`` is the number of offsets still to be read, or None
+    if unknown. ``counts`` has the numbers that the query observes, by their names.
     """
 
     number: int
@@ -128,7 +127,8 @@ def _report_batches(query: StreamingQuery, last: int, on_batch: Callable[[Batch]
             last = progress.batchId
             document = json.loads(progress.json)
             counts = document.get("observedMetrics", {}).get(OBSERVED, {})
-            on_batch(Batch(last, progress.numInputRows, _left(document), counts))
+            records = progress.numInputRows - counts.get("bad_records", 0)
+            on_batch(Batch(last, records, _left(document), counts))
     return last
 
 
@@ -153,7 +153,7 @@ def shortened_spark_errors() -> Iterator[None]:
     """
     try:
         yield
-    except _JAVA_ENDED as error:
+    except JAVA_ENDED as error:
         raise KielGroupsError(
             "Spark's Java process has ended in the middle of its work (was it killed, or was there no memory for it?);"
             " what was done stays: run it again, with more memory or smaller batches if need be"
@@ -173,7 +173,7 @@ def plain_error(text: str) -> KielGroupsError:
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
         raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
-        return raised_as(_SQL_STATES.sub("", message.strip()))
+        return raised_as(message.strip())
     _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
     if found_start and printed.strip():
         return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")
@@ -286,7 +286,7 @@ def stop_session(spark: SparkSession) -> None:
     """Stop a session. If its Java process has died, only log this, because the job has already reported it."""
     try:
         spark.stop()
-    except _JAVA_ENDED as error:
+    except JAVA_ENDED as error:
         log.info("Spark could not be stopped, as its Java process has ended: %s", error)
 
 

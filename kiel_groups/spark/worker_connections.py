@@ -16,14 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from kiel_groups import errors
 from kiel_groups.config import HostPort
-from kiel_groups.errors import (
-    BrokerConnectionError,
-    KielGroupsError,
-    NoBrokersError,
-    ProtocolError,
-    RequestTimeoutError,
-)
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wire.metadata import MetadataRequest
@@ -118,18 +112,18 @@ class BrokerSocket:
             self._socket.settimeout(timeout_s)
             found, payload = split_response(self._read(decode_size(self._read(SIZE_BYTES), most_bytes)))
             if found != number:
-                raise ProtocolError(f"answer {found} came where answer {number} was due")
+                raise errors.ProtocolError(f"answer {found} came where answer {number} was due")
             return request.decode_response(payload)
         except TimeoutError as error:
             self.close()
             name = type(request).__name__
-            raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_s:g} s") from error
+            raise errors.RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_s:g} s") from error
         except OSError as error:
             self.close()
             raise self._broken(f"the connection broke: {error.strerror or error}") from error
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             self.close()
-            raise ProtocolError(f"{self.address}: {error}") from error
+            raise errors.ProtocolError(f"{self.address}: {error}") from error
 
     def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
         """Send a request while none is in flight, and return its answer. Raises what ``send`` and ``receive`` raise."""
@@ -153,9 +147,9 @@ class BrokerSocket:
             got += count
         return frame
 
-    def _broken(self, why: str) -> BrokerConnectionError:
+    def _broken(self, why: str) -> errors.BrokerConnectionError:
         host, port = self.address
-        return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
+        return errors.BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
 
 #: How long a broker may take to accept a connection, or to answer from memory, in seconds: what a dead computer costs.
@@ -206,7 +200,7 @@ def find_leaders(
             with borrowed(address, client_id) as broker:
                 # For all topics: if a request names a deleted topic, brokers may create it again.
                 answer = broker.ask(MetadataRequest(()), most_bytes=_MAX_ANSWER_BYTES, timeout_s=_CONNECT_S)
-        except KielGroupsError as error:
+        except errors.KielGroupsError as error:
             reasons.append(str(error))
             continue
         addresses = {each.node_id: HostPort(each.host, each.port) for each in answer.brokers}
@@ -216,7 +210,7 @@ def find_leaders(
             if topic.topic in topics
             for each in topic.partitions
         }
-    raise NoBrokersError(f"no broker answered: {'; '.join(reasons)}")
+    raise errors.NoBrokersError(f"no broker answered: {'; '.join(reasons)}")
 
 
 def freeze_collector() -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import (
     INT8,
+    INT16,
     INT32,
     NULLABLE_STRING,
     STRING,
@@ -24,7 +26,6 @@ from kiel_groups.wire.primitives import (
     array,
     fields,
     mapping,
-    numbers,
     structure,
     throttled,
     tuple_of,
@@ -32,14 +33,13 @@ from kiel_groups.wire.primitives import (
 
 
 class NewTopic(NamedTuple):
-    """The size of a topic. The controller assigns the replicas to brokers."""
+    """The size of a topic, and its own settings. The controller assigns the replicas to brokers."""
 
     partitions: int
     replication: int
     #: The number of partitions whose replicas are assigned here.
     assignments: int = 0
-    #: The number of settings that differ from those of the brokers.
-    settings: int = 0
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 _ERRORS = mapping(STRING, ERROR, "topic")
@@ -50,7 +50,10 @@ class CreateTopicsRequest(Request[Mapping[str, ErrorCode]]):
     """Create topics. The broker answers when the controller knows them, at the latest after ``timeout_ms``."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 19, 0, "a create-topics response", _ERRORS
-    BODY = fields(topics=mapping(STRING, numbers(NewTopic, "ihii"), "topic"), timeout_ms=INT32)
+    BODY = fields(
+        topics=mapping(STRING, structure(NewTopic, INT32, INT16, INT32, mapping(STRING, STRING, "setting")), "topic"),
+        timeout_ms=INT32,
+    )
 
     topics: Mapping[str, NewTopic]
     timeout_ms: int

@@ -332,11 +332,10 @@ def _closes_at_once(server: HostPort) -> bool:
     try:
         with socket.create_connection(server, _CLOSING_S) as connection:
             return connection.recv(1) == b""
-    except ConnectionResetError:
-        # ZooKeeper resets the connection. On a busy machine the reset may arrive before ``connect`` has returned.
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        # ZooKeeper resets the connection, before or after the end of its data. On a busy machine the reset may arrive
+        # before ``connect`` has returned.
+        return isinstance(error, ConnectionResetError | BrokenPipeError)
 
 
 def _servers(config: ZooKeeperConfig) -> Sequence[HostPort]:

@@ -31,8 +31,8 @@ Unique = Callable[[str], str]
 NEVER_MS = 3_600_000
 RECONCILE_INTERVAL_MS = 3_000
 METADATA_MAX_AGE_MS = 2_000
-#: Longer than the longest interval and its jitter of a third, with a second for a poll in flight, and slack.
-BOUND_S = 8.0
+#: Far longer than the longest interval and its jitter of a third, since a server may stand still for some seconds.
+BOUND_S = 18.0
 
 
 @dataclass

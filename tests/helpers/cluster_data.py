@@ -13,7 +13,6 @@ from kiel_groups.clients import Producer, hash_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.primitives import Writer
 from kiel_groups.wire.topic_requests import CreateTopicsRequest, NewTopic
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
@@ -53,20 +52,8 @@ async def create_compacted_topic(cluster: Cluster, topic: str, **settings: str) 
             client.create(f"/config/topics/{topic}", data, makepath=True)
         await cluster.create_topic(topic, 1)
         return
-    created = await ask_at(cluster.brokers[0], _CreateCompacted({topic: NewTopic(1, 1)}, 10_000))
-    assert created == {topic: NO_ERROR}
-
-
-class _CreateCompacted(CreateTopicsRequest):
-    def encode_body(self) -> bytes:
-        body = super().encode_body()
-        settings = Writer()
-        settings.int32(len(_COMPACTED))
-        for name, value in _COMPACTED.items():
-            settings.string(name)
-            settings.string(value)
-        # The request ends with the number of settings, which is 0, and the timeout.
-        return body[:-8] + settings.getvalue() + body[-4:]
+    request = CreateTopicsRequest({topic: NewTopic(1, 1, settings=_COMPACTED)}, 10_000)
+    assert await ask_at(cluster.brokers[0], request) == {topic: NO_ERROR}
 
 
 @contextmanager

@@ -148,7 +148,7 @@ class FakeBroker:
 
     def config(self, **settings: int) -> BrokerConfig:
         """Return a client configuration for this broker, with short delays and timeouts."""
-        quick = {"backoff_ms": 2, "max_backoff_ms": 20, "request_timeout_ms": 2_000, "connect_timeout_ms": 5_000}
+        quick = {"backoff_ms": 2, "max_backoff_ms": 20, "request_timeout_ms": 30_000, "connect_timeout_ms": 30_000}
         return BrokerConfig(hosts=(self.address,), **(quick | settings))
 
     def append(self, tp: TopicPartition, message_set: bytes) -> int:

@@ -109,7 +109,9 @@ def test_members_are_completed(cluster_39: Cluster, unique: Callable[[str], str]
 @pytest.mark.parametrize("hosts", ["", "127.0.0.1:1", "no address"])
 def test_without_zookeeper_nothing_is_offered(hosts: str) -> None:
     """No error is printed, because it would appear inside the line that the user types."""
-    assert completed("kiel-groups consume x", **({"KIEL_GROUPS_ZOOKEEPER": hosts} if hosts else {})) == []
+    assert (
+        completed("kiel-groups consume x", patience_s=1.0, **({"KIEL_GROUPS_ZOOKEEPER": hosts} if hosts else {})) == []
+    )
 
 
 def test_a_broken_configuration_file_does_not_break_completion(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ async def test_a_group_is_deleted_from_release_1_1_on(
         assert "from Kafka 1.1 on, and these are older" in done.stderr
         assert "offsets.retention.minutes" in done.stderr
         return
-    assert (done.returncode, "restores it" in done.stderr) == (0, True)
+    assert (done.returncode, "restores it" in done.stderr) == (0, True), done.stderr
     assert f"the offsets of 6 partitions of {topic}" in done.stdout
     gone = await run_beside_members(cluster, "describe", name)
     assert (gone.returncode, f"group {name!r} does not exist" in gone.stderr) == (2, True)

@@ -81,6 +81,9 @@ async def test_topics_are_created_and_deleted_by_requests_to_brokers(
         "",
         f"info: topic {topic} exists already\n",
     )
+    configured = ("create", f"{topic}c", "-q", "--config=retention.ms=7000", "--config")
+    assert topics(coordinating_cluster, *configured, "flush.ms=x")[0] == 1
+    assert topics(coordinating_cluster, *configured, "flush.ms=5") == (0, "", "")
     too_many = topics(coordinating_cluster, "create", f"{topic}s", "--replication=2")
     assert "replication: 2 given; expected 1 to 1, the number of live brokers" in too_many[2]
     assert topics(coordinating_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")

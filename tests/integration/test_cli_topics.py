@@ -120,7 +120,10 @@ async def test_settings_of_a_topic_are_shown_and_changed(release_cluster: Cluste
 async def test_a_change_of_settings_is_refused_if_another_one_was_faster(cluster_39: Cluster, unique: Unique) -> None:
     """Nothing is overwritten, and the brokers are not notified."""
     topic = unique("topic")
-    await cluster_39.create_topic(topic, 1)
+    assert topics(cluster_39, "create", topic, "--config=retention.ms")[0] == 2
+    assert "did you mean 'retention.ms'?" in topics(cluster_39, "create", topic, "--config=retention.m=7000")[2]
+    assert topics(cluster_39, "create", topic, "-q", "--config=flush.ms=7000") == (0, "", "")
+    assert described(cluster_39, topic)["config"] == {"flush.ms": "7000"}
     with zookeeper(cluster_39) as client:
         change = plan_in_zookeeper(client, topic, {"retention.ms": "1000"}, ())
         client.set(f"/config/topics/{topic}", b'{"version":1,"config":{"flush.ms":"5"}}')

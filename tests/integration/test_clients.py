@@ -74,7 +74,7 @@ async def test_a_compacted_topic_refuses_records_without_a_key_and_takes_the_oth
         began_s = time.monotonic()
         futures = [producer.produce(topic, value, key) for key, value in sent]
         outcomes = await asyncio.gather(*futures, producer.produce(topic, b"alone"), return_exceptions=True)
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 15, "they are not tried again until their timeout"
     for error in [*outcomes[:-1:4], outcomes[-1]]:
         assert type(error) is BrokerError
         assert "the record has no key, which brokers refuse in a compacted topic" in str(error)
@@ -120,10 +120,12 @@ async def test_a_record_reaches_a_waiting_consumer_at_once(cluster_39: Cluster, 
         for partition in range(8):
             await producer.produce(topic, "x", partition=partition)
             stored = time.monotonic()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert (await anext(consumer)).partition == partition
             delays.append(time.monotonic() - stored)
-        assert max(delays) < 2
+        # A poll that waited for its timeout would take 20 s. One of the servers may stand still for some seconds.
+        assert sorted(delays)[4] < 2
+        assert max(delays) < 10
 
 
 async def test_a_message_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:

@@ -130,6 +130,6 @@ async def test_many_seeks_a_second(cluster_39: Cluster, unique: Unique) -> None:
             consumer.seek(partition, 500)
             await asyncio.sleep(0.005)
             consumer.seek(partition, offset)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 assert (await consumer.getone()).offset == offset
-        assert time.monotonic() - started_s < 20
+        assert time.monotonic() - started_s < 28, "less than one request takes that is held up"

@@ -6,10 +6,11 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from kazoo.client import KazooClient
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster, ZooKeeperServer
@@ -62,16 +63,21 @@ async def test_a_server_without_free_connections_is_named(
     """Where maxClientCnxns is reached, the errors of a member and of the tools say so, not that no server answers."""
     # A server that gets no share of a busy processor may take longer than two seconds to close a connection.
     monkeypatch.setattr("kiel_groups.zookeeper.kazoo_client._CLOSING_S", 30.0)
-    server = start_zookeeper(zookeeper_version, overrides={"maxClientCnxns": 3})
-    with ExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+    server = start_zookeeper(zookeeper_version, overrides={"maxClientCnxns": 1})
+    # A session is open only once the server has accepted its connection. A bare connection might be the one too many,
+    # since the server may still count that of its own start.
+    client = KazooClient(server.hosts, timeout=30)
+    await asyncio.to_thread(client.start, 30)
+    try:
         words = (f"{server.hosts} closes each connection at once", "maxClientCnxns", "within 0.5 s")
         consumer = GroupedConsumer(cluster_39.brokers, "g", server.hosts, zk_timeout_ms=500)
         await assert_connect_fails(consumer, NoZooKeeperError, *words)
         with pytest.raises(NoZooKeeperError) as caught, zookeeper_client.zookeeper(server.hosts, timeout_s=0.5):
             pytest.fail("a session was opened")
         assert all(word in str(caught.value) for word in words)
+    finally:
+        client.stop()
+        client.close()
 
 
 async def test_a_missing_zookeeper_is_an_error(cluster_39: Cluster) -> None:

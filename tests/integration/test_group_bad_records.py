@@ -194,7 +194,9 @@ async def test_consume_skips_by_default(backend: GroupBackend, unique: Unique) -
     """Values on which the deserializer fails are skipped and finished, as kiel's did."""
     topic, group = await topic_of(backend, unique, VALUES), unique("group")
     async with consumer_of(backend, topic, group) as consumer:
-        assert await consumer.consume(topic) == [0, 1, 3, 4]
+        while not (values := await consumer.consume(topic)):
+            pass
+        assert values == [0, 1, 3, 4]
         await consumer.commit_offsets()
         await backend.await_committed(group, topic, 5)
 

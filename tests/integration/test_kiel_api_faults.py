@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
 from tests.helpers.kiel_api import consumer_of, offsets, produce, values
+from tests.helpers.running_time import running_s
 from tests.helpers.waiting import eventually
 from tests.proxies import KafkaProxy
 from tests.proxies.faulty_answers import with_error
@@ -273,9 +273,9 @@ async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, uniqu
             await consumer.consume(topic)
             owner = f"{GroupLayout(group).topic_owners(topic)}/0"
             await eventually(lambda: client.exists(owner), "it is claimed")
-        started_s = time.monotonic()
+        started_s = running_s()
         await consumer.close()
-        assert time.monotonic() - started_s < 6.0
+        assert running_s() - started_s < 6.0
         assert client.get_children(GroupLayout(group).members) == []
 
 
@@ -304,9 +304,9 @@ def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Un
         loop.add_callback(run)
         with pytest.raises(KeyboardInterrupt):
             loop.start()
-        started_s = time.monotonic()
+        started_s = running_s()
         assert consumer.close().done()
-        assert time.monotonic() - started_s < 6.0
+        assert running_s() - started_s < 6.0
         assert client.get_children(GroupLayout(group).members) == []
     loop.close(all_fds=True)
 

@@ -73,13 +73,13 @@ def log_bytes(cluster: Cluster, topic: str) -> int:
 
 
 async def read(consumer: SingleConsumer, count: int) -> list[Record]:
-    """Return the next ``count`` records, or those that come within a second of each other."""
+    """Return the next ``count`` records, or those up to the end of the only partition's log."""
     found: list[Record] = []
-    async with asyncio.timeout(30):
-        while len(found) < count:
+    (partition,) = consumer.assignment()
+    (end,) = (await consumer.end_offsets([partition])).values()
+    async with asyncio.timeout(60):
+        while len(found) < count and (not found or found[-1].offset + 1 < end):
             more = await consumer.getmany(timeout_ms=1_000)
-            if not more:
-                break
             found += [record for records in more.values() for record in records]
     return found
 

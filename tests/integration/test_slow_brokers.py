@@ -108,7 +108,7 @@ async def test_a_backlog_of_a_fast_broker_is_read_beside_a_slow_one(
             pair.proxies[1].heal()
             await read_all(fast + slow)
     assert set(counts.values()) == {RECORDS // 8}
-    assert took_s < 8, f"{took_s:.1f} s for {RECORDS // 2} records of the fast broker"
+    assert took_s < 12, f"{took_s:.1f} s for {RECORDS // 2} records of the fast broker"
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -133,16 +133,16 @@ async def test_a_trickle_of_a_fast_broker_does_not_wait_for_a_slow_one(
             topic, partition_number = fast[number % len(fast)]
             await producer.produce(topic, b"%d" % number, partition=partition_number)
             stored_s = time.monotonic()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not await consumer.getmany(*fast, timeout_ms=1_000):
                     pass
             delays_s.append(time.monotonic() - stored_s)
         assert sorted(delays_s)[10] < 0.2
-        assert max(delays_s) < 5
+        assert max(delays_s) < 9, "no poll of 10 s has ended by its timeout"
         started_s = time.monotonic()
         consumer.assign(fast)
         consumer.seek(fast[0], 0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert (await consumer.getone(fast[0])).offset == 0
         await consumer.close()
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < 9

@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,8 +22,9 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import ArchiveSettings, ArchiveSummary, archive, plan_archive, verify_archive
 from kiel_groups.spark.archive_folders import ArchiveFolders
-from kiel_groups.spark.archive_table import TimeField, check_pattern, parse_schema
+from kiel_groups.spark.archive_table import TimeField, check_pattern
 from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.columns import parse_schema
 from kiel_groups.spark.folders import FolderError, HadoopFolder
 from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
@@ -130,53 +131,57 @@ def test_fields_of_values_become_columns(
     spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     """
-    A run fails at a value that does not fit the schema, and leaves no files; or it keeps the record without fields.
-    Records are in the hour of their event, or of their arrival if they have no time. The schema may grow.
+    A topic with a schema ends at a value that does not fit, and the other topic, whose values are no JSON, is archived.
+    With ``bad_records="quarantine"``, the side table has the values that do not fit. Records are in the hour of their
+    event, or of their arrival if they have no time. The schema may grow.
     """
-    topic = filled(cluster_39, unique("topic"), 1, [])
+    topic, plain = filled(cluster_39, unique("topic"), 1, []), filled(cluster_39, unique("plain"), 1, [b"no JSON"])
     values = [
         b'{"user": "ann", "amount": 1.5, "at": "2026-11-01T10:30:00+01:00", "more": {"n": 1}}',
         b'{"user": "bob", "amount": "x", "at": "2026-11-02"}',
         b"\xff no JSON",
         None,
-        b'{"user": "eve", "at": "2026-11-01T23:59:00Z"}',
+        b'{"user": "eve", "tags": ["a", null], "at": "2026-11-01T23:59:00Z"}',
     ]
     for value in values:
         fill(cluster_39, topic, [value], partition=0)
-    schema = parse_schema("user STRING, amount DOUBLE")
-    wanted = settings(cluster_39, topic, tmp_path, schema=schema, time_field="at", roll="hour")
-    with pytest.raises(
-        KielGroupsError, match=f'^{topic}:0: offset 1: the value does not fit the schema: {{"user": "b.*}}$'
-    ):
-        archive(spark, wanted)
-    output = tmp_path / "archive"
-    assert not list(output.glob("topic=*/**/part-*"))
-    summary = archive(spark, replace(wanted, bad_records="quarantine"))
-    assert (summary.records, summary.misfits, summary.untimed) == (5, 2, 2)
+    schema = parse_schema("user STRING, amount DOUBLE, tags ARRAY<STRING>, at TIMESTAMP")
+    wanted = settings(cluster_39, topic, tmp_path, schemas={topic: schema}, time_field="at", roll="hour")
+    wanted = replace(wanted, topics=(topic, plain))
+    summary = archive(spark, wanted)
+    reason = f'{topic}:0 at offset 1: the value does not fit the schema: amount is "x", expected a number of a double'
+    assert summary.not_archived[topic].startswith(reason)
+    assert [each.size for each in summary.ranges] == [1, 0]
+    batches = []
+    summary = archive(spark, replace(wanted, bad_records="quarantine"), on_batch=batches.append)
+    assert (summary.records, summary.untimed, len(summary.bad_records)) == (3, 1, 2)
+    assert [(batch.records, batch.counts["bad_records"]) for batch in batches] == [(3, 2)]
+    assert verify_archive(wanted.output).is_complete
+    bad = spark.read.parquet(f"{wanted.output}/_quarantine").orderBy("offset").select("offset", "raw").collect()
+    assert [(row.offset, bytes(row.raw)) for row in bad] == list(enumerate(values))[1:3]
 
     fill(cluster_39, topic, [b'{"user": "joe", "more": {"n": 2}, "at": "1970-01-01"}'], partition=0)
-    archive(spark, replace(wanted, schema=parse_schema("more STRUCT<n: INT>, user STRING, amount DOUBLE")))
-    rows = spark.read.option("mergeSchema", True).parquet(str(output)).orderBy("offset").collect()
-    assert [(row.user, row.amount, row.more, row.misfit) for row in rows] == [
-        ("ann", 1.5, None, False),
-        (None, None, None, True),
-        (None, None, None, True),
-        (None, None, None, False),
-        ("eve", None, None, False),
-        ("joe", None, (2,), False),
+    grown = parse_schema("more STRUCT<n: INT>, user STRING, amount DOUBLE, tags ARRAY<STRING>, at TIMESTAMP")
+    with pytest.raises(ConfigError, match=f"schema: of {topic}, user is removed, and this archive has such a column"):
+        archive(spark, replace(wanted, schemas={topic: parse_schema("more STRUCT<n: INT>")}))
+    archive(spark, replace(wanted, schemas={topic: grown}, bad_records="skip"))
+    rows = spark.read.option("mergeSchema", True).parquet(wanted.output).orderBy("topic", "offset").collect()
+    alone, *rows = sorted(rows, key=lambda row: (row.topic != plain, row.offset))
+    assert (bytes(alone.value), alone.user) == (b"no JSON", None)
+    assert [(row.offset, row.user, row.amount, row.tags, row.more) for row in rows] == [
+        (0, "ann", 1.5, None, None),
+        (3, None, None, None, None),
+        (4, "eve", None, ["a", None], None),
+        (5, "joe", None, None, (2,)),
     ]
-    times = [(str(row.date), row.hour) for row in rows]
-    (batch,) = {row.archived_at.astimezone(UTC) for row in rows[2:4]}
-    arrived = (f"{batch:%Y-%m-%d}", batch.hour)
-    assert times == [
+    assert rows[0]["at"].astimezone(UTC) == datetime(2026, 11, 1, 9, 30, tzinfo=UTC)
+    arrived = rows[1].archived_at.astimezone(UTC)
+    assert [(str(row.date), row.hour) for row in rows] == [
         ("2026-11-01", 9),
-        ("2026-11-02", 0),
-        arrived,
-        arrived,
+        (f"{arrived:%Y-%m-%d}", arrived.hour),
         ("2026-11-01", 23),
         ("1970-01-01", 0),
     ]
-    assert_complete(spark, cluster_39, topic, tmp_path)
 
 
 def test_a_stopped_run_ends_after_its_batch(
@@ -321,6 +326,27 @@ def test_a_failing_topic_does_not_stop_the_others(
     assert verify_archive(wanted.output).is_complete
 
 
+def test_a_failing_topic_does_not_stop_the_others_on_another_file_system(
+    spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    Hadoop's ``viewfs`` is another file system for this package. Without a lock there, the run has to be the only one,
+    as its caller says.
+    """
+    hadoop: Any = spark._jsc
+    hadoop.hadoopConfiguration().set("fs.viewfs.mounttable.lake.link./archives", f"file://{tmp_path}")
+    bad = filled(cluster_39, unique("bad"), 1, [b"spoilt?", b"1"])
+    whole = filled(cluster_39, unique("whole"), 1, VALUES)
+    with KafkaProxy(cluster_39.brokers[0], damaging(b"spoilt?")) as proxy:
+        wanted = ArchiveSettings(topics=(bad, whole), output="viewfs://lake/archives/one", brokers=proxy.address)
+        with pytest.raises(KielGroupsError, match=f"^{bad}:0 at offset 0: a message that does not match its CRC"):
+            archive(spark, wanted)
+        summary = archive(spark, replace(wanted, is_only_run=True))
+        assert (list(summary.not_archived), summary.records, summary.files) == ([bad], len(VALUES), 1)
+    rows = spark.read.parquet(wanted.output).select("topic", "offset").collect()
+    assert sorted(map(tuple, rows)) == [(whole, offset) for offset in range(len(VALUES))]
+
+
 # ---------------------------------------------------------------------- losses
 
 
@@ -419,6 +445,12 @@ def test_a_deleted_topic_is_not_archived(cluster_39: Cluster, unique: Unique, tm
     assert list(plan.not_archived) == [gone]
     assert plan.not_archived[gone].startswith(f"{gone}:0: offset 60 is to be read next, and there is no such partition")
     assert plan_archive(replace(wanted, topics=(kept,))).dropped == (gone,)
+    informed = plan_archive(replace(wanted, zookeeper=cluster_39.zk_hosts))
+    assert ", and there is no such partition: the topic was deleted. " in informed.not_archived[gone]
+    for zookeeper_hosts in (None, cluster_39.zk_hosts):
+        verified = verify_archive(wanted.output, brokers=brokers_of(cluster_39), zookeeper=zookeeper_hosts)
+        deleted = {log.topic_partition.topic: log.unexplained[-1] for log in verified.logs}[gone]
+        assert deleted == ("gone", 60, 60, "there is no such partition: the topic was deleted")
     lenient = replace(wanted, fail_on_data_loss=False)
     assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
     with pytest.raises(UnknownTopicError, match="no broker knows"):

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.spark import archive
+from kiel_groups.spark import archive, archive_files
 from tests.helpers.commands import REPOSITORY, Running, environment
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import brokers_of, fill
@@ -94,6 +94,8 @@ def test_killed_processes_leave_no_record_twice(
     (error,) = (line for line in process.errors if not line.startswith(("info: ", "warning: ")))
     assert error.startswith("error: Spark's Java process has ended in the middle of its work (was it killed, or ")
     first = commits(tmp_path)
+    output = tmp_path / "archive"
+    assert archive_files(str(output)) == sorted(map(str, output.glob("topic=*/**/part-*")))
     with driver(cluster_39, topic, tmp_path) as process:
         process.wait_for_error("info: 5 records, ", PATIENCE_S)
         process.process.kill()

@@ -15,7 +15,7 @@ from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.spark import log_identity
+from kiel_groups.spark import log_view
 from kiel_groups.sync import GroupedConsumer
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
@@ -287,7 +287,7 @@ def test_a_running_query_continues_in_a_recreated_topic(
     first. It is accounted.
     """
     options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
-    monkeypatch.setattr(log_identity, "_INCARNATIONS_S", 0.0)
+    monkeypatch.setattr(log_view, "_INCARNATIONS_S", 0.0)
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group, **options)) as query:
         query.trigger()

@@ -17,7 +17,7 @@ from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.spark import log_identity
+from kiel_groups.spark import log_view
 from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     Checkpoint,
@@ -59,8 +59,8 @@ def copy_of(checkpoint: Checkpoint) -> Checkpoint:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at topics and messages in every trigger of a running query."""
-    monkeypatch.setattr(log_identity, "_INCARNATIONS_S", 0.0)
-    monkeypatch.setattr(log_identity, "_MARKS_S", 0.0)
+    monkeypatch.setattr(log_view, "_INCARNATIONS_S", 0.0)
+    monkeypatch.setattr(log_view, "_MARKS_S", 0.0)
 
 
 @pytest.mark.parametrize("with_zookeeper", [True, False])

@@ -7,13 +7,13 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,21 +47,25 @@ _OPTIONS = {
     "maxOffsetsPerTrigger": "--batch-records",
     "interval_s": "--every",
     "set failOnDataLoss to false": "give --allow-loss",
+    "set is_only_run": "give --only-run",
     "set bad_records to 'quarantine' or 'skip'": "give --bad-records quarantine or skip",
 }
 
 
 #: The settings with which errors begin, and the options of this command.
-_NAMES = {
-    "output": "--output",
-    "checkpoint": "--checkpoint",
-    "brokers": "--brokers",
-    "topics": "TOPIC",
-    "roll": "--roll",
-    "time_field": "--time-field",
-    "schema": "--schema",
-    "bad_records": "--bad-records",
-}
+_SETTINGS = ("output", "checkpoint", "brokers", "roll", "time_field", "schema", "bad_records")
+_NAMES = {"topics": "TOPIC", **{name: f"--{name.replace('_', '-')}" for name in _SETTINGS}}
+
+
+def _read_schemas(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Return the texts of the files of ``--schema``, by topic."""
+    texts = {}
+    for text in given:
+        topic, equals, file = text.partition("=")
+        if not equals or not topic or topic in texts:
+            raise click.BadParameter(f"{text!r} given; expected TOPIC=FILE, once for each topic.", context, parameter)
+        texts[topic] = click.File(encoding="utf-8").convert(file, parameter, context).read()
+    return texts
 
 
 @click.group(epilog=EPILOG)
@@ -129,10 +133,12 @@ def spark() -> None:
 )
 @click.option(
     "--schema",
-    "schema_file",
-    type=click.File(encoding="utf-8"),
-    metavar="FILE",
-    help="Make a column of each field of JSON values that FILE names, as 'user STRING, amount DOUBLE'.",
+    "schemas",
+    multiple=True,
+    callback=_read_schemas,
+    metavar="TOPIC=FILE",
+    help="Make columns of the fields of a topic's JSON values that FILE names, as 'user STRING, amount DOUBLE'; can be"
+    " repeated.",
 )
 @click.option(
     "--allow-loss",
@@ -144,8 +150,14 @@ def spark() -> None:
     type=click.Choice(["fail", "skip", "quarantine"]),
     default="fail",
     show_default=True,
-    help="At a damaged message, 'fail' ends the copy of its topic, 'skip' notes its offset in _quarantine, and"
-    " 'quarantine' also keeps its bytes there.",
+    help="At a damaged message, or a value that does not fit --schema, 'fail' ends the copy of its topic, 'skip' notes"
+    " its offset in _quarantine, and 'quarantine' also keeps its bytes there.",
+)
+@click.option(
+    "--only-run",
+    "is_only_run",
+    is_flag=True,
+    help="No other run of this archive is active: if a topic fails, go on without it also where no lock shows that.",
 )
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
@@ -165,7 +177,7 @@ def archive(
     as_json: bool,
     quiet: bool,
     verbose: bool,
-    schema_file: IO[str] | None,
+    schemas: Mapping[str, str],
     **options: Any,
 ) -> int:
     """
@@ -192,26 +204,25 @@ def archive(
     if not verbose:
         logging.getLogger().addFilter(_is_not_from_py4j)
     check_libraries()
-    _check(context, options)
+    if bool(options["topics"]) == (options["pattern"] is not None):
+        raise click.UsageError("Name topics, or give --pattern, and not both.", context)
     every = options.pop("every")
     options["fail_on_data_loss"] = not options.pop("allow_loss")
     for name in ("batch_records", "file_mb"):
         if options[name] is None:
             del options[name]
-    schema = None if schema_file is None else schema_file.read()
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.archive_table import is_json, parse_schema
+        from kiel_groups.spark.columns import is_json, parse_schema
         from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None
         try:
             # Only Spark can read other folders, and schemas that are no JSON.
-            if not wanted.is_local or (schema is not None and not is_json(schema)):
+            if not wanted.is_local or not all(map(is_json, schemas.values())):
                 session = start_session("archive", master=master, settings=settings, log=log)
-            if schema is not None:
-                wanted = replace(wanted, schema=parse_schema(schema))
+            wanted = replace(wanted, schemas={topic: parse_schema(text) for topic, text in schemas.items()})
             plan = plan_archive(wanted, session)
             if dry_run:
                 for loss in plan.lost:
@@ -286,14 +297,6 @@ def _report_ending(lines: Lines, asked: threading.Event) -> None:
     # This runs on a thread, because a signal handler may have interrupted code that is printing.
     asked.wait()
     lines.say("info", "ending after the current batch; a second Ctrl-C ends at once, and loses nothing either")
-
-
-def _check(context: click.Context, options: dict[str, Any]) -> None:
-    if bool(options["topics"]) == (options["pattern"] is not None):
-        raise click.UsageError("Name topics, or give --pattern, and not both.", context)
-    if options["group"] is not None and options["zookeeper"] is None:
-        parameter = next(each for each in context.command.params if each.name == "zookeeper")
-        raise click.MissingParameter("A group needs it.", context, parameter)
 
 
 @contextmanager
@@ -382,7 +385,6 @@ class _Count:
 
 
 _MOST_PARTITIONS = 4
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
@@ -411,6 +413,8 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     """Yield lines that describe the archived records, the new files and the commit."""
+    from rich.filesize import decimal
+
     bad = [row.loss for row in summary.bad_records]
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
@@ -420,11 +424,9 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
         rate = summary.records / max(summary.took_s, 1e-3)
         yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
         yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
-        yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
+        yield f"into {summary.output}: {counted(summary.files, 'new file')}, {decimal(summary.size_bytes)}"
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
-    if summary.misfits:
-        yield f"{counted(summary.misfits, 'value')} not fitting the schema: see the column misfit"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
     yield from _lost_lines(summary.lost)
@@ -461,7 +463,6 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
         "bytes": summary.size_bytes,
         "took_s": round(summary.took_s, 3),
         "untimed": summary.untimed,
-        "misfits": summary.misfits,
         "group": summary.group,
     }
 
@@ -482,7 +483,7 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
     if not lost:
         return
     known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
-    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    unknown = ["the rest of deleted logs, if they had more"] if any(loss.end is None for loss in lost) else []
     yield f"{what}{' and '.join(known + unknown)}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [
@@ -494,18 +495,15 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
 
 def _lost_offsets(lost: Iterable[Loss], within: OffsetRange | None = None) -> int:
     """Count lost offsets as far as they are known, each once; with ``within``, those in that range of the same log."""
-    count, logs = 0, attrgetter("topic_partition", "incarnation")
+    from kiel_groups.spark.archive_verification import common, layers, size
+
+    log = attrgetter("topic_partition", "incarnation")
     by_log: dict[Any, list[tuple[int, int]]] = {}
     for loss in lost:
-        if loss.end is not None and (within is None or logs(loss) == logs(within)):
-            by_log.setdefault(logs(loss), []).append((loss.start, loss.end))
-    for ranges in by_log.values():
-        reached, last = (0, None) if within is None else (within.start, within.end)
-        for start, end in sorted(ranges):
-            end = end if last is None else min(end, last)
-            count += max(0, end - max(start, reached))
-            reached = max(reached, end)
-    return count
+        if loss.end is not None and (within is None or log(loss) == log(within)):
+            by_log.setdefault(log(loss), []).append((loss.start, loss.end))
+    once = [layers(ranges)[:1] for ranges in by_log.values()]
+    return sum(size(each if within is None else common(each, [within[1:3]])) for layer in once for each in layer)
 
 
 def lost_document(lost: Sequence[Loss]) -> dict[str, Any]:
@@ -528,11 +526,3 @@ def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]
         topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
         for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
     }
-
-
-def _size(size: float) -> str:
-    """Format a size with one decimal and a unit: ``52.1 MB``."""
-    power = 0
-    while size >= 1000 and power < len(_UNITS) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"

@@ -87,6 +87,13 @@ def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
     metavar="N",
     help="Number of replicas of each partition.",
 )
+@click.option(
+    "--config",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of each topic, as retention.ms=3600000; can be repeated.",
+)
 @click.option("--if-missing", is_flag=True, help="Leave existing topics unchanged.")
 @seconds_option("--wait", "How long to wait until enough brokers are registered.  [default: do not wait]")
 @json_option
@@ -100,6 +107,7 @@ def create(
     cluster: ClusterAddress,
     partitions: int,
     replication: int,
+    settings: tuple[str, ...],
     if_missing: bool,
     wait_s: float | None,
     as_json: bool,
@@ -107,8 +115,13 @@ def create(
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
     from kiel_groups.cli.terminal.rendering import show_json
+    from kiel_groups.ops.actions.topic_config import check_settings
     from kiel_groups.ops.actions.topics import TopicSize, check_absent, check_topic
 
+    config = _settings(settings, ())
+    if not cluster.is_of_brokers:
+        # Brokers check the settings of a request, and none in ZooKeeper.
+        check_settings(config)
     wanted, found = list(dict.fromkeys(names)), cluster.topics()
     for name in wanted:
         check_topic(name, partitions)
@@ -125,7 +138,7 @@ def create(
         if name in existing:
             _say_existing(lines, name, existing[name].partitions, asked, quiet=quiet)
             continue
-        found.create(name, partitions, replication)
+        found.create(name, partitions, replication, config)
         if not quiet:
             lines.say("info", f"topic {name} created with {_partitions(partitions)}")
     if as_json:

@@ -14,7 +14,7 @@ from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.spark import Verification
-    from kiel_groups.spark.coverage import Difference, LogCoverage
+    from kiel_groups.spark.archive_verification import Difference, LogCoverage
 
 __all__ = ["verification_document", "verification_report"]
 
@@ -81,7 +81,7 @@ def _range_text(difference: Difference) -> str:
     elif difference.offsets:
         offsets = f"{difference.offsets:,} offsets, {difference.start} to {difference.end - 1}"
     else:
-        offsets = f"from offset {difference.start} on"
+        offsets = f"from offset {difference.start} on, if there was more"
     reason = f": {_bounded(difference.reason)}" if difference.reason else ""
     return f"{difference.kind} {offsets}{reason}"
 

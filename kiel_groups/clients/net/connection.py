@@ -469,6 +469,10 @@ class Connection:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await outcome
         except TimeoutError:
+            # After a stall of this process, the loop reads an answer that came in time just before it ends the wait.
+            if isinstance(outcome, asyncio.Future) and outcome.done() and not outcome.cancelled():
+                answer: T = outcome.result()
+                return answer
             name = type(request).__name__
             done, what = "answered", f"no answer to a {name}"
             if not request.expects_response:

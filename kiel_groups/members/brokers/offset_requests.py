@@ -179,9 +179,6 @@ T = TypeVar("T")
 #: How long the coordinator may take for an answer, in milliseconds. It waits for the replicas of its log.
 _ANSWER_MS = 3_000
 
-#: How long a tool waits for a connection, in milliseconds.
-_CONNECT_MS = 2_000
-
 #: How many groups are asked for at the same time.
 _MOST_AT_ONCE = 16
 
@@ -366,7 +363,7 @@ async def find_kafka_offsets(
         return found
     if not brokers:
         return found | dict.fromkeys(asked, FoundOffsets(problem="no broker is registered in ZooKeeper"))
-    cluster = ClusterMetadata(BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS), Metrics())
+    cluster = ClusterMetadata(BrokerConfig.of_tool(brokers, timeout_s), Metrics())
     at_once = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def read(group: str) -> None:

@@ -121,9 +121,11 @@ class BrokerTopics:
                     return
             time.sleep(_POLL_S)
 
-    def create(self, topic: str, partitions: int, replication: int = 1) -> None:
+    def create(
+        self, topic: str, partitions: int, replication: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
         """Create a topic, and wait for the leaders of its partitions; see ``create_topic``."""
-        self._with(lambda session: create_topic(session, topic, partitions, replication))
+        self._with(lambda session: create_topic(session, topic, partitions, replication, settings or {}))
 
     def grow(self, topic: str, partitions: int) -> None:
         """Increase the number of a topic's partitions, and wait for their leaders; see ``grow_topic``."""
@@ -185,9 +187,11 @@ _DELETION = _Kind(
 )
 
 
-async def create_topic(session: BrokerSession, topic: str, partitions: int, replication: int) -> None:
+async def create_topic(
+    session: BrokerSession, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
+) -> None:
     """
-    Create a topic, and wait until every live broker knows the leaders of its partitions.
+    Create a topic with settings of its own, and wait until every live broker knows the leaders of its partitions.
 
     Raises:
         ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the
@@ -197,7 +201,7 @@ async def create_topic(session: BrokerSession, topic: str, partitions: int, repl
     check_topic(topic, partitions)
     check_replication(replication, session.brokers)
     check_absent([topic], session.topics)
-    request = CreateTopicsRequest({topic: NewTopic(partitions, replication)}, _limit_ms())
+    request = CreateTopicsRequest({topic: NewTopic(partitions, replication, settings=settings)}, _limit_ms())
     if await _change(session, request, topic, _CREATION) is TOPIC_ALREADY_EXISTS:
         raise existing_topics([topic])
     await _await_everywhere(session, topic, _CREATION, lambda found: _led(found, topic) >= partitions)

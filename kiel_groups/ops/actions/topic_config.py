@@ -18,7 +18,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kiel_groups.errors import ConfigError, CoordinationError
 from kiel_groups.group.znodes.contents import encode_object, parse_broker_version, parse_object, typed_field
 from kiel_groups.group.znodes.transactions import Create, Put
-from kiel_groups.ops.actions.topics import check_present
+from kiel_groups.ops.actions.topics import CONFIG_CHANGES, check_followed, check_present
 from kiel_groups.ops.broker_reader import BrokerSession
 from kiel_groups.ops.zookeeper_client import Client, commit, place_of
 from kiel_groups.ops.zookeeper_reader import list_topics, read_brokers
@@ -42,8 +42,6 @@ __all__ = [
     "plan_by_brokers",
     "plan_in_zookeeper",
 ]
-
-_CHANGES = "/config/changes"
 
 #: The sources of settings, as users read them, by their numbers in the protocol.
 _SOURCES = {OF_TOPIC: "topic", 2: "broker", 3: "brokers", 4: "server.properties", 5: "default"}
@@ -162,11 +160,8 @@ def plan_in_zookeeper(
     with suppress(NoNodeError):
         data, stat = client.get(path)
         version, own = stat.version, typed_field(parse_object(data, path), "config", dict, path)
-    if (values or unset) and client.exists(_CHANGES) is None:
-        raise ConfigError(
-            "these brokers do not follow settings of topics, as those of Kafka 0.8.0; their server.properties has"
-            " settings such as log.retention.hours.per.topic"
-        )
+    if values or unset:
+        check_followed(client)
     change = TopicConfigChange(
         topic=topic,
         settings={str(name): TopicSetting(str(value), "topic") for name, value in own.items()},
@@ -194,7 +189,7 @@ def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
         notice = f'"{change.topic}"'.encode()
     operations = (
         Create(path, data) if change.version is None else Put(path, data, change.version),
-        Create(f"{_CHANGES}/config_change_", notice, sequence=True),
+        Create(f"{CONFIG_CHANGES}/config_change_", notice, sequence=True),
     )
     if failed := commit(client, operations):
         error = failed[1]

@@ -24,6 +24,7 @@ from kiel_groups.ops.zookeeper_reader import broker_addresses, list_topics, read
 from kiel_groups.wording import counted, some
 
 __all__ = [
+    "CONFIG_CHANGES",
     "DescribedTopics",
     "LiveBroker",
     "PartitionState",
@@ -31,6 +32,7 @@ __all__ = [
     "TopicState",
     "ZooKeeperTopics",
     "check_absent",
+    "check_followed",
     "check_growth",
     "check_present",
     "check_replication",
@@ -47,6 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TOPICS = "/brokers/topics"
+CONFIG_CHANGES = "/config/changes"
 #: The znodes by which a deletion is requested, one per topic.
 _DELETIONS = "/admin/delete_topics"
 #: The longest name of a directory on the file systems that brokers use.
@@ -245,32 +248,41 @@ class ZooKeeperTopics:
         """Wait until ``count`` brokers are alive, at most ``timeout_s`` seconds; a timeout raises no error."""
         zookeeper_client.await_brokers(self._hosts, count, timeout_s=timeout_s)
 
-    def create(self, topic: str, partitions: int, replication: int = 1, *, timeout_s: float = _LIMIT_S) -> None:
+    def create(
+        self, topic: str, partitions: int, replication: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
         """
         Create a topic and wait until every partition has a leader.
 
-        Replicas are assigned round-robin to the brokers that are registered now.
+        Replicas are assigned round-robin to the brokers that are registered now. ``settings`` are those of the topic
+        itself, which ``topic_config.check_settings`` accepts.
 
         Raises:
-            ConfigError: ``check_topic`` refuses the topic, the topic exists, or ``replication`` is not between 1 and
-                the number of brokers.
+            ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the
+                number of brokers, or ``settings`` are given and the brokers are of Kafka 0.8.0.
             NoBrokersError: No broker is registered.
-            CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
+            CoordinationError: Some partitions have no leader after 30 seconds.
         """
         check_topic(topic, partitions)
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             assignment = _assign(range(partitions), _brokers(client), replication)
+            if settings:
+                check_followed(client)
+                check_absent([topic], list_topics(client))
+            path, data = f"/config/topics/{topic}", encode_object({"version": 1, "config": dict(settings or {})})
             try:
-                client.create(f"/config/topics/{topic}", encode_object({"version": 1, "config": {}}), makepath=True)
+                client.create(path, data, makepath=True)
             except NodeExistsError:
                 # An earlier topic of that name left this znode, or the topic itself exists: then the next one fails.
-                log.debug("/config/topics/%s exists already; keeping it", topic)
+                log.debug("%s exists already", path)
+                if settings:
+                    client.set(path, data)
             try:
                 data = encode_object({"version": 1} | _partitions_field(assignment))
                 client.create(f"{_TOPICS}/{topic}", data, makepath=True)
             except NodeExistsError as error:
                 raise existing_topics([topic]) from error
-            _await_leaders(client, topic, range(partitions), timeout_s)
+            _await_leaders(client, topic, range(partitions), _LIMIT_S)
 
     def grow(self, topic: str, partitions: int, *, timeout_s: float = _LIMIT_S) -> None:
         """
@@ -336,6 +348,15 @@ def _brokers(client: Client) -> list[int]:
             f"no broker is registered in ZooKeeper at {place_of(client)}; start one, or check the chroot"
         )
     return brokers
+
+
+def check_followed(client: Client) -> None:
+    """Raise ConfigError if the brokers do not follow the settings of topics in ZooKeeper."""
+    if client.exists(CONFIG_CHANGES) is None:
+        raise ConfigError(
+            "these brokers do not follow settings of topics, as those of Kafka 0.8.0; their server.properties has"
+            " settings such as log.retention.hours.per.topic"
+        )
 
 
 def _assign(partitions: range, brokers: Sequence[int], replication: int) -> dict[int, list[int]]:

@@ -16,6 +16,7 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
+from tests.helpers.running_time import RunningTimeLoop
 
 pytestmark = pytest.mark.unit
 
@@ -42,7 +43,7 @@ async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     """Return an event loop that the test starts and stops, as a program does."""
-    loop = asyncio.new_event_loop()
+    loop = RunningTimeLoop()
     yield loop
     loop.close()
 

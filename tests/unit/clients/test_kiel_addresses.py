@@ -9,7 +9,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.clients.net import connection as broker_stream
-from kiel_groups.config import HostPort, parse_hosts
+from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
 from kiel_groups.errors import ConfigError, NoBrokersError, NoZooKeeperError
 from tests.helpers.fake_broker import FakeBroker
 
@@ -80,3 +80,13 @@ def test_an_ipv6_address_without_its_brackets_is_refused(text: str) -> None:
         parse_hosts(text, 9092, "brokers")
     with pytest.raises(ConfigError, match=r"needs brackets, as in '\[::1\]:9092'"):
         parse_hosts("::1", 9092, "brokers")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "limit_s", "connect_ms"),
+    [(1, 5.0, 4_000), (2, 5.0, 2_000), (3, 30.0, 8_000), (9, 5.0, 2_000), (1, 0.3, 300)],
+)
+def test_a_tool_shares_its_time_between_the_brokers(hosts: int, limit_s: float, connect_ms: int) -> None:
+    """A broker may pause for some seconds, and has two of them even if a tool knows many brokers."""
+    config = BrokerConfig.of_tool([HostPort("kafka", port) for port in range(1, hosts + 1)], limit_s)
+    assert (config.connect_timeout_ms, config.request_timeout_ms) == (connect_ms, round(1_000 * limit_s))

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients.producer import Producer, RecordMetadata
+from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
 from tests.helpers.producers import T0, T1, producing, stored
+from tests.helpers.running_time import RunningTimeLoop
 from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.unit
@@ -236,7 +238,7 @@ def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
 
 def test_a_close_outside_of_the_loop_sends_waiting_records() -> None:
     """A ``close()`` outside of the loop, as after Ctrl-C, sends the waiting records."""
-    loop = asyncio.new_event_loop()
+    loop = RunningTimeLoop()
     broker = FakeBroker({"t": 1})
     loop.run_until_complete(broker.__aenter__())
     producer = Producer(str(broker.address), batch_size=10)

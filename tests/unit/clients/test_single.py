@@ -348,7 +348,7 @@ def test_a_call_may_be_made_before_the_loop_runs() -> None:
     broker = FakeBroker({"t": 1})
     broker.append(T0, message_set(b"1"))
     loop.run_sync(broker.__aenter__)
-    consumer = SingleConsumer(str(broker.address))
+    consumer = SingleConsumer(str(broker.address), max_wait_time=20_000)
     result = consumer.consume("t", BEGINNING)
     assert loop.run_sync(lambda: result) == [1]
     loop.run_sync(consumer.close)

@@ -48,7 +48,7 @@ async def test_a_stuck_broker_is_replaced_by_another_of_the_list() -> None:
     async with FakeBroker({"t": 1}, 1, tool_script({})) as broker, FakeBroker(node_id=2) as stuck:
         stuck.script = lambda request: Fault.SILENT
         hosts = f"{stuck.address},{broker.address}"
-        assert await asyncio.to_thread(BrokerTopics(hosts, timeout_s=1.5).names) == ["t"]
+        assert await asyncio.to_thread(BrokerTopics(hosts, timeout_s=5).names) == ["t"]
 
 
 async def test_a_cluster_without_an_answer_is_an_error_that_names_its_brokers() -> None:
@@ -60,7 +60,9 @@ async def test_a_cluster_without_an_answer_is_an_error_that_names_its_brokers() 
     async with FakeBroker(script=lambda request: Fault.SILENT) as stuck, FakeBroker() as stopped:
         await stopped.stop()
         hosts = f"{stuck.address},{stopped.address}"
-        with pytest.raises(NoBrokersError, match=f"{stuck.address}: no answer .*; {stopped.address}: cannot connect"):
+        with pytest.raises(
+            NoBrokersError, match=f"{stuck.address}: no (answer|connection) .*; {stopped.address}: cannot connect"
+        ):
             await asyncio.to_thread(in_session, hosts, 0.2, work)
 
 

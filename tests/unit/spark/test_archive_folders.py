@@ -154,7 +154,7 @@ def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: p
     is complete or does not exist.
     """
     disk = Disk(monkeypatch, tmp_path)
-    LocalFolder(tmp_path / "archive").write("a/file", "text")
+    LocalFolder(f"file://{tmp_path / 'archive'}").write("a/file", "text")
     assert disk.steps == [
         ("fsync", "."),
         ("fsync", "archive"),
@@ -163,7 +163,7 @@ def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: p
         ("fsync", "archive/a"),
     ]
     disk.steps.clear()
-    LocalFolder(tmp_path / "archive").write("a/file", "another")
+    LocalFolder(f"file://{tmp_path / 'archive'}").write("a/file", "another")
     assert [step for step, _ in disk.steps] == ["fsync", "rename", "fsync"]
 
 
@@ -203,7 +203,9 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert folders(settings(tmp_path, "views")).is_new
     for number in range(4):
         (tmp_path / "archive" / f"holiday-{number}.jpg").touch()
-    with pytest.raises(ConfigError, match=r"^output: .*archive is no archive.*holiday-0.jpg, .*-2.jpg, ….*new folder"):
+    with pytest.raises(
+        ConfigError, match=r"^output: .*archive is no archive.*holiday-0.jpg, .*-2.jpg and 1 more.*new folder"
+    ):
         folders(settings(tmp_path, "views"))
 
 
@@ -243,9 +245,11 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
     done would be missing.
     """
     existing_archive(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
-    with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
+    with pytest.raises(
+        ConfigError, match=r"^output: .*other given; the archive with the checkpoint .* has .*/archive\. Name"
+    ):
         folders(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
-    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; the progress .* is in .*/checkpoint\. Name"):
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; the archive with .* has .*/checkpoint\. Name"):
         folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "new")))
     (tmp_path / "checkpoint" / "archive.json").unlink()
     with pytest.raises(ConfigError, match=r"^checkpoint: .* was emptied; .*Restore it"):
@@ -272,29 +276,36 @@ def test_the_table_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     release has days of arrival, and no fields.
     """
     schema = StructType().add("user", StringType())
-    existing_archive(tmp_path, "views", time_field="at", roll="hour", schema=schema)
+    existing_archive(tmp_path, "views", time_field="at", roll="hour", schemas={"views": schema})
     # Until there are files, everything may be changed.
     folders(settings(tmp_path, "views"))
     write_lists(tmp_path, _0=["a"])
     write_batches(tmp_path, [10], done=1)
-    begun = {"time_field": "at:iso", "roll": "hour", "schema": StructType().add("amount", LongType()).add(schema[0])}
+    begun = {
+        "time_field": "at:iso",
+        "roll": "hour",
+        "schemas": {"views": StructType().add("amount", LongType()).add(schema[0])},
+    }
     folders(settings(tmp_path, "views", **begun))
     for changed, message in (
         ({"roll": "day"}, "roll: this archive has a folder for each hour, .* go on with 'hour'"),
         ({"time_field": None}, "time_field: none given; .* by the event's time, 'at:iso'.*change 'time_field' in"),
         ({"time_field": "at:s"}, "time_field: at:s given"),
-        ({"schema": StructType().add("user", LongType())}, "schema: user was string and is bigint, and this archive"),
-        ({"schema": None}, "schema: user is removed"),
+        (
+            {"schemas": {"views": StructType().add("user", LongType())}},
+            "schema: of views, user was string and is bigint, and ",
+        ),
+        ({"schemas": {}}, "schema: of views, user is removed"),
     ):
         with pytest.raises(ConfigError, match=f"^{message}"):
             folders(settings(tmp_path, "views", **(begun | changed)))
     opened = ArchiveFolders.existing(str(tmp_path / "archive")).settings
-    assert (opened.roll, opened.time_field, opened.schema) == ("hour", "at:iso", schema)
+    assert (opened.roll, opened.time_field, opened.schemas) == ("hour", "at:iso", {"views": schema})
     path = tmp_path / "archive" / "_checkpoint" / "archive.json"
     known = json.loads(path.read_text())
     earlier = ("output", "checkpoint", "topics", "pattern", "brokers")
     path.write_text(json.dumps({name: known[name] for name in earlier}))
-    folders(settings(tmp_path, "views", schema=schema))
+    folders(settings(tmp_path, "views", schemas={"views": schema}))
     with pytest.raises(ConfigError, match="time_field: at given; the folders of this archive are by the time of arr"):
         folders(settings(tmp_path, "views", time_field="at"))
 
@@ -479,7 +490,8 @@ def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
         ({"interval_s": 0}, "interval_s: 0 given"),
         ({"roll": "week"}, "roll: 'week' given; expected day or hour"),
         ({"time_field": "at:"}, "time_field: 'at:' given"),
-        ({"schema": StructType()}, "schema: it has no fields"),
+        ({"schemas": {"views": StructType()}}, "schema: it has no fields"),
+        ({"schemas": {"other": StructType()}}, "schema: given for 'other', which is not among the topics"),
         ({"start": "noon"}, "startingOffsets: 'noon'"),
         ({"pattern": "v.*"}, "one of subscribe, subscribePattern and assign"),
         ({"checkpoint": "archive/done", "output": "archive"}, "checkpoint: archive/done is among the records"),
@@ -535,10 +547,12 @@ def test_the_first_batch_keeps_the_start_of_topics_that_are_left_out(tmp_path: P
 
 
 def test_a_planned_batch_is_not_changed_without_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On other file systems than this machine's, another run may be writing the batch."""
+    """On other file systems than this machine's, another run may write the batch, unless the caller knows better."""
     archive = folders(existing_archive(tmp_path, "views"))
+    alone = folders(settings(tmp_path, "views", is_only_run=True))
     write_batches(tmp_path, [40, 70], done=1)
     monkeypatch.setattr("kiel_groups.spark.archive_folders.local_path", lambda uri: None)
     assert archive.hold({"orders"}) == {"orders": {}}
-    with pytest.raises(ConfigError, match=r"^checkpoint: batch 1 is planned and not done, and only a run with all"):
+    with pytest.raises(ConfigError, match=r"^checkpoint: batch 1 is planned and not done, .* set is_only_run, and the"):
         archive.hold({"views"})
+    assert alone.hold({"views"}) == {"views": {"0": {"from": 5, "to": 40, "token": 1}}}

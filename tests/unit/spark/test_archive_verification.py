@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark import verify_archive
+from kiel_groups.spark import archive_files, verify_archive
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE
 from tests.helpers.spark.archive_folder import Archive, Row
 
@@ -53,6 +53,9 @@ def test_a_complete_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found(archive) == [(0, 7, 17, []), (1, 7, 12, [])]
     result = verify_archive(str(archive.output))
     assert (result.is_complete, result.batch, result.files, result.compared_with_log) == (True, 1, 3, False)
+    # The file of the batch that is not done is there, too.
+    assert len(archive_files(str(archive.output))) == 3
+    assert set(archive_files(str(archive.output))) < {str(path) for path in archive.output.glob("topic=*/**/*.parquet")}
     assert result.logs[0].topic_partition == TopicPartition("views", 0)
     assert run(["spark", "verify", "--output", str(archive.output)]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -71,7 +74,7 @@ def test_each_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     archive.add({"0": span(0, 15, 1, 7), "1": span(0, 5, 1, 7)}, first, rows(1, 0, 5, 7))
     # Retention was faster, up to offset 30; then the topic was created again.
     archive.add({"0": span(30, 40, 2, 7), "1": span(0, 5, 1, 7)}, rows(0, 30, 35, 7), rows(0, 36, 40, 7))
-    archive.add({"0": span(0, 2, 3, 9)}, rows(0, 0, 2, 9))
+    archive.add({"0": span(0, 2, 3, 9), "1": span(0, 5, 1, 7)}, rows(0, 0, 2, 9))
     archive.add_side_row(QUARANTINE, 35, 36, 7, "the checksum is wrong")
     # A batch that is not done has found this one.
     archive.add_side_row(QUARANTINE, 40, 41, 7, "the checksum is wrong")
@@ -105,10 +108,11 @@ def test_each_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
         "    views:0 of incarnation 7 doubled offset 8",
         "    views:0 of incarnation 7 missing 5 offsets, 10 to 14",
         "    views:1 of incarnation 7 missing 5 offsets, 0 to 4",
-        "    views:0 of incarnation 7 out of order 2 offsets, 4 to 5",
+        "    views:0 of incarnation 7 out of order 2 offsets, 4 to 5: Spark sorts a batch by folders, and the sort"
+        " keeps no order once it needs the disk",
         "    views:0 of incarnation 7 lost 15 offsets, 15 to 29: retention was faster",
         "    views:0 of incarnation 7 quarantined offset 35: the checksum is wrong",
-        "    views:0 of incarnation 7 lost from offset 40 on: the topic was created again",
+        "    views:0 of incarnation 7 lost from offset 40 on, if there was more: the topic was created again",
         "22 records in 5 files, of 47 planned offsets",
         "offsets: 1 quarantined, 15 lost, 2 out of order, 10 missing, 1 doubled",
         lines[-1],
@@ -146,4 +150,27 @@ def test_batches_before_spark_4_2(tmp_path: Path) -> None:
     archive.add({"0": {"from": 5, "to": 10}}, rows(0, 5, 10))
     archive.add({"0": {"to": 20}}, rows(0, 10, 18))
     archive.add({"0": {"to": 3}}, rows(0, 0, 3))
-    assert found(archive) == [(0, None, 16, [("missing", 18, 20)])]
+    archive.add_side_row(LOSSES, 20, 20, None, "the log ends at 3")
+    assert found(archive) == [(0, None, 16, [("missing", 18, 20), ("lost", 20, 20)])]
+
+
+def test_a_removed_loss_is_a_difference(tmp_path: Path) -> None:
+    """
+    Whenever a batch does not continue where the one before has ended, ``_losses`` has to say why: because a new log
+    was read, because retention was faster, or because the topic was deleted.
+    """
+    archive = Archive(tmp_path)
+    archive.add({"0": span(0, 10, 1, 7)}, rows(0, 0, 10, 7))
+    archive.add({"0": span(0, 5, 2, 9)}, rows(0, 0, 5, 9))
+    archive.add({"0": span(8, 10, 3, 9)}, rows(0, 8, 10, 9))
+    archive.add({})
+    losses = [(10, 10, 7), (5, 8, 9), (10, 10, 9)]
+    for start, end, incarnation in losses:
+        archive.add_side_row(LOSSES, start, end, incarnation, "it is gone")
+    assert verify_archive(str(archive.output)).is_complete
+    expected = [("ended", 10, 10), ("missing", 5, 8), ("ended", 10, 10)]
+    for (start, end, incarnation), difference in zip(losses, expected, strict=True):
+        (archive.output / LOSSES / f"offsets-views-0-{incarnation}-{start}.parquet").unlink()
+        unexplained = [each[:3] for log in verify_archive(str(archive.output)).logs for each in log.unexplained]
+        assert unexplained == [difference]
+        archive.add_side_row(LOSSES, start, end, incarnation, "it is gone")

@@ -9,16 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.model import TopicPartition
 from kiel_groups.spark import side_tables
+from kiel_groups.spark.checkpoint import Loss
+from kiel_groups.spark.folders import ArrowFolder
 from kiel_groups.spark.side_tables import (
     LOSSES,
     QUARANTINE,
     Quarantine,
     SideRow,
-    check_side_tables,
+    file_system,
     read_rows,
+    record_loss,
     write_rows,
 )
 
@@ -44,7 +49,10 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_rows(archive, QUARANTINE, [row(9, end_offset=20)])
     write_rows(archive, LOSSES, [row(5)])
     assert read_rows(archive, QUARANTINE) == [row(9, end_offset=20), row(50), row(40, incarnation=7)]
-    assert [each.raw for each in read_rows(archive, QUARANTINE, with_raw=True)] == [None, b"", b"\xff"]
+    raw = [
+        pa.parquet.read_table(path)["raw"].to_pylist() for path in sorted((tmp_path / "a lake" / QUARANTINE).iterdir())
+    ]
+    assert raw == [[None], [b"\xff", b""]]
     assert read_rows(archive, LOSSES) == [row(5)]
     assert "raw" not in pa.parquet.read_schema(next((tmp_path / "a lake" / LOSSES).iterdir())).names
 
@@ -99,9 +107,36 @@ def test_large_messages_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_system_that_arrow_does_not_know_is_refused() -> None:
     """The error is one line, names the folder, and says which file systems there are."""
-    check_side_tables("file:///nowhere")
+    file_system("file:///nowhere")
     with pytest.raises(ConfigError, match=r"^output: webhdfs://node/lake cannot be reached .* file:, hdfs:, s3:"):
-        check_side_tables("webhdfs://node/lake")
+        file_system("webhdfs://node/lake")
+
+
+class Elsewhere(SubTreeFileSystem):
+    """A file system that, as HDFS does, moves no file to the name of another one."""
+
+    def move(self, src: str, dest: str) -> None:
+        if self.get_file_info(dest).is_file:
+            raise FileExistsError(dest)
+        super().move(src, dest)
+
+
+def test_tables_can_be_on_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All paths are those of the file system that Arrow finds for the URI. A repeated task replaces its file there."""
+    files_there = Elsewhere(str(tmp_path), LocalFileSystem())
+    for module in ("side_tables", "folders"):
+        name = f"kiel_groups.spark.{module}.file_system"
+        monkeypatch.setattr(name, lambda uri: (files_there, uri.removeprefix("lake://node/")))
+    archive = "lake://node/archives/a lake"
+    for reason in ("a wrong CRC", "another one"):
+        write_rows(archive, QUARANTINE, [row(3, reason=reason)])
+    record_loss(archive, Loss(TopicPartition("views", 0), 5, None, 7, "it is gone"))
+    assert read_rows(archive, QUARANTINE) == [row(3, reason="another one")]
+    (loss,) = read_rows(archive, LOSSES)
+    assert (loss.offset, loss.end_offset, loss.reason) == (5, 5, "it is gone")
+    assert files(tmp_path / "archives/a lake" / QUARANTINE) == ["offsets-views-0-0-3.parquet"]
+    folder = ArrowFolder(archive)
+    assert (sorted(folder.names()), folder.names("none")) == ([LOSSES, QUARANTINE], [])
 
 
 def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:

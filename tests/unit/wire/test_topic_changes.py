@@ -23,7 +23,7 @@ from tests.helpers.reference_codec import int16, int32, string
 
 pytestmark = pytest.mark.unit
 
-CREATE = CreateTopicsRequest({"a": NewTopic(3, 2), "é": NewTopic(1, 1)}, 30_000)
+CREATE = CreateTopicsRequest({"a": NewTopic(3, 2), "é": NewTopic(1, 1, settings={"a": "7"})}, 30_000)
 GROW = CreatePartitionsRequest({"a": 3, "b": 5}, 30_000)
 DELETE = DeleteTopicsRequest(("a", "b"), 30_000)
 
@@ -32,7 +32,7 @@ BODIES: list[tuple[Request[Any], int, str]] = [
     (
         CREATE,
         19,
-        "0000000200016100000003000200000000000000000002c3a9000000010001000000000000000000007530",
+        "0000000200016100000003000200000000000000000002c3a9000000010001000000000000000100016100013700007530",
     ),
     (GROW, 37, "0000000200016100000003ffffffff00016200000005ffffffff0000753000"),
     (DELETE, 20, "0000000200016100016200007530"),

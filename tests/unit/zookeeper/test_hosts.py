@@ -47,11 +47,17 @@ def test_one_host_with_an_address_is_enough() -> None:
     assert no_answer(ZooKeeperConfig.parse("127.0.0.1:2181"), 2.0).endswith("and the port right?")
 
 
-def test_a_reset_while_the_connection_is_made_is_a_full_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that refuses further connections resets them. The reset may arrive before ``connect`` has returned."""
+@pytest.mark.parametrize("error", [ConnectionResetError, BrokenPipeError])
+def test_a_reset_while_the_connection_is_made_is_a_full_server(
+    error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A server that refuses further connections resets them. The reset may arrive before ``connect`` has returned. If the
+    server has closed its end of the connection first, Linux reports a broken pipe instead.
+    """
 
     def reset(*_: Any) -> None:
-        raise ConnectionResetError
+        raise error
 
     monkeypatch.setattr(socket, "create_connection", reset)
     assert "127.0.0.1:2181 closes each connection at once" in no_answer(ZooKeeperConfig.parse("127.0.0.1:2181"), 2.0)

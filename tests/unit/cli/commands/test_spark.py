@@ -27,7 +27,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("views --pattern v.* --output out", "error: Name topics, or give --pattern, and not both."),
         ("--pattern ( --output out", "error: --pattern: '(' is no regular expression"),
         ("vi/ews --output out", "error: TOPIC: 'vi/ews'"),
-        ("views --output out --group lake", "error: Missing option '--zookeeper'"),
+        ("views --output out --group lake", "error: --group: whether group lake has live members"),
         (
             "views --output out --start group",
             "error: --start: 'group' is where a group has got to; name it with --group",
@@ -36,9 +36,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("views --output out --every 0s", "error: --every: 0 given"),
         ("views --output out --checkpoint out/done", "error: --checkpoint: out/done is among the records"),
         ("views --output out --time-field at:", "error: --time-field: 'at:' given"),
-        ("views --output out --schema nosuch.json", "error: Invalid value for '--schema': 'nosuch.json'"),
-        ("views --output out --schema bad.json", "error: --schema: '{}' is no schema"),
-        ("views --output out --schema taken.json", "error: --schema: the table has a column key already"),
+        (
+            "views --output out --schema bad.json",
+            "error: Invalid value for '--schema': 'bad.json' given; expected TOPIC=",
+        ),
+        ("views --output out --schema views=nosuch.json", "error: Invalid value for '--schema': 'nosuch.json'"),
+        ("views --output out --schema views=bad.json", "error: --schema: '{}' is no schema"),
+        ("views --output out --schema views=taken.json", "error: --schema: the table has a column key already"),
+        ("views --output out --schema other=taken.json", "error: --schema: given for 'other', which is not among the"),
         ("views", "error: Missing option '--output'"),
     ],
 )

@@ -10,7 +10,7 @@ from tests.helpers import delivery_bench
 from tests.helpers.step_variants import STEPS, on_python_steps
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable delivery's pauses for other tasks, so that tests give the same results on slow computers."""
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 3_600.0)

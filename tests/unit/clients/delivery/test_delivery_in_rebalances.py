@@ -11,7 +11,7 @@ from kiel_groups.model import Record, TopicPartition
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench
 from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
+pytestmark = pytest.mark.unit
 
 
 async def test_claimed_partitions_are_fetched_after_the_assigned_hook() -> None:

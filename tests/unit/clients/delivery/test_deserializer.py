@@ -18,7 +18,7 @@ from kiel_groups.model import Record, TopicPartition
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
 from tests.helpers.waiting import eventually
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
+pytestmark = pytest.mark.unit
 
 
 class ManualClock:

@@ -15,7 +15,7 @@ from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench
 from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
+pytestmark = pytest.mark.unit
 
 
 async def test_a_record_is_finished_when_the_next_one_is_requested() -> None:

@@ -14,7 +14,7 @@ from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
 from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses", "steps")]
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("steps")]
 
 
 async def offsets(loop: RecordLoop, count: int) -> list[int]:

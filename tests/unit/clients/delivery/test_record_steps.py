@@ -21,7 +21,7 @@ from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, DeliveryBench, loop_over
 from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses", "steps")]
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("steps")]
 
 
 @pytest.fixture(autouse=True)

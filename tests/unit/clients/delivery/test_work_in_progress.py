@@ -18,7 +18,7 @@ from kiel_groups.model import TopicPartition
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench
 from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
+pytestmark = pytest.mark.unit
 
 STALL = Stall("loop", frozenset(), 1.0, 2.0)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+import threading
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -12,6 +15,8 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.group_requests import HeartbeatRequest
 from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
@@ -60,12 +65,43 @@ async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exce
     """
     async with FakeBroker({"t": 1}, script=lambda _: fault) as broker:
         connection = connection_to(broker)
-        error = await outcome(connection, timeout_ms=50)
+        error = await outcome(connection, timeout_ms=50 if fault is Fault.SILENT else 30_000)
         assert isinstance(error, kind)
         assert str(broker.address) in str(error)
         assert words in str(error)
         assert connection.closed
         assert isinstance(await outcome(connection), KielGroupsError)
+
+
+async def test_an_answer_that_came_before_the_timeout_counts_after_a_stall() -> None:
+    """The event loop stands still while the answer arrives, and until the timeout is over."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer, peer.makefile("rb") as requests:
+            (size,) = struct.unpack(">i", requests.read(4))
+            correlation_id = requests.read(size)[4:8]
+            assert asked.wait(30)
+            peer.sendall(struct.pack(">i", 6) + correlation_id + struct.pack(">h", 0))
+            answered.set()
+            requests.read()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=answer, args=(listener,))
+        serving.start()
+        address = HostPort(*listener.getsockname())
+        connection = Connection(address, BrokerConfig(hosts=(address,)), Metrics())
+        await connection.wait_open()
+        asking = asyncio.ensure_future(connection.request(HeartbeatRequest("g", 1, "m"), timeout_ms=500))
+        await run_ready_tasks()
+        asked.set()
+        assert answered.wait(30)
+        time.sleep(0.6)  # noqa: ASYNC251 -- the stall
+        assert await asking == NO_ERROR
+        assert not connection.closed
+        connection.close()
+        await asyncio.to_thread(serving.join, 30)
 
 
 async def test_answers_out_of_order_are_matched_to_their_requests() -> None:

@@ -334,8 +334,8 @@ async def test_heartbeats_continue_beside_a_blocked_loop() -> None:
     bench = Bench(Runtime())
     bench.heartbeat._interval_s = 0.01
     target = bench.target()
-    bench.heartbeat.follow(target)
     before_s = target.gate.confirmed_s
+    bench.heartbeat.follow(target)
     eventually_blocking(lambda: len(bench.sent) >= 3, "three heartbeats")
     assert target.gate.confirmed_s > before_s
     assert bench.reports == []

@@ -16,6 +16,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.wire.error_codes import NO_ERROR, REBALANCE_IN_PROGRESS
 from kiel_groups.wire.group_requests import HeartbeatRequest
+from tests.helpers.running_time import running_s
 
 pytestmark = pytest.mark.unit
 
@@ -132,10 +133,10 @@ def test_a_late_answer_is_not_that_to_the_next_request(connection: HeartbeatConn
         received.answer(struct.pack(">h", 25))
 
     with server(late, good) as address:
-        started_s = time.monotonic()
+        started_s = running_s()
         with pytest.raises(TimeoutError):
             connection.request(address, BEAT, 0.1)
-        assert time.monotonic() - started_s < 3
+        assert running_s() - started_s < 3
         waits.set()
         assert connection.request(address, BEAT, 5) == NO_ERROR
 

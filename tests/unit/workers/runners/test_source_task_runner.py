@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -220,10 +221,10 @@ class Timed(FakeStores):
         self.times: list[tuple[float, float]] = []
 
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
-        begin = asyncio.get_running_loop().time()
+        begin = time.monotonic()
         await asyncio.sleep(self.takes_s)
         await super().write_offsets(task, offsets)
-        self.times.append((begin, asyncio.get_running_loop().time()))
+        self.times.append((begin, time.monotonic()))
 
     @property
     def pauses_s(self) -> list[float]:
@@ -244,7 +245,7 @@ async def test_offsets_are_stored_at_intervals(interval_ms: str, takes_s: float,
     await eventually(lambda: len(times) == 4, "four writes")
     bench.runner.request_stop()
     await running
-    assert all(least_s * 0.99 <= pause_s < least_s + 5.0 for pause_s in bench.stores.pauses_s[:3])
+    assert all(least_s * 0.99 <= pause_s < least_s + 15.0 for pause_s in bench.stores.pauses_s[:3])
 
 
 async def test_offsets_are_stored_while_a_poll_waits_for_its_source() -> None:

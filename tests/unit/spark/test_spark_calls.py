@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError
-from kiel_groups.spark.cause_first import cause_first
+from kiel_groups.spark.spark_calls import cause_first
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,122 @@
+"""
+What Spark gets from this package besides data: the text of errors, and pickles for workers.
+
+Spark passes on the text of Python's traceback, which ends with the error's own line; a hundred lines of Java follow. An
+error that was raised from another one is printed after that. So errors leave this package as if they had been raised
+from a copy of themselves without a traceback, which prints as its one line: the cause is the first line, too.
+
+An ordinary pickle only names modules: on a worker without this package, it fails inside of Spark's own code, without a
+hint of the remedy. A ``PortablePickle`` has the code of the function that loads it, which explains what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pyspark import cloudpickle
+
+from kiel_groups.errors import KielGroupsError
+
+__all__ = ["PortablePickle", "cause_first"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Self = TypeVar("Self")
+
+
+def cause_first(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
+    """
+    Decorate a method that Spark calls, so that Spark's report of a KielGroupsError begins with the error's own line.
+
+    If the method returns an iterator, this also applies to errors that the iterator raises.
+    """
+
+    @wraps(method)
+    def call(self: Self, /, *args: P.args, **named: P.kwargs) -> T:
+        try:
+            result = method(self, *args, **named)
+        except KielGroupsError as error:
+            _restate(error)
+            raise
+        return _yielded(result) if isinstance(result, Iterator) else result  # type: ignore[return-value]
+
+    return call
+
+
+def _yielded(rows: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from rows
+    except KielGroupsError as error:
+        _restate(error)
+        raise
+
+
+def _restate(error: KielGroupsError) -> None:
+    if "__cause__" not in vars(type(error)):
+        error.__class__ = _restated(type(error))
+
+
+def _restated(kind: type[KielGroupsError]) -> type[KielGroupsError]:
+    """
+    Return a class like ``kind`` whose errors have a copy of themselves as their cause.
+
+    An ordinary cause would not do: Spark sets it to None where it leaves frames of its own out of the traceback.
+    """
+
+    def cause(error: KielGroupsError) -> KielGroupsError:
+        copy = kind.__new__(kind, *error.args)
+        copy.__dict__.update(error.__dict__)
+        return copy
+
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made: type[KielGroupsError] = type(
+        kind.__name__, (kind,), {**names, "__cause__": property(cause, lambda error, given: None)}
+    )
+    return made
+
+
+def unpacked(packed: bytes) -> Any:
+    """
+    Unpickle an object of a ``PortablePickle`` class on a worker that may not have this package.
+
+    Raises:
+        RuntimeError: A module is missing; the message names it, the host, its Python and the remedy.
+    """
+    import platform
+    import sys
+
+    from pyspark import cloudpickle
+
+    try:
+        kind, state = cloudpickle.loads(packed)
+    except ModuleNotFoundError as error:
+        # Its own copy is its cause: so the text that Spark shows begins with it, as ``cause_first`` explains.
+        names = {
+            "__module__": "builtins",
+            "__cause__": property(lambda self: RuntimeError(*self.args), lambda *_: None),
+        }
+        raise type("RuntimeError", (RuntimeError,), names)(
+            f"the Spark worker on {platform.node()} (Python {platform.python_version()}, {sys.executable}) has no"
+            f" module {error.name}: install kiel-groups[spark] there, or ship it with the job, as docs/spark.rst shows"
+            " under 'Installing it'"
+        ) from None
+    made = object.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+# cloudpickle sends functions of ``__main__`` as code, and functions of other modules by name.
+unpacked.__module__ = "__main__"
+
+
+class PortablePickle:
+    """A base class of objects whose pickles name the missing module if a worker cannot load them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        packed: bytes = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]
+        return unpacked, (packed,)
