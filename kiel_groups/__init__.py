@@ -40,22 +40,21 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "GroupedConsumer": "kiel_groups.clients",
-    "SingleConsumer": "kiel_groups.clients",
-    "Producer": "kiel_groups.clients",
-    "GenericMember": "kiel_groups.members.programs.generic_member",
-    "MemberHooks": "kiel_groups.members.brokers.hooks",
-    "JoinedGroup": "kiel_groups.members.brokers.hooks",
-    "GroupProtocol": "kiel_groups.wire.group_requests",
-    "Record": "kiel_groups.model",
-    "Batch": "kiel_groups.model",
-    "PartitionBatch": "kiel_groups.model",
-    "RecordColumns": "kiel_groups.wire.message_sets.record_columns",
-    "TopicPartition": "kiel_groups.model",
-    "OffsetAndMetadata": "kiel_groups.model",
-    "OffsetAndTimestamp": "kiel_groups.model",
-    "RebalanceListener": "kiel_groups.listeners",
-    "KielGroupsError": "kiel_groups.errors",
+    "kiel_groups.clients": ("GroupedConsumer", "SingleConsumer", "Producer"),
+    "kiel_groups.members.programs.generic_member": ("GenericMember",),
+    "kiel_groups.members.brokers.hooks": ("MemberHooks", "JoinedGroup"),
+    "kiel_groups.wire.group_requests": ("GroupProtocol",),
+    "kiel_groups.model": (
+        "Record",
+        "Batch",
+        "PartitionBatch",
+        "TopicPartition",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+    ),
+    "kiel_groups.wire.message_sets.record_columns": ("RecordColumns",),
+    "kiel_groups.listeners": ("RebalanceListener",),
+    "kiel_groups.errors": ("KielGroupsError",),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -9,27 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
 
 from kiel_groups.errors import ConfigError
-
-__all__ = [
-    "HostPort",
-    "BrokerConfig",
-    "FetchConfig",
-    "ProducerConfig",
-    "GroupConfig",
-    "CoordinatorConfig",
-    "DebounceConfig",
-    "ZooKeeperConfig",
-    "parse_hosts",
-    "check_at_least",
-    "check_capacity",
-    "check_name",
-    "check_rack",
-    "topic_names",
-]
 
 KAFKA_PORT = 9092
 ZOOKEEPER_PORT = 2181
@@ -154,17 +137,33 @@ def check_at_least(least: int, **settings: int) -> None:
             raise ConfigError(f"{setting}: {value!r} given; expected a whole number of at least {least}")
 
 
-def _fits_int32(**settings: int) -> None:
-    """Check that settings which are sent to brokers as int32 fit; ``check_at_least`` has checked their types."""
-    for setting, value in settings.items():
-        if value > _MOST_INT32:
-            raise ConfigError(f"{setting}: {value!r} given; the protocol has room for {_MOST_INT32} at most")
+def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool = False) -> Any:
+    """
+    Declare a setting that is a whole number of at least ``least``, which ``_check_numbers`` checks.
+
+    ``setting`` is the name that errors give it, by default the name of the attribute. A setting may be None only if its
+    default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
+    """
+    most = _MOST_INT32 if is_int32 else None
+    return field(default=default, metadata={"least": least, "most": most, "setting": setting})
+
+
+def _check_numbers(config: Any) -> None:
+    """Raise ConfigError if a setting that was declared by ``_whole`` is not such a number."""
+    for declared in fields(config):
+        bounds, value = declared.metadata, getattr(config, declared.name)
+        if not bounds or (value is None and declared.default is None):
+            continue
+        setting, most = bounds["setting"] or declared.name, bounds["most"]
+        check_at_least(bounds["least"], **{setting: value})
+        if most is not None and value > most:
+            raise ConfigError(f"{setting}: {value!r} given; the protocol has room for {most} at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """
-    How a client connects to the brokers.
+    The settings of a client's connections to the brokers.
 
     The client tries ``hosts`` in turn until one answers, and discovers the rest of the cluster from it. ``client_id``
     appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and doubles up to
@@ -174,21 +173,14 @@ class BrokerConfig:
 
     hosts: tuple[HostPort, ...]
     client_id: str = CLIENT_ID
-    connect_timeout_ms: int = 5_000
-    request_timeout_ms: int = 30_000
-    backoff_ms: int = 50
-    max_backoff_ms: int = 5_000
-    metadata_max_age_ms: int = 300_000
+    connect_timeout_ms: int = _whole(5_000, 1)
+    request_timeout_ms: int = _whole(30_000, 1)
+    backoff_ms: int = _whole(50, 1)
+    max_backoff_ms: int = _whole(5_000, 1)
+    metadata_max_age_ms: int = _whole(300_000, 1)
 
     def __post_init__(self) -> None:
-        check_at_least(
-            1,
-            connect_timeout_ms=self.connect_timeout_ms,
-            request_timeout_ms=self.request_timeout_ms,
-            backoff_ms=self.backoff_ms,
-            max_backoff_ms=self.max_backoff_ms,
-            metadata_max_age_ms=self.metadata_max_age_ms,
-        )
+        _check_numbers(self)
 
     @classmethod
     def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
@@ -207,7 +199,7 @@ class BrokerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchConfig:
     """
-    How a consumer fetches.
+    The settings of a consumer's fetches.
 
     A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has about
     ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends: between a
@@ -220,36 +212,23 @@ class FetchConfig:
     position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
 
-    max_wait_ms: int = 1_000
-    min_bytes: int = 1
-    max_bytes: int = 1 << 20
-    max_message_bytes: int = 64 << 20
-    max_decompressed_bytes: int = 64 << 20
-    fetch_buffer_bytes: int = 64 << 20
+    max_wait_ms: int = _whole(1_000, 0, "max_wait_time", is_int32=True)
+    min_bytes: int = _whole(1, 0, is_int32=True)
+    max_bytes: int = _whole(1 << 20, 1, is_int32=True)
+    max_message_bytes: int = _whole(64 << 20, 1, is_int32=True)
+    max_decompressed_bytes: int = _whole(64 << 20, 1)
+    fetch_buffer_bytes: int = _whole(64 << 20, 1)
     auto_offset_reset: ResetPolicy = "earliest"
 
     def __post_init__(self) -> None:
-        check_at_least(0, max_wait_time=self.max_wait_ms, min_bytes=self.min_bytes)
-        check_at_least(
-            1,
-            max_bytes=self.max_bytes,
-            max_message_bytes=self.max_message_bytes,
-            max_decompressed_bytes=self.max_decompressed_bytes,
-            fetch_buffer_bytes=self.fetch_buffer_bytes,
-        )
-        _fits_int32(
-            max_wait_time=self.max_wait_ms,
-            min_bytes=self.min_bytes,
-            max_bytes=self.max_bytes,
-            max_message_bytes=self.max_message_bytes,
-        )
+        _check_numbers(self)
         _check_reset_policy(self.auto_offset_reset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """
-    How a producer batches, sends and retries.
+    The settings of a producer: batches, requests and retries.
 
     ``required_acks`` is the number of replicas that must store a record before the broker acknowledges it: -1 (all
     in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for these replicas at most
@@ -261,13 +240,13 @@ class ProducerConfig:
     """
 
     required_acks: int = -1
-    ack_timeout_ms: int = 500
-    batch_size: int = 1
-    linger_ms: int | None = None
+    ack_timeout_ms: int = _whole(500, 0, "ack_timeout", is_int32=True)
+    batch_size: int = _whole(1, 1)
+    linger_ms: int | None = _whole(None, 0)
     compression: str | None = None
-    retries: int = 10
-    max_request_bytes: int = 900_000
-    max_buffered_bytes: int = 64 << 20
+    retries: int = _whole(10, 0)
+    max_request_bytes: int = _whole(900_000, 1)
+    max_buffered_bytes: int = _whole(64 << 20, 1)
 
     def __post_init__(self) -> None:
         if type(self.required_acks) is not int or not -1 <= self.required_acks <= _MOST_INT16:
@@ -275,21 +254,13 @@ class ProducerConfig:
                 f"required_acks: {self.required_acks!r} given; expected -1 (all in-sync replicas), 0 (none), or how"
                 " many replicas are to have a record"
             )
-        linger_ms = 0 if self.linger_ms is None else self.linger_ms
-        check_at_least(0, linger_ms=linger_ms, retries=self.retries, ack_timeout=self.ack_timeout_ms)
-        check_at_least(
-            1,
-            batch_size=self.batch_size,
-            max_request_bytes=self.max_request_bytes,
-            max_buffered_bytes=self.max_buffered_bytes,
-        )
-        _fits_int32(ack_timeout=self.ack_timeout_ms)
+        _check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperConfig:
     """
-    How a member connects to ZooKeeper.
+    The settings of a member's connection to ZooKeeper.
 
     ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant a session timeout other
     than ``session_timeout_ms``; everything that depends on the timeout uses the granted one. ``connect_timeout_ms``
@@ -299,15 +270,12 @@ class ZooKeeperConfig:
     """
 
     hosts: str
-    session_timeout_ms: int = 10_000
-    connect_timeout_ms: int = 15_000
-    heartbeat_interval_ms: int | None = None
+    session_timeout_ms: int = _whole(10_000, 100)
+    connect_timeout_ms: int = _whole(15_000, 1)
+    heartbeat_interval_ms: int | None = _whole(None, 1)
 
     def __post_init__(self) -> None:
-        check_at_least(100, session_timeout_ms=self.session_timeout_ms)
-        check_at_least(1, connect_timeout_ms=self.connect_timeout_ms)
-        if self.heartbeat_interval_ms is not None:
-            check_at_least(1, heartbeat_interval_ms=self.heartbeat_interval_ms)
+        _check_numbers(self)
 
     @classmethod
     def parse(
@@ -335,7 +303,7 @@ class ZooKeeperConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig:
     """
-    How a member takes part in a group that brokers coordinate.
+    The settings of a member of a group that brokers coordinate.
 
     The coordinator removes a member that has sent no heartbeat for ``session_timeout_ms``. A rebalance waits for a
     member for ``rebalance_timeout_ms`` (before Kafka 0.10.1, for the session timeout). The first join fails if no
@@ -344,19 +312,15 @@ class CoordinatorConfig:
     every ``metadata_max_age_ms``.
     """
 
-    session_timeout_ms: int = 30_000
-    heartbeat_interval_ms: int = 3_000
-    rebalance_timeout_ms: int = 300_000
-    find_timeout_ms: int = 30_000
+    session_timeout_ms: int = _whole(30_000, 1, is_int32=True)
+    heartbeat_interval_ms: int = _whole(3_000, 1, is_int32=True)
+    rebalance_timeout_ms: int = _whole(300_000, 1, "max_poll_interval_ms", is_int32=True)
+    find_timeout_ms: int = _whole(30_000, 1, "request_timeout_ms")
     offset_refresh_ms: int = 3_600_000
     metadata_max_age_ms: int = 300_000
 
     def __post_init__(self) -> None:
-        timeouts = {"session_timeout_ms": self.session_timeout_ms, "heartbeat_interval_ms": self.heartbeat_interval_ms}
-        check_at_least(
-            1, **timeouts, max_poll_interval_ms=self.rebalance_timeout_ms, request_timeout_ms=self.find_timeout_ms
-        )
-        _fits_int32(**timeouts, max_poll_interval_ms=self.rebalance_timeout_ms)
+        _check_numbers(self)
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             raise ConfigError(
                 f"heartbeat_interval_ms: {self.heartbeat_interval_ms} given; expected at most"
@@ -367,29 +331,24 @@ class CoordinatorConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebounceConfig:
     """
-    How long a leader waits for a burst of changes to end before it plans.
+    The times for which a leader waits for a burst of changes to end before it plans.
 
     The leader plans when nothing has changed for ``quiet_ms``, but at the latest ``bound_ms`` after the first change.
     The first leader of a group waits for ``initial_delay_ms`` before its first plan, so that more members can join.
     """
 
-    quiet_ms: int = 100
-    bound_ms: int = 1_000
-    initial_delay_ms: int = 300
+    quiet_ms: int = _whole(100, 0, "debounce_quiet_ms")
+    bound_ms: int = _whole(1_000, 0, "debounce_bound_ms")
+    initial_delay_ms: int = _whole(300, 0, "debounce_initial_delay_ms")
 
     def __post_init__(self) -> None:
-        check_at_least(
-            0,
-            debounce_quiet_ms=self.quiet_ms,
-            debounce_bound_ms=self.bound_ms,
-            debounce_initial_delay_ms=self.initial_delay_ms,
-        )
+        _check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
     """
-    How a consumer takes part in its group.
+    The settings of a consumer's membership in its group.
 
     ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all members of a group: the first member writes
     them to the group's ``/config`` znode, and every other member is checked against it. With ``autocommit``, finished
@@ -427,15 +386,15 @@ class GroupConfig:
     mode: str = "cooperative"
     auto_offset_reset: ResetPolicy = "earliest"
     debounce: DebounceConfig = DebounceConfig()
-    reconcile_interval_ms: int = 45_000
-    auto_commit_interval_ms: int = 5_000
+    reconcile_interval_ms: int = _whole(45_000, 1)
+    auto_commit_interval_ms: int = _whole(5_000, 1)
     autocommit: bool = True
-    drain_alarm_ms: int = 30_000
-    allocator_timeout_ms: int = 30_000
-    max_poll_interval_ms: int = 300_000
-    loop_stall_ms: int = 300_000
-    static_grace_ms: int = 60_000
-    retry_backoff_ms: int = 100
+    drain_alarm_ms: int = _whole(30_000, 1)
+    allocator_timeout_ms: int = _whole(30_000, 1)
+    max_poll_interval_ms: int = _whole(300_000, 0)
+    loop_stall_ms: int = _whole(300_000, 0)
+    static_grace_ms: int = _whole(60_000, 0)
+    retry_backoff_ms: int = _whole(100, 1)
 
     def __post_init__(self) -> None:
         if self.in_zookeeper:
@@ -455,24 +414,11 @@ class GroupConfig:
         _check_reset_policy(self.auto_offset_reset)
         if self.mode != "cooperative":
             raise ConfigError(f"mode: {self.mode!r} given; expected 'cooperative'")
-        check_at_least(
-            1,
-            reconcile_interval_ms=self.reconcile_interval_ms,
-            auto_commit_interval_ms=self.auto_commit_interval_ms,
-            retry_backoff_ms=self.retry_backoff_ms,
-            drain_alarm_ms=self.drain_alarm_ms,
-            allocator_timeout_ms=self.allocator_timeout_ms,
-        )
-        check_at_least(
-            0,
-            max_poll_interval_ms=self.max_poll_interval_ms,
-            loop_stall_ms=self.loop_stall_ms,
-            static_grace_ms=self.static_grace_ms,
-        )
+        _check_numbers(self)
 
     @property
     def member_settings(self) -> dict[str, int]:
-        """The settings that may differ from member to member, for operators; a bool is an int, too."""
+        """The settings that may differ from member to member, for operators. A bool counts as an int."""
         names = (
             "static_grace_ms",
             "max_poll_interval_ms",

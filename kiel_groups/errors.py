@@ -1,9 +1,9 @@
 """
 The hierarchy of errors, grouped by the party that can act.
 
-``ConfigError`` concerns the user's settings and arguments, ``CoordinationError`` ZooKeeper and ``BrokerError`` a broker
-(with the Kafka code); ``ProtocolError`` means malformed bytes. The class attribute ``retriable`` is True if the same
-call may succeed later without any intervention. All errors can be pickled.
+A ``ConfigError`` is about the user's settings and arguments, a ``CoordinationError`` about ZooKeeper, and a
+``BrokerError`` about a broker; it has Kafka's code. A ``ProtocolError`` is about malformed bytes. The class attribute
+``retriable`` is True if the same call may succeed later without any intervention. All errors can be pickled.
 """
 
 from __future__ import annotations

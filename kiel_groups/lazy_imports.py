@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["lazy_exports"]
 
-
-def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_exports(
+    package: str, homes: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """
     Return ``__getattr__`` and ``__dir__`` for a package whose names are defined in other modules.
 
@@ -19,14 +19,15 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
 
     Args:
         package: The package's name, for errors.
-        homes: The module that defines each name.
+        homes: The names that each module defines.
     """
+    modules = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> Any:
-        if name in homes:
+        if name in modules:
             from importlib import import_module
 
-            return getattr(import_module(homes[name]), name)
+            return getattr(import_module(modules[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted(modules)

@@ -29,7 +29,9 @@ class RebalanceListener(Protocol):
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Called before the partitions' offsets are committed and their claims released. The hook may commit.
+        Give up partitions. The member calls this before it commits their offsets and releases their claims.
+
+        The hook may commit.
 
         Partitions whose hook has completed are not passed to ``on_partitions_lost``, even if the group then refuses
         their last commit. Partitions whose hook was cancelled are passed to it.
@@ -37,7 +39,7 @@ class RebalanceListener(Protocol):
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Called after the partitions were claimed and their positions read, before their first record is delivered.
+        Take over partitions. The member has claimed them and read their positions, and delivers no record of them yet.
 
         ``position(partition)`` of the consumer is the start of each. A log line (INFO) says whether the start is the
         stored offset or was chosen by ``auto_offset_reset``. The hook may seek elsewhere.
@@ -45,9 +47,9 @@ class RebalanceListener(Protocol):
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Called after claims were lost, for example because the session expired.
+        Drop partitions whose claims were lost, for example because the session expired.
 
-        It is called in place of ``on_partitions_revoked``, or after a revoked hook of the partitions was cancelled.
+        The member calls this in place of ``on_partitions_revoked``, or after it has cancelled that hook.
         Other members may own the partitions already: discard unfinished work on them, and do not commit.
         """
 
@@ -94,4 +96,4 @@ class StallListener(Protocol):
     """
 
     def on_stalled(self, stall: Stall) -> None:
-        """Called when half of the limit has passed without progress."""
+        """Report that half of the limit has passed without progress."""

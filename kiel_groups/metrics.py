@@ -8,19 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-__all__ = [
-    "Latency",
-    "Metrics",
-    "Recent",
-    "WINDOW_S",
-    "KAFKA_GROUP",
-    "KAFKA_METRICS",
-    "MEMBER_METRICS",
-    "KafkaMetric",
-    "kafka_metrics",
-]
-
-
 # An in-process registry of metrics: counters, gauges and latencies, each with labels.
 #
 # ``kiel_groups.rest.metrics_text`` exports it. The event loop and kazoo's threads both update it, so every change takes
@@ -52,7 +39,7 @@ class Recent(NamedTuple):
     The observations of one duration in the last 30 to 60 seconds.
 
     ``span_s`` is the length of that time, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
-    observations began; None if there is none yet.
+    observations began; None if nothing was observed yet.
     """
 
     latency: Latency
@@ -158,7 +145,7 @@ class Metrics:
             return observed.recent(self._clock())
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
-        """Return all metrics as ``(name, labels, value)``; a latency gives two, ``_count`` and ``_seconds_sum``."""
+        """Return all metrics as ``(name, labels, value)``. A latency becomes two: ``_count`` and ``_seconds_sum``."""
         rows: list[tuple[str, Labels, float]] = []
         for name, labels, value in self.read():
             if isinstance(value, Latency):

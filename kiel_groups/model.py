@@ -7,24 +7,6 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 
-__all__ = [
-    "CONNECT_TYPE",
-    "INTERNAL_TOPICS",
-    "TopicPartition",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "Record",
-    "FetchedRecords",
-    "Batch",
-    "PartitionBatch",
-    "Slot",
-    "MemberId",
-    "Allocation",
-    "FencingToken",
-    "GenerationToken",
-    "numbers_by_topic",
-]
-
 #: The topics in which brokers keep their own state: offsets from 0.8.2 on, transactions from 0.11 on, and share groups
 #: from 4.0 on. They have no records for applications, so lists and patterns leave them out.
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -153,11 +135,7 @@ class FetchedRecords(Sequence[Record]):
     __slots__ = ("_keys", "_offsets", "_source", "_values")
 
     def __init__(
-        self,
-        topic_partition: TopicPartition,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None,
-        offsets: Sequence[int],
+        self, topic_partition: TopicPartition, values: Sequence[Any], keys: Sequence[Any] | None, offsets: Sequence[int]
     ) -> None:
         self._source = topic_partition
         self._values = values

@@ -7,8 +7,6 @@ import textwrap
 from collections.abc import Iterable
 from shlex import join
 
-__all__ = ["counted", "own_command", "some", "wrapped"]
-
 #: A quoted command, and what stands for its blanks while a sentence is divided into lines.
 _QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
 

@@ -31,7 +31,7 @@ class SetWriter:
         deadline_s = time.monotonic() + LIMIT_S
         while left:
             request = ProduceRequest(1, int(LIMIT_S * 1000), left)
-            answer = self._broker.ask(request, most_bytes=1 << 20, timeout_s=LIMIT_S).partitions
+            answer = self._broker.ask(request, most_bytes=1 << 20, timeout_s=LIMIT_S)
             refused = {each: found.error for each, found in answer.items() if found.error != NO_ERROR}
             if refused and time.monotonic() > deadline_s:
                 raise click.ClickException(f"the broker refuses messages: {next(iter(refused.values()))}")

@@ -12,8 +12,10 @@ from kiel_groups.lazy_imports import lazy_exports
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
     from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
-    from kiel_groups.clients.producer import Producer, RecordMetadata
-    from kiel_groups.clients.single import BEGINNING, END, SingleConsumer
+    from kiel_groups.clients.produce.sender import RecordMetadata
+    from kiel_groups.clients.producer import Producer
+    from kiel_groups.clients.single import SingleConsumer
+    from kiel_groups.constants import BEGINNING, END
 
 __all__ = [
     "GroupedConsumer",
@@ -27,14 +29,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "GroupedConsumer": "kiel_groups.clients.grouped",
-    "SingleConsumer": "kiel_groups.clients.single",
-    "Producer": "kiel_groups.clients.producer",
-    "RecordMetadata": "kiel_groups.clients.producer",
-    "hash_partitioner": "kiel_groups.clients.produce.partitioners",
-    "random_partitioner": "kiel_groups.clients.produce.partitioners",
-    "BEGINNING": "kiel_groups.clients.single",
-    "END": "kiel_groups.clients.single",
+    "kiel_groups.clients.grouped": ("GroupedConsumer",),
+    "kiel_groups.clients.single": ("SingleConsumer",),
+    "kiel_groups.clients.producer": ("Producer",),
+    "kiel_groups.clients.produce.sender": ("RecordMetadata",),
+    "kiel_groups.clients.produce.partitioners": ("hash_partitioner", "random_partitioner"),
+    "kiel_groups.constants": ("BEGINNING", "END"),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

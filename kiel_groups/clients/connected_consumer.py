@@ -1,7 +1,7 @@
 """
-The connected consumer, of a group or of assigned partitions: automatic commits, deliveries, start positions, close.
+Consumers that are connected, in a group or with assigned partitions: they commit, deliver, and look up positions.
 
-A consumer's life cycle makes this object, and the consumer's methods use it on the event loop.
+A consumer's life cycle makes such an object, and the consumer's methods use it on the event loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kiel_groups.clients.coordination import Coordination, Process
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
 from kiel_groups.clients.delivery.position_reset import ResetRule
 from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader
-from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.clients.net.log_marks import look_at_logs
+from kiel_groups.clients.net.offset_lookup import StartLookup
 from kiel_groups.clients.net.offset_requests import GroupBrokers
 from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
@@ -35,15 +35,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit
-
-__all__ = [
-    "AutoCommit",
-    "ConnectedConsumer",
-    "ConsumerSettings",
-    "DeliveryHandler",
-    "AssignedConsumer",
-    "StoredOffsets",
-]
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,6 @@ from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, Topic
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = ["Consumer"]
-
 
 class Consumer:
     """
@@ -453,15 +451,15 @@ class Consumer:
 
     @property
     def max_wait_time(self) -> int:
-        """How long a broker may wait for ``min_bytes`` before it responds, in milliseconds."""
+        """The longest time for which a broker waits for ``min_bytes`` before it responds, in milliseconds."""
         return self._reading.fetching.max_wait_ms
 
     @property
     def min_bytes(self) -> int:
-        """How many bytes a broker waits for."""
+        """The number of bytes that a broker waits for."""
         return self._reading.fetching.min_bytes
 
     @property
     def max_bytes(self) -> int:
-        """How many bytes one response may hold."""
+        """The most bytes that one response holds."""
         return self._reading.fetching.max_bytes

@@ -34,18 +34,6 @@ from kiel_groups.wire.offsets import FetchedOffset, OffsetFetchRequestV1
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import ProcessContext
 
-__all__ = [
-    "BrokerCoordination",
-    "Coordination",
-    "CoordinationName",
-    "Member",
-    "Process",
-    "Timeouts",
-    "ZooKeeperCoordination",
-    "coordination_of",
-]
-
-
 #: The member of a consumer in its group.
 Member: TypeAlias = GroupMember | ConsumerMember
 
@@ -53,9 +41,9 @@ Member: TypeAlias = GroupMember | ConsumerMember
 @dataclass(frozen=True, slots=True)
 class Process:
     """
-    What a member needs from its consumer.
+    The parts of a consumer that its member uses.
 
-    ``on_failure`` is called with the error if the member stops for good.
+    The member calls ``on_failure`` with the error if it stops for good.
     """
 
     group: GroupConfig

@@ -22,8 +22,6 @@ from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics, kafka_metrics
 from kiel_groups.model import Batch, FencingToken, OffsetAndMetadata, Record, TopicPartition
 
-__all__ = ["GroupedConsumer", "naive_allocator"]
-
 #: kiel's name for its default allocator, which assigns the partitions as this package's default allocator does.
 naive_allocator = round_robin
 
@@ -265,7 +263,7 @@ class GroupedConsumer(Consumer):
         return self.close()
 
     def _at_exit(self) -> None:
-        """When the interpreter exits, complete a close that has started, on the loop that was left."""
+        """Complete, at the exit of the interpreter, a close that has started on a loop that does not run any more."""
         if self._lifecycle.closed:
             self.close()
 
@@ -273,10 +271,7 @@ class GroupedConsumer(Consumer):
 
     @fails_in_future
     def subscribe(
-        self,
-        topics: str | Iterable[str] = (),
-        pattern: str | None = None,
-        listener: RebalanceListener | None = None,
+        self, topics: str | Iterable[str] = (), pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> asyncio.Future[None]:
         """
         Replace the subscription at the call. The future is done once the member has registered the new one.
@@ -542,7 +537,7 @@ class GroupedConsumer(Consumer):
 
     @property
     def coordinator_id(self) -> None:
-        """None, as before ``connect()`` of kiel: the client finds the brokers that store its offsets by itself."""
+        """Always None, as in kiel before ``connect()``: the client itself finds the brokers that store offsets."""
         return None
 
     @property

@@ -1,7 +1,7 @@
 """
 Connect a grouped consumer, subscribe or assign, close it, and commit its offsets.
 
-The consumer joins its group, or reads alone. It commits only while it has a member of the group.
+The consumer joins its group, or reads alone. It commits only while it is in the group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -27,8 +27,6 @@ from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit, cancelled_by
-
-__all__ = ["CommitCallback", "Commits", "GroupLifecycle", "Offsets"]
 
 log = logging.getLogger(__name__)
 
@@ -364,7 +362,8 @@ class Commits:
             connected.reader.values.finish(calls=self._calls.calls_here())
             return spawn(self._commit_finished(connected), "GroupedConsumer.commit")
         numbers = {partition: value.offset for partition, value in chosen.items()}
-        return spawn(_result_of(lambda: connected.commit_chosen_shielded(numbers)), "GroupedConsumer.commit")
+        # If no loop runs yet, the commit begins with the loop.
+        return spawn(suspended_if_left(partial(connected.commit_chosen_shielded, numbers)), "GroupedConsumer.commit")
 
     async def _commit_finished(self, connected: ConnectedConsumer) -> frozenset[TopicPartition]:
         tracker = self._lifecycle.subscription.offsets
@@ -477,8 +476,3 @@ class Commits:
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
         found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}
-
-
-async def _result_of(begin: Callable[[], Awaitable[frozenset[TopicPartition]]]) -> frozenset[TopicPartition]:
-    """Begin a commit, and return its result. On a loop that does not run yet, the commit begins with the loop."""
-    return await begin()

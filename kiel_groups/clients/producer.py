@@ -15,7 +15,13 @@ from kiel_groups.clients.calls.arguments import (
     check_setting_names,
     compression_name,
 )
-from kiel_groups.clients.calls.eager_methods import connect_or_close, failed_future, spawn, starts_at_call
+from kiel_groups.clients.calls.eager_methods import (
+    connect_or_close,
+    failed_future,
+    spawn,
+    starts_at_call,
+    suspended_if_left,
+)
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.partitioners import (
@@ -31,8 +37,6 @@ from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGr
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
-
-__all__ = ["Producer", "RecordMetadata"]
 
 log = logging.getLogger(__name__)
 
@@ -186,17 +190,14 @@ class Producer:
             are also logged, once for the records of a batch.
         """
         if running_loop() is None:
-            return spawn(self._produce_later(topic, message, key, partition), "Producer.produce")
+            # The record is accepted when the loop runs.
+            return spawn(suspended_if_left(partial(self.produce, topic, message, key, partition)), "Producer.produce")
         try:
             outcome = self._accept(topic, message, key, partition)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
         return outcome if self._round is None else self._join_round(topic, outcome)
-
-    async def _produce_later(self, topic: str, value: Any, key: Any, partition: int | None) -> RecordMetadata:
-        """Call ``produce()`` on the running loop, for an application that called it before a loop ran."""
-        return await self.produce(topic, value, key, partition)
 
     def _accept(self, topic: str, value: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
         if self._closed:
@@ -260,7 +261,7 @@ class Producer:
 
     @property
     def unsent_count(self) -> int:
-        """How many records have no outcome."""
+        """The number of records without an outcome."""
         return self._sender.unsettled + sum(map(len, self._unplaced.values()))
 
     @property
@@ -280,7 +281,7 @@ class Producer:
 
     @property
     def batch_size(self) -> int:
-        """How many records are sent together."""
+        """The number of records that are sent together."""
         return self._config.batch_size
 
     @property
@@ -290,12 +291,12 @@ class Producer:
 
     @property
     def required_acks(self) -> int:
-        """How many replicas must have a record before its future is done: -1 for all in-sync replicas."""
+        """The number of replicas that must have a record before its future is done; -1 for all in-sync replicas."""
         return self._config.required_acks
 
     @property
     def ack_timeout(self) -> int:
-        """How long a broker may wait for its replicas, in milliseconds."""
+        """The longest time for which a broker waits for its replicas, in milliseconds."""
         return self._config.ack_timeout_ms
 
     @property
@@ -365,7 +366,7 @@ class Producer:
         return self._closing
 
     def _at_exit(self) -> None:
-        """When the interpreter exits, run the stopped event loop again to send the remaining records."""
+        """Run the stopped event loop again at the exit of the interpreter, to send the remaining records."""
         if self.unsent_count:
             self.close()
 

@@ -17,19 +17,17 @@ from kiel_groups.clients.calls.callers import (
     current_caller,
     new_consume_call,
 )
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call, suspended_if_left
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.zookeeper.tasks import CloseLimit
-
-__all__ = ["Connected", "Lifecycle", "RecordCalls"]
 
 F = TypeVar("F")
 R = TypeVar("R")
@@ -128,7 +126,7 @@ class RecordCalls:
     def getone(self, partitions: tuple[TopicPartition, ...]) -> asyncio.Future[Record]:
         """Start a call that returns the next record, however long that takes."""
 
-        def first(found: Lists) -> Record:
+        def first(found: Lists[Record]) -> Record:
             for records in found.values():
                 return records[0]
             raise IllegalStateError(
@@ -215,7 +213,7 @@ class RecordCalls:
         """
         label = f"{self._owner}.consume"
         if running_loop() is None:
-            return spawn(_result_of(partial(self.consume, topic, read_topic, check)), label)
+            return spawn(suspended_if_left(partial(self.consume, topic, read_topic, check)), label)
         try:
             check_name(topic, "topic")
             check()
@@ -284,11 +282,6 @@ class RecordCalls:
                 connected.reader.records.finish()
             else:
                 connected.reader.records.put_back()
-
-
-async def _result_of(begin: Callable[[], Awaitable[T]]) -> T:
-    """Call ``begin`` on the running loop, for an application that called a method before a loop ran."""
-    return await begin()
 
 
 def _check_limits(name: str, timeout_ms: float, max_records: int | None) -> None:

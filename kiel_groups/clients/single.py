@@ -36,14 +36,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = [
-    "SingleConsumer",
-    "Start",
-    "BEGINNING",
-    "END",
-    "SingleLifecycle",
-]
-
 
 class SingleConsumer(Consumer):
     """

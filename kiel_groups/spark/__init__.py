@@ -29,19 +29,18 @@ __all__ = [
     "verify_archive",
 ]
 
-_JOB = ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive")
 _HOMES = {
-    **dict.fromkeys(_JOB, "kiel_groups.spark.archive_job"),
-    "ArchiveSettings": "kiel_groups.spark.archive_table",
-    "archive_files": "kiel_groups.spark.archive_folders",
-    **dict.fromkeys(("Verification", "verify_archive"), "kiel_groups.spark.archive_verification"),
-    "KielDataSource": "kiel_groups.spark.source",
+    "kiel_groups.spark.archive_job": ("ArchivePlan", "ArchiveSummary", "archive", "plan_archive"),
+    "kiel_groups.spark.archive_table": ("ArchiveSettings",),
+    "kiel_groups.spark.archive_folders": ("archive_files",),
+    "kiel_groups.spark.archive_verification": ("Verification", "verify_archive"),
+    "kiel_groups.spark.source": ("KielDataSource",),
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name in __all__:
         check_libraries()
     return _get(name)

@@ -31,8 +31,8 @@ from kiel_groups.sync import LoopThread
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
-from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_columns
-from kiel_groups.wire.message_sets.message_layout import OVERHEAD_BYTES, offset_and_size_at
+from kiel_groups.wire.message_sets.decoder import decode_columns
+from kiel_groups.wire.message_sets.message_layout import OVERHEAD_BYTES, PartialMessage, offset_and_size_at
 from kiel_groups.wire.metadata import MetadataRequest
 
 __all__ = ["LogIdentity", "LogView"]
@@ -116,7 +116,7 @@ class LogView:
         except KielGroupsError as error:
             log.info("the size of %s's messages is unknown: %s", partition.topic, error)
             return None
-        found = answer.partitions.get(partition)
+        found = answer.get(partition)
         return None if found is None else bytes_per_offset(found.message_set)
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -411,7 +411,7 @@ class LogIdentity:
         try:
             while True:
                 request = FetchRequest(0, 0, {partition: FetchPosition(offset, size)})
-                fetched = (await self._view.cluster.send(partition, request)).partitions.get(partition)
+                fetched = (await self._view.cluster.send(partition, request)).get(partition)
                 try:
                     if fetched is None or fetched.error != NO_ERROR:
                         return None

@@ -34,12 +34,12 @@ from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
-from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_array
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
-from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
-from kiel_groups.wire.message_sets.message_layout import DamagedMessage
+from kiel_groups.wire.message_sets.decoder import decode_columns
+from kiel_groups.wire.message_sets.message_layout import DamagedMessage, NoRecords, PartialMessage
 from kiel_groups.wording import counted
 
 __all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
@@ -514,7 +514,7 @@ class _TaskReader:
     # ------------------------------------------------------------------ answers
 
     def _take(
-        self, asked: Mapping[RangeReader, FetchPosition], answer: FetchResponse
+        self, asked: Mapping[RangeReader, FetchPosition], answer: Mapping[TopicPartition, FetchedPartition]
     ) -> tuple[list[pa.RecordBatch], errors.KielGroupsError | None]:
         """Return the messages of an answer, and its first error, if any."""
         batches: list[pa.RecordBatch] = []
@@ -522,7 +522,7 @@ class _TaskReader:
         for reading, position in asked.items():
             partition = reading.topic_partition
             try:
-                found = reading.take(answer.partitions.get(partition), position)
+                found = reading.take(answer.get(partition), position)
             except errors.BrokerError as error:
                 if error.code == OFFSET_OUT_OF_RANGE.number:
                     self._out_of_range.append(reading)
@@ -620,7 +620,7 @@ class _TaskReader:
         with borrowed(leader, self._options.client_id) as broker:
             request = ListOffsetsRequest({partition: OffsetQuery(at)})
             answer = broker.ask(request, most_bytes=_ANSWER_BYTES, timeout_s=self._timeout_s)
-        listed = answer.partitions[partition]
+        listed = answer[partition]
         if listed.error != NO_ERROR or not listed.offsets:
             raise listed.error.exception(f"the offsets of {partition} cannot be listed")
         return listed.offsets[0]

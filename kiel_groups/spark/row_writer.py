@@ -17,7 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from kiel_groups.clients.produce.partitioners import hash_partitioner
-from kiel_groups.clients.producer import Producer, RecordMetadata
+from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.columns import WriteColumns
 from kiel_groups.spark.options import WriteOptions

@@ -119,11 +119,10 @@ class BrokerSocket:
                     raise TimeoutError
                 on_silence()
             self._socket.settimeout(timeout_s)
-            frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
-            response = split_response(frame)
-            if response.correlation_id != number:
-                raise errors.ProtocolError(f"answer {response.correlation_id} came where answer {number} was due")
-            return request.decode_response(response.payload)
+            found, payload = split_response(self._read(decode_size(self._read(SIZE_BYTES), most_bytes)))
+            if found != number:
+                raise errors.ProtocolError(f"answer {found} came where answer {number} was due")
+            return request.decode_response(payload)
         except TimeoutError as error:
             self.close()
             name = type(request).__name__

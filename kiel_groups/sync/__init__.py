@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiel_groups.sync.blocking_grouped import GroupedConsumer
+    from kiel_groups.sync.blocking_consumers import GroupedConsumer, SingleConsumer
     from kiel_groups.sync.blocking_producer import Producer
-    from kiel_groups.sync.blocking_single import SingleConsumer
     from kiel_groups.sync.loop_thread import LoopThread
 
 __all__ = ["GroupedConsumer", "SingleConsumer", "Producer", "LoopThread"]
 
 _HOMES = {
-    "GroupedConsumer": "kiel_groups.sync.blocking_grouped",
-    "SingleConsumer": "kiel_groups.sync.blocking_single",
-    "Producer": "kiel_groups.sync.blocking_producer",
-    "LoopThread": "kiel_groups.sync.loop_thread",
+    "kiel_groups.sync.blocking_consumers": ("GroupedConsumer", "SingleConsumer"),
+    "kiel_groups.sync.blocking_producer": ("Producer",),
+    "kiel_groups.sync.loop_thread": ("LoopThread",),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

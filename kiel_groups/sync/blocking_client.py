@@ -28,22 +28,6 @@ from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
-__all__ = [
-    "HOOK_ARGUMENTS",
-    "HookThreads",
-    "Attributes",
-    "Blocking",
-    "C",
-    "blocking",
-    "takes_arguments_of",
-    "ending",
-    "immediate",
-    "in_background",
-    "open_clients",
-    "takes_hook",
-    "until_closed",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -83,7 +67,7 @@ class HookThreads:
 
     def replace(self, argument: str, given: Any) -> Any:
         """
-        Return what the client gets in place of an argument.
+        Return the object that the client gets in place of an argument.
 
         Args:
             argument: The argument's name, one of ``HOOK_ARGUMENTS``.
@@ -242,12 +226,7 @@ class Blocking(Generic[C]):
         context: Context = self._callers.context
         return context
 
-    def _wait(
-        self,
-        begin: Callable[P, Awaitable[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    def _wait(self, begin: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``begin`` on the loop, and wait for the outcome of the awaitable that it returns."""
         context = self._caller_context()
         begun: Awaitable[T] | None = None
@@ -265,10 +244,7 @@ class Blocking(Generic[C]):
             raise
 
     def _begin(
-        self,
-        begin: Callable[P, Awaitable[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, begin: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> concurrent.futures.Future[T]:
         """Call ``begin`` on the loop, and return the outcome of the awaitable that it returns, as a future."""
         context = self._caller_context()
@@ -444,7 +420,7 @@ def takes_hook(
 def until_closed(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """Return a method as ``blocking`` does, whose result is None if the client is closed before or during the call."""
+    """Return a method like that of ``blocking``. It returns None if the client is closed before or during the call."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -479,7 +455,7 @@ def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Con
 
 
 class Attribute(Generic[A, T]):
-    """A property of the asynchronous client, read on its loop."""
+    """A property of the asynchronous ``client``, which ``read`` reads on its loop."""
 
     def __init__(self, client: type[A], read: Callable[[A], T]) -> None:
         self._client = client
@@ -496,16 +472,6 @@ class Attribute(Generic[A, T]):
 
     def __get__(self, instance: Blocking[Any] | None, owner: type) -> Self | T:
         return self if instance is None else instance._read_attribute(self._read)
-
-
-class Attributes(Generic[A]):
-    """Makes blocking properties from the properties of one client."""
-
-    def __init__(self, client: type[A]) -> None:
-        self._client = client
-
-    def __call__(self, read: Callable[[A], T]) -> Attribute[A, T]:
-        return Attribute(self._client, read)
 
 
 #: The clients to close when the interpreter exits.

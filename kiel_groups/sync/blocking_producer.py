@@ -10,11 +10,7 @@ from typing import Any
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
 from kiel_groups.errors import ClosedError
-from kiel_groups.sync.blocking_client import Attributes, Blocking, blocking, ending, takes_arguments_of
-
-__all__ = ["Producer"]
-
-_of = Attributes(clients.Producer)
+from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, takes_arguments_of
 
 
 class Producer(Blocking[clients.Producer]):
@@ -34,17 +30,17 @@ class Producer(Blocking[clients.Producer]):
     wind_down = blocking(clients.Producer.wind_down)
     close = ending(clients.Producer.close)
 
-    metrics = _of(lambda producer: producer.metrics)
-    closing = _of(lambda producer: producer.closing)
-    batch_size = _of(lambda producer: producer.batch_size)
-    compression = _of(lambda producer: producer.compression)
-    required_acks = _of(lambda producer: producer.required_acks)
-    serializer = _of(lambda producer: producer.serializer)
-    key_maker = _of(lambda producer: producer.key_maker)
-    partitioner = _of(lambda producer: producer.partitioner)
-    ack_timeout = _of(lambda producer: producer.ack_timeout)
-    buffered_bytes = _of(lambda producer: producer.buffered_bytes)
-    unsent_count = _of(lambda producer: producer.unsent_count)
+    metrics = Attribute(clients.Producer, lambda producer: producer.metrics)
+    closing = Attribute(clients.Producer, lambda producer: producer.closing)
+    batch_size = Attribute(clients.Producer, lambda producer: producer.batch_size)
+    compression = Attribute(clients.Producer, lambda producer: producer.compression)
+    required_acks = Attribute(clients.Producer, lambda producer: producer.required_acks)
+    serializer = Attribute(clients.Producer, lambda producer: producer.serializer)
+    key_maker = Attribute(clients.Producer, lambda producer: producer.key_maker)
+    partitioner = Attribute(clients.Producer, lambda producer: producer.partitioner)
+    ack_timeout = Attribute(clients.Producer, lambda producer: producer.ack_timeout)
+    buffered_bytes = Attribute(clients.Producer, lambda producer: producer.buffered_bytes)
+    unsent_count = Attribute(clients.Producer, lambda producer: producer.unsent_count)
 
     def produce(
         self, topic: str, message: Any, key: Any = None, partition: int | None = None

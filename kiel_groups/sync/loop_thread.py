@@ -21,8 +21,6 @@ from typing import Any, Self, TypeVar
 
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 
-__all__ = ["LoggedFuture", "LoopThread"]
-
 log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")

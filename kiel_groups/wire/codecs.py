@@ -20,8 +20,6 @@ import cramjam
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["GZIP", "LZ4", "SNAPPY", "Codec", "codec_by_name", "codec_by_number"]
-
 
 @dataclass(frozen=True, slots=True)
 class Codec:

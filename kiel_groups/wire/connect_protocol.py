@@ -1,5 +1,5 @@
 """
-The "connect" protocol: what workers of a group of connectors tell their leader, and what the leader assigns to them.
+The "connect" protocol: the metadata that workers send to their leader, and the work that the leader assigns to them.
 
 The format is version 0 of Kafka's ConnectProtocol, which all releases of Kafka Connect read.
 Only this package has a protocol with the metadata ``StickyMetadata``.
@@ -12,18 +12,6 @@ from dataclasses import dataclass
 
 from kiel_groups.wire.member_data import MemberData
 from kiel_groups.wire.primitives import INT16, INT32, INT64, STRING, fields, numbers_by_name
-
-__all__ = [
-    "CONFIG_MISMATCH",
-    "CONNECTOR_TASK",
-    "DEFAULT_PROTOCOL",
-    "NO_OFFSET",
-    "STICKY_PROTOCOL",
-    "ConnectAssignment",
-    "ConnectMetadata",
-    "StickyMetadata",
-]
-
 
 #: The name of the protocol whose metadata is ``ConnectMetadata``.
 DEFAULT_PROTOCOL = "default"
@@ -44,7 +32,7 @@ _WORK = numbers_by_name("task", CONNECTOR_TASK)
 @dataclass(frozen=True, slots=True)
 class ConnectMetadata(MemberData):
     """
-    What a worker tells the leader when it joins: the metadata of a ``GroupProtocol`` named ``DEFAULT_PROTOCOL``.
+    The metadata that a worker sends to the leader when it joins, in a ``GroupProtocol`` named ``DEFAULT_PROTOCOL``.
 
     Args:
         url: The URL of its REST interface.
@@ -63,9 +51,9 @@ class ConnectMetadata(MemberData):
 @dataclass(frozen=True, slots=True)
 class StickyMetadata(MemberData):
     """
-    What a worker tells a leader that lets workers keep their work: the fields of ``ConnectMetadata``, and two more.
+    The metadata that a worker sends to a leader that lets workers keep their work.
 
-    The bytes are the metadata of a ``GroupProtocol`` named ``STICKY_PROTOCOL``.
+    It has the fields of ``ConnectMetadata`` and two more, in a ``GroupProtocol`` named ``STICKY_PROTOCOL``.
 
     Args:
         url: The URL of its REST interface.
@@ -88,7 +76,7 @@ class StickyMetadata(MemberData):
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment(MemberData):
     """
-    What the leader assigns to one worker: one of the assignments of a ``SyncGroupRequest``.
+    The work that the leader assigns to one worker: one of the assignments of a ``SyncGroupRequest``.
 
     Args:
         error: 0, or ``CONFIG_MISMATCH``.

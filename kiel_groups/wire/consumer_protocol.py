@@ -14,13 +14,6 @@ from typing import Self
 from kiel_groups.wire.member_data import MemberData
 from kiel_groups.wire.primitives import NULLABLE_BYTES, STRING, Buffer, array, fields, numbers_by_name
 
-__all__ = [
-    "PROTOCOL_TYPE",
-    "ConsumerAssignment",
-    "ConsumerSubscription",
-]
-
-
 #: The protocol type of groups of consumers. A coordinator refuses a member whose type is not that of its group.
 PROTOCOL_TYPE = "consumer"
 

@@ -15,24 +15,20 @@ from typing import Final
 from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
 from kiel_groups.wire.primitives import FieldType
 
-__all__ = ["ERROR", "ErrorCode", "error_code"]
-
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
     """
     The outcome that a broker reports for one partition, topic or offset.
 
-    ``retriable``: the same request may succeed later without a change by the user. ``refresh_metadata``: the request
-    went to the wrong broker, so look up the leader before the retry. ``refuses``: the broker has certainly not done
-    what was asked, such as to store a record. After an error with neither ``retriable`` nor ``refuses``, that is
-    unknown.
+    ``retriable``: the same request may succeed later without a change by the user. ``refuses``: the broker has
+    certainly not carried out the request, such as to store a record. After an error with neither ``retriable`` nor
+    ``refuses``, it is unknown whether the broker has done so.
     """
 
     number: int
     name: str
     retriable: bool
-    refresh_metadata: bool
     hint: str
     refuses: bool = False
 
@@ -53,18 +49,15 @@ class ErrorCode:
 _KNOWN: dict[int, ErrorCode] = {}
 
 
-def _code(
-    number: int, name: str, hint: str, *, retriable: bool = False, moved: bool = False, refuses: bool = True
-) -> ErrorCode:
+def _code(number: int, name: str, hint: str, *, retriable: bool = False, refuses: bool = True) -> ErrorCode:
     """Return an error code, and make it known to ``error_code``."""
-    code = _KNOWN[number] = ErrorCode(number, name, retriable, moved, hint, refuses)
+    code = _KNOWN[number] = ErrorCode(number, name, retriable, hint, refuses)
     return code
 
 
-#: An error after which the same request may succeed later; at another broker, once the metadata is refreshed; and one
-#: that leaves unknown whether the broker has done what was asked.
+#: An error after which the same request may succeed later, perhaps at another broker; and an error that leaves unknown
+#: whether the broker has done what was asked.
 _retriable = partial(_code, retriable=True, refuses=False)
-_moved = partial(_code, retriable=True, moved=True, refuses=False)
 _unknown = partial(_code, refuses=False)
 
 UNKNOWN = _retriable(-1, "UNKNOWN", "the broker failed in a way that it has no code for; its log says how")
@@ -77,16 +70,16 @@ INVALID_MESSAGE = _code(
     " a key was produced to a compacted topic",
     retriable=True,
 )
-UNKNOWN_TOPIC_OR_PARTITION = _moved(
+UNKNOWN_TOPIC_OR_PARTITION = _retriable(
     3, "UNKNOWN_TOPIC_OR_PARTITION", "this broker does not know the topic or partition (yet); check the name"
 )
 _code(4, "INVALID_FETCH_SIZE", "the fetch asked for a negative number of bytes")
-LEADER_NOT_AVAILABLE = _moved(5, "LEADER_NOT_AVAILABLE", "a leader is being elected")
-NOT_LEADER_FOR_PARTITION = _moved(6, "NOT_LEADER_FOR_PARTITION", "another broker leads the partition by now")
+LEADER_NOT_AVAILABLE = _retriable(5, "LEADER_NOT_AVAILABLE", "a leader is being elected")
+NOT_LEADER_FOR_PARTITION = _retriable(6, "NOT_LEADER_FOR_PARTITION", "another broker leads the partition by now")
 REQUEST_TIMED_OUT = _retriable(
     7, "REQUEST_TIMED_OUT", "the replicas did not confirm in time; the messages may be stored"
 )
-_moved(8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive")
+_retriable(8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive")
 REPLICA_NOT_AVAILABLE = _retriable(9, "REPLICA_NOT_AVAILABLE", "a replica is down; the leader works all the same")
 MESSAGE_SIZE_TOO_LARGE = _code(
     10, "MESSAGE_SIZE_TOO_LARGE", "a message, compressed sets included, exceeds the broker's message.max.bytes"
@@ -289,9 +282,6 @@ for _number, _name, _hint in (
     (122, "SHARE_SESSION_NOT_FOUND", _NEW_GROUPS),
     (123, "INVALID_SHARE_SESSION_EPOCH", _NEW_GROUPS),
     (133, "SHARE_SESSION_LIMIT_REACHED", _NEW_GROUPS),
-):
-    _retriable(_number, _name, _hint)
-for _number, _name, _hint in (
     (56, "KAFKA_STORAGE_ERROR", "a disk of the broker failed; its log says which"),
     (72, "LISTENER_NOT_FOUND", "the leader has no listener of the name that the asked broker has"),
     (74, "FENCED_LEADER_EPOCH", _MOVED),
@@ -300,7 +290,7 @@ for _number, _name, _hint in (
     (100, "UNKNOWN_TOPIC_ID", "the broker does not know the topic (yet); it may have been deleted"),
     (103, "INCONSISTENT_TOPIC_ID", "the topic was deleted and created again"),
 ):
-    _moved(_number, _name, _hint)
+    _retriable(_number, _name, _hint)
 for _number, _name, _hint in (
     (77, "STALE_BROKER_EPOCH", _BETWEEN_BROKERS),
     (96, "FEATURE_UPDATE_FAILED", _CONTROLLERS),
@@ -319,12 +309,10 @@ def error_code(number: int) -> ErrorCode:
     known = _KNOWN.get(number)
     if known is not None:
         return known
-    return ErrorCode(number, f"ERROR_{number}", False, False, _UNKNOWN_CODE)
+    return ErrorCode(number, f"ERROR_{number}", False, _UNKNOWN_CODE)
 
 
 #: The type of an error code in an answer.
 ERROR: Final = FieldType[ErrorCode](
     lambda reader: error_code(reader.int16()), lambda writer, error: writer.int16(error.number), 2
 )
-
-__all__ += [name for name, value in vars().items() if isinstance(value, ErrorCode)]

@@ -10,16 +10,7 @@ from typing import ClassVar, NamedTuple
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import ErrorCode, error_code
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.primitives import INT32, FieldType, Reader, Writer, by_partition, fields, numbers, structure
-
-__all__ = [
-    "FetchRequest",
-    "FetchResponse",
-    "FetchPosition",
-    "FetchedPartition",
-    "CLIENT_REPLICA_ID",
-]
-
+from kiel_groups.wire.primitives import INT32, FieldType, Reader, Writer, by_partition, fields, numbers
 
 #: The replica id of a client, in a field where brokers put their own id.
 CLIENT_REPLICA_ID = -1
@@ -59,14 +50,8 @@ def _write_result(writer: Writer, result: FetchedPartition) -> None:
     writer.raw(result.message_set)
 
 
-class FetchResponse(NamedTuple):
-    """The answer, partition by partition. Each partition has its own error."""
-
-    partitions: Mapping[TopicPartition, FetchedPartition]
-
-
 @dataclass(frozen=True, slots=True)
-class FetchRequest(Request[FetchResponse]):
+class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
     """
     Read message sets. The broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
 
@@ -77,12 +62,9 @@ class FetchRequest(Request[FetchResponse]):
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"
     BODY = fields(
-        replica_id=INT32,
-        max_wait_ms=INT32,
-        min_bytes=INT32,
-        partitions=by_partition(numbers(FetchPosition, "qi")),
+        replica_id=INT32, max_wait_ms=INT32, min_bytes=INT32, partitions=by_partition(numbers(FetchPosition, "qi"))
     )
-    ANSWER = structure(FetchResponse, by_partition(FieldType(_read_result, _write_result, _RESULT.size)))
+    ANSWER = by_partition(FieldType(_read_result, _write_result, _RESULT.size))
 
     replica_id: ClassVar[int] = CLIENT_REPLICA_ID
     max_wait_ms: int

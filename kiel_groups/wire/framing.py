@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import six
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.primitives import Buffer, FieldType, Writer
-
-__all__ = ["Request", "Response", "SIZE_BYTES", "encode_request", "decode_size", "split_response"]
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
@@ -113,21 +111,13 @@ def decode_size(header: Buffer, limit: int) -> int:
     return size
 
 
-class Response(NamedTuple):
-    """A response without its size. The payload is a view of the frame, not a copy."""
-
-    correlation_id: int
-    payload: memoryview
-
-
-def split_response(frame: Buffer) -> Response:
+def split_response(frame: Buffer) -> tuple[int, memoryview]:
     """
-    Split a response into its correlation id and its payload.
+    Return the correlation id of a response without its size, and a view of its payload.
 
     Raises:
         ProtocolError: The response is shorter than a correlation id.
     """
     if len(frame) < _INT32.size:
         raise ProtocolError(f"a response of {len(frame)} bytes has no room for its correlation id")
-    correlation_id: int = _INT32.unpack_from(frame)[0]
-    return Response(correlation_id, memoryview(frame)[_INT32.size :])
+    return _INT32.unpack_from(frame)[0], memoryview(frame)[_INT32.size :]

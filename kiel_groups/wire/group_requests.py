@@ -11,27 +11,6 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import BrokerAddress
 from kiel_groups.wire.primitives import BYTES, INT32, STRING, array, fields, mapping, structure, throttled
 
-__all__ = [
-    "FindCoordinatorRequest",
-    "FoundCoordinator",
-    "GroupProtocol",
-    "JoinGroupRequest",
-    "JoinGroupRequestV1",
-    "JoinGroupResponse",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-    "HeartbeatRequest",
-    "LeaveGroupRequest",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListedGroup",
-    "DescribeGroupsRequest",
-    "DescribedGroup",
-    "DescribedMember",
-    "DeleteGroupsRequest",
-]
-
-
 # FindCoordinator v0: ask any broker which broker coordinates a group.
 #
 # Kafka 0.8.2 has the same request under the name ConsumerMetadata; its coordinators store offsets, and know no members.
@@ -64,7 +43,7 @@ class GroupProtocol(NamedTuple):
     """
     A way of assigning partitions that a member offers, such as ``range``.
 
-    ``metadata`` is what the member tells the group's leader: for consumers, a ``ConsumerSubscription``.
+    The member sends ``metadata`` to the group's leader. For consumers, it is a ``ConsumerSubscription``.
     """
 
     name: str

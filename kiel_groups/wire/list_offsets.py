@@ -12,20 +12,6 @@ from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import INT32, INT64, array, by_partition, fields, numbers, structure
 
-__all__ = [
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "OffsetQuery",
-    "ListedOffsets",
-    "EARLIEST",
-    "LATEST",
-    "NO_MESSAGE",
-    "WITHOUT_TIMES",
-    "FoundOffset",
-    "ListOffsetsRequestV1",
-]
-
-
 #: In place of a time: the first offset that the log still has.
 EARLIEST: Final = -2
 #: In place of a time: the offset that the next message will get.
@@ -39,10 +25,10 @@ WITHOUT_TIMES: Final = 43
 
 class OffsetQuery(NamedTuple):
     """
-    What to look up in one partition.
+    A question about one partition.
 
-    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch. For a time the broker answers with the first offsets
-    of segments last written before it, so the answer is as coarse as a log segment.
+    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch. For a time, the broker answers with the first offsets
+    of the segments that were last written before that time. So the answer is as coarse as a log segment.
     """
 
     time: int
@@ -56,19 +42,13 @@ class ListedOffsets(NamedTuple):
     offsets: tuple[int, ...]
 
 
-class ListOffsetsResponse(NamedTuple):
-    """The answer, partition by partition."""
-
-    partitions: Mapping[TopicPartition, ListedOffsets]
-
-
 @dataclass(frozen=True, slots=True)
-class ListOffsetsRequest(Request[ListOffsetsResponse]):
+class ListOffsetsRequest(Request[Mapping[TopicPartition, ListedOffsets]]):
     """Look up offsets in partitions that the broker leads."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 2, 0, "a list-offsets response"
     BODY = fields(replica_id=INT32, partitions=by_partition(numbers(OffsetQuery, "qi")))
-    ANSWER = structure(ListOffsetsResponse, by_partition(structure(ListedOffsets, ERROR, array(INT64))))
+    ANSWER = by_partition(structure(ListedOffsets, ERROR, array(INT64)))
 
     replica_id: ClassVar[int] = CLIENT_REPLICA_ID
     partitions: Mapping[TopicPartition, OffsetQuery]

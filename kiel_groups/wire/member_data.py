@@ -1,5 +1,5 @@
 """
-Declare the data that members of a group and their leader send each other: a version, and the fields of version 0.
+Declare the data that members of a group and their leader send to each other: a version, and the fields of version 0.
 
 Coordinators pass these bytes on without reading them. A group may have members of other clients. A later version
 appends fields. Only the fields of version 0 are read; the rest is ignored.
@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Self
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.wire.primitives import Buffer, FieldType, Reader, Writer
-
-__all__ = ["MemberData"]
 
 
 class MemberData:

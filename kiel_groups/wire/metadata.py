@@ -23,17 +23,6 @@ from kiel_groups.wire.primitives import (
     tuple_of,
 )
 
-__all__ = [
-    "MetadataRequest",
-    "MetadataResponse",
-    "BrokerAddress",
-    "ClusterAnswer",
-    "ClusterRequest",
-    "TopicMetadata",
-    "PartitionMetadata",
-    "TopicIdsRequest",
-]
-
 T = TypeVar("T")
 
 
@@ -100,7 +89,7 @@ class MetadataRequest(Request[MetadataResponse]):
 
 
 class ClusterAnswer(NamedTuple):
-    """The id of the cluster, "" if it has none, and of the controller: -1 for none, any broker in KRaft mode."""
+    """The cluster's id, or "", and the controller's id, or -1. In KRaft mode, that is the id of any broker."""
 
     cluster_id: str
     controller: int

@@ -22,19 +22,6 @@ from kiel_groups.wire.primitives import (
     tuple_of,
 )
 
-__all__ = [
-    "OffsetCommitRequest",
-    "OffsetFetchRequest",
-    "FetchedOffset",
-    "OFFSETS_TOPIC",
-    "OffsetCommitRequestV1",
-    "OffsetCommitRequestV2",
-    "OffsetFetchRequestV1",
-    "DeletedOffsets",
-    "OffsetDeleteRequest",
-]
-
-
 #: The topic in which coordinators keep offsets and groups. It does not exist before the first coordinator is asked for.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 

@@ -15,31 +15,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "BYTES",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "LONGEST_STRING",
-    "NULLABLE_BYTES",
-    "NULLABLE_STRING",
-    "STRING",
-    "Buffer",
-    "FieldType",
-    "Reader",
-    "Writer",
-    "array",
-    "by_partition",
-    "fields",
-    "mapping",
-    "numbers",
-    "numbers_by_name",
-    "structure",
-    "throttled",
-    "tuple_of",
-]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _INT16 = Struct(">h")
@@ -190,7 +165,7 @@ class Reader:
         return self.string()
 
     def text(self, size: int, start: int | None = None) -> str:
-        """Read text of ``size`` bytes. ``start`` is as for ``take``."""
+        """Read text of ``size`` bytes. ``start`` is the position that errors name, by default the present one."""
         start = self._position if start is None else start
         try:
             return str(self.take(size, start), "utf-8")

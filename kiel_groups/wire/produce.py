@@ -11,12 +11,6 @@ from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import BYTES, INT16, INT32, INT64, by_partition, fields, structure
 
-__all__ = [
-    "ProduceRequest",
-    "ProduceResponse",
-    "ProducedPartition",
-]
-
 
 class ProducedPartition(NamedTuple):
     """The outcome of one message set. ``base_offset`` is the offset of its first message, or -1 after an error."""
@@ -25,16 +19,10 @@ class ProducedPartition(NamedTuple):
     base_offset: int
 
 
-class ProduceResponse(NamedTuple):
-    """The outcome of every message set. Some message sets may fail while others are stored."""
-
-    partitions: Mapping[TopicPartition, ProducedPartition]
-
-
 @dataclass(frozen=True, slots=True)
-class ProduceRequest(Request[ProduceResponse]):
+class ProduceRequest(Request[Mapping[TopicPartition, ProducedPartition]]):
     """
-    Append message sets, one for each partition.
+    Append message sets, one for each partition. Some may fail while others are stored.
 
     ``acks`` is how many replicas must have the messages before the broker answers: 0 (the broker sends no answer), 1
     (the leader), another number, or -1 (all in-sync replicas). The broker waits ``timeout_ms`` for the replicas.
@@ -42,7 +30,7 @@ class ProduceRequest(Request[ProduceResponse]):
 
     API_KEY, API_VERSION, ANSWER_NAME = 0, 0, "a produce response"
     BODY = fields(acks=INT16, timeout_ms=INT32, message_sets=by_partition(BYTES))
-    ANSWER = structure(ProduceResponse, by_partition(structure(ProducedPartition, ERROR, INT64)))
+    ANSWER = by_partition(structure(ProducedPartition, ERROR, INT64))
 
     acks: int
     timeout_ms: int

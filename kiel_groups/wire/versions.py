@@ -12,14 +12,6 @@ from kiel_groups.wire.fetch import CLIENT_REPLICA_ID, FetchPosition, FetchReques
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.primitives import INT16, Buffer, fields, mapping, numbers, structure
 
-__all__ = [
-    "FetchProbeRequest",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "VersionRange",
-]
-
-
 # Fetch v3 as a question: is the broker of 0.10.1 or later?
 #
 # ApiVersions, which asks for that, harms the other clients of a broker of 0.9: the broker fails on the unknown API key
@@ -55,7 +47,7 @@ class FetchProbeRequest(Request[bool]):
         """Return whether the answer is about a topic, which only brokers of 0.10.1 and later send."""
         # Brokers of 0.8 answer without the time for which they have throttled the client, as in v0.
         in_v0 = payload if len(payload) == _EMPTY_BYTES else memoryview(payload)[_THROTTLE_BYTES:]
-        return bool(FetchRequest.decode_response(in_v0).partitions)
+        return bool(FetchRequest.decode_response(in_v0))
 
 
 # ApiVersions v0: ask a broker which versions of each request it takes.
@@ -74,7 +66,7 @@ class ApiVersionsResponse(NamedTuple):
     """
     The versions that a broker supports, by API key.
 
-    4.x names version 0 of a produce request for the sake of old clients, and yet closes the connection when it comes.
+    Brokers of 4.x list version 0 of produce requests for old clients, but close the connection when they receive one.
     """
 
     error: ErrorCode

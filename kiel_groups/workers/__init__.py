@@ -56,27 +56,30 @@ __all__ = [
     "one_of",
 ]
 
-_PLUGINS = "kiel_groups.workers.plugins"
 _HOMES = {
-    "Connector": f"{_PLUGINS}.interfaces",
-    "SourceConnector": f"{_PLUGINS}.interfaces",
-    "SinkConnector": f"{_PLUGINS}.interfaces",
-    "SourceTask": f"{_PLUGINS}.interfaces",
-    "SinkTask": f"{_PLUGINS}.interfaces",
-    "SourceRecord": f"{_PLUGINS}.interfaces",
-    "ConnectorContext": f"{_PLUGINS}.interfaces",
-    "SourceTaskContext": f"{_PLUGINS}.interfaces",
-    "SinkTaskContext": f"{_PLUGINS}.interfaces",
-    "ConfigDefinition": f"{_PLUGINS}.config_definition",
-    "ConfigKey": f"{_PLUGINS}.config_definition",
-    "REQUIRED": f"{_PLUGINS}.config_definition",
-    "Password": f"{_PLUGINS}.config_definition",
-    "Validator": f"{_PLUGINS}.config_definition",
-    "at_least": f"{_PLUGINS}.config_definition",
-    "between": f"{_PLUGINS}.config_definition",
-    "each": f"{_PLUGINS}.config_definition",
-    "non_empty": f"{_PLUGINS}.config_definition",
-    "one_of": f"{_PLUGINS}.config_definition",
+    "kiel_groups.workers.plugins.interfaces": (
+        "Connector",
+        "SourceConnector",
+        "SinkConnector",
+        "SourceTask",
+        "SinkTask",
+        "SourceRecord",
+        "ConnectorContext",
+        "SourceTaskContext",
+        "SinkTaskContext",
+    ),
+    "kiel_groups.workers.plugins.config_definition": (
+        "ConfigDefinition",
+        "ConfigKey",
+        "REQUIRED",
+        "Password",
+        "Validator",
+        "at_least",
+        "between",
+        "each",
+        "non_empty",
+        "one_of",
+    ),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -113,7 +113,6 @@ INDEPENDENT = (
     ("group/claims", "group/leader_state"),
     ("group/claims", "group/member_state"),
     ("group/leader_state", "group/member_state"),
-    ("clients/net/cluster_metadata", "clients/net/offset_lookup"),
 )
 
 #: Libraries that pure layers do not import. Pure layers get times and random numbers as arguments.

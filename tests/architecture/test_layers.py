@@ -90,8 +90,8 @@ def test_layers_that_are_kept_apart_do_not_import_each_other(one: str, other: st
 @pytest.mark.parametrize(("one", "other"), INDEPENDENT)
 def test_independent_modules_do_not_reach_each_other(one: str, other: str) -> None:
     """
-    Neither module of a pair in ``INDEPENDENT`` imports the other, directly or through others. For example, offsets are
-    looked up with any object that knows leaders.
+    Neither module of a pair in ``INDEPENDENT`` imports the other, directly or through others. For example, the claims
+    of a member are decided without the state of the leader.
     """
     used = {name_of(module): imported_modules(module) for module in modules()}
     assert {one, other} <= used.keys()

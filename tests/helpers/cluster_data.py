@@ -13,7 +13,7 @@ from kiel_groups.clients import Producer, hash_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.topic_changes import CreateTopicsRequest, NewTopic
+from kiel_groups.wire.topic_requests import CreateTopicsRequest, NewTopic
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
 

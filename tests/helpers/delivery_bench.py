@@ -14,7 +14,8 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordDelivery, RecordLoop
 from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
-from kiel_groups.clients.fetch.fetcher import ANY, Fetcher, Selection
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
+from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import BadRecordError
@@ -64,7 +65,7 @@ class FakeFetcher:
             self.epochs[partition] = len(self.epochs) + 2
         epoch = self.epoch(partition)
         assert epoch is not None
-        self.batches.append(FetchedBatch(partition, records, records[-1].offset + 1, epoch, 1))
+        self.batches.append(FetchedBatch(partition, records, epoch, 1))
         self.has_batch.set()
 
     def assign(

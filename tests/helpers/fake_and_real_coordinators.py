@@ -210,7 +210,7 @@ class _RealCaller:
         """Receive one answer, of which a part is there."""
         size = decode_size(self._read(SIZE_BYTES), MOST_BYTES)
         request, pending = self._waiting.pop(0)
-        pending.settle(request.decode_response(split_response(self._read(size)).payload))
+        pending.settle(request.decode_response(split_response(self._read(size))[1]))
 
     def _read(self, size: int) -> bytes:
         received = bytearray()

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.decoder import MessageRun
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import FakeBroker
 
@@ -30,6 +32,12 @@ class FetchBench:
     resets: list[tuple[TopicPartition, int]]
     cluster: ClusterMetadata
 
+    def lag(self, partition: TopicPartition) -> int:
+        """Return the number of undelivered messages of an assigned partition, as last reported."""
+        state = self.fetcher._partitions[partition]
+        assert state.high_watermark is not None
+        return state.high_watermark - state.next_offset
+
     async def next_batch(self) -> FetchedBatch:
         """Wait for the next batch, and return it. Raise the error if ``poll`` raises one."""
         async with asyncio.timeout(5):
@@ -42,6 +50,12 @@ class FetchBench:
         with pytest.raises(Exception) as caught:
             await self.next_batch()
         return caught.value
+
+
+def run_of(batch: FetchedBatch) -> MessageRun | None:
+    """Return the checked messages of a batch, or None once their records were made."""
+    messages = batch._content.messages
+    return None if isinstance(messages, list) else messages
 
 
 @asynccontextmanager

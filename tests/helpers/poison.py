@@ -8,7 +8,7 @@ from typing import Any
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.record_reader import RECORDS
-from kiel_groups.clients.fetch.fetcher import ANY
+from kiel_groups.clients.fetch.fetch_requests import ANY
 from kiel_groups.errors import BadRecordError, DamagedRecordError
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, DeliveryBench

@@ -38,7 +38,7 @@ async def produced(cluster: ClusterOfCuttableBrokers, broker: int, partition: in
     """Produce a record that all replicas in sync have to store, and return the broker's error code."""
     target = TopicPartition("t", partition)
     request = ProduceRequest(-1, 1_000, {target: encode_message_set([(None, b"value")], None)})
-    return (await ask_at(cluster.links.advertised[broker], request)).partitions[target].error
+    return (await ask_at(cluster.links.advertised[broker], request))[target].error
 
 
 async def all_in_sync(cluster: ClusterOfCuttableBrokers) -> View | None:

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a connection that has brought an unreadable answer is used again",
         "clients/fetch/fetcher.py",
-        "                    answer.connection.close()\n",
+        "                    connection.close()\n",
         "                    pass\n",
         "tests/unit/clients/fetch/test_damaged_answers.py",
     ),

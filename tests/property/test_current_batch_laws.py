@@ -69,7 +69,7 @@ class Deliveries(RuleBasedStateMachine):
                 self.position = offset + 1
                 # A commit may have counted a record that was put back after it.
                 self.finished = max(self.finished, offset + 1)
-        self.batch.start(FetchedBatch(P0, raw, offset + 1, 1, 1), self.state, [unit.record for unit in readable])
+        self.batch.start(FetchedBatch(P0, raw, 1, 1), self.state, [unit.record for unit in readable])
         self.rest, self.counts, self.dropped = readable, True, False
 
     @rule(count=st.integers(1, 5))

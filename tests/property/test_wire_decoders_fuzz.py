@@ -16,7 +16,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
-from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.group_requests import (
     DeleteGroupsRequest,
@@ -41,10 +41,10 @@ from kiel_groups.wire.list_offsets import (
     ListedOffsets,
     ListOffsetsRequest,
     ListOffsetsRequestV1,
-    ListOffsetsResponse,
 )
-from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.wire.metadata import (
     BrokerAddress,
     ClusterRequest,
@@ -64,10 +64,12 @@ from kiel_groups.wire.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
-from kiel_groups.wire.topic_changes import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
-from kiel_groups.wire.topic_configs import (
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
+from kiel_groups.wire.topic_requests import (
     AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
@@ -236,9 +238,9 @@ ANSWERS: list[tuple[type[Request[Any]], object]] = [
             BROKERS, (TopicMetadata(NO_ERROR, "t", (PartitionMetadata(NO_ERROR, 0, 1, (1, 2), (2,)),) * 2),) * 2
         ),
     ),
-    (ProduceRequest, ProduceResponse({P0: ProducedPartition(NO_ERROR, 5), P1: ProducedPartition(UNKNOWN, -1)})),
-    (FetchRequest, FetchResponse({tp: FetchedPartition(NO_ERROR, 5, memoryview(b"messages")) for tp in (P0, P1)})),
-    (ListOffsetsRequest, ListOffsetsResponse({P0: ListedOffsets(NO_ERROR, (5, 0)), P1: ListedOffsets(UNKNOWN, ())})),
+    (ProduceRequest, {P0: ProducedPartition(NO_ERROR, 5), P1: ProducedPartition(UNKNOWN, -1)}),
+    (FetchRequest, {tp: FetchedPartition(NO_ERROR, 5, memoryview(b"messages")) for tp in (P0, P1)}),
+    (ListOffsetsRequest, {P0: ListedOffsets(NO_ERROR, (5, 0)), P1: ListedOffsets(UNKNOWN, ())}),
     (ListOffsetsRequestV1, {P0: FoundOffset(NO_ERROR, 1_700_000_000_000, 5), P1: FoundOffset(UNKNOWN, -1, -1)}),
     (OffsetCommitRequest, {P0: NO_ERROR, P1: UNKNOWN}),
     (OffsetFetchRequest, {P0: FetchedOffset(5, "note", NO_ERROR), P1: FetchedOffset(-1, "", UNKNOWN)}),

@@ -133,8 +133,7 @@ def _each_partition(result: Callable[[ErrorCode], object]) -> Callable[[Any, Err
     """Return what replaces the result of each partition in an answer."""
 
     def failed(answer: Any, error: ErrorCode) -> object:
-        # Some answers are such a mapping, and some have it as their only field.
-        return type(answer)(dict.fromkeys(getattr(answer, "partitions", answer), result(error)))
+        return dict.fromkeys(answer, result(error))
 
     return failed
 

@@ -15,22 +15,6 @@ from kiel_groups.group.subscription import check_offset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.codecs import codec_by_name, codec_by_number
 
-__all__ = [
-    "check_setting_names",
-    "BrokerSettings",
-    "broker_config",
-    "check_close_timeout",
-    "check_functions",
-    "check_on_bad_record",
-    "compression_name",
-    "is_partition",
-    "offsets_of",
-    "partition_of",
-    "partitions_of",
-    "times_of",
-]
-
-
 P = ParamSpec("P")
 
 #: Settings of kafka-python and aiokafka, and the argument of this package that has the same meaning.

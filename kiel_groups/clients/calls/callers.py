@@ -9,17 +9,6 @@ from contextvars import Context, ContextVar, copy_context
 from enum import Enum
 from typing import Any
 
-__all__ = [
-    "ConsumeCall",
-    "set_caller",
-    "current_caller",
-    "context_without_calls",
-    "new_consume_call",
-    "consume_calls_here",
-    "DeliveryStyle",
-]
-
-
 # Identify the caller of a consumer's methods: the coroutine, or the thread behind it.
 #
 # A record or a value is finished when the coroutine that received it asks again. Therefore context variables attribute

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from types import CodeType, FrameType
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from tornado import gen
 from tornado.ioloop import IOLoop
@@ -18,25 +18,6 @@ from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.errors import ClosedError, KielGroupsError
-from kiel_groups.model import Batch
-
-__all__ = [
-    "LoggedTask",
-    "cancels_this_task",
-    "connect_or_close",
-    "failed_future",
-    "fails_in_future",
-    "home_loop",
-    "keep_alive",
-    "run_by_close",
-    "shielded",
-    "spawn",
-    "starts_at_call",
-    "suspended_if_left",
-    "give_back",
-    "start_consume_call",
-    "Values",
-]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -146,9 +127,7 @@ def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
     return spawn(suspended_if_left(fail), name)
 
 
-def fails_in_future(
-    method: Callable[P, asyncio.Future[T]],
-) -> Callable[P, asyncio.Future[T]]:
+def fails_in_future(method: Callable[P, asyncio.Future[T]]) -> Callable[P, asyncio.Future[T]]:
     """Decorate a method that returns a future: the future raises its errors; those not retrieved are logged."""
 
     @functools.wraps(method)
@@ -190,7 +169,7 @@ def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, a
     return start
 
 
-# The future of one call of ``consume()`` and the like records whether a caller received its outcome.
+# The future of a call that returns values or records notes whether a caller received them.
 #
 # What this relies on
 #   - ``await`` of a task calls the task's own ``__await__``, also that of a subclass. If the caller is cancelled as the
@@ -212,9 +191,6 @@ def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, a
 # them. Checked with CPython 3.11.7, 3.12.1 and 3.13.0, and Tornado 6.5, 6.5.10 and 6.6.1.
 # ``tests/unit/clients/calls/test_runtime_assumptions.py`` fails if this changes.
 
-
-#: What ``consume()`` of a grouped consumer returns: values, or None once the consumer is closed.
-Values: TypeAlias = Batch | None
 
 #: The callback that ``gen.with_timeout`` adds to a future whose time is up; it reads the outcome and drops it.
 _DROPS_OUTCOME = [
@@ -285,7 +261,7 @@ def start_consume_call(
     work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]
 ) -> asyncio.Task[T]:
     """
-    Start a call of ``consume()`` and the like; ``call`` records whether a caller received its values.
+    Start a call that returns values or records. ``call`` notes whether a caller received them.
 
     If the values are delivered again before a caller reads the result, the result is what ``late`` returns or raises.
     """

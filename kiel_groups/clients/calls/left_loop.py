@@ -20,16 +20,6 @@ from typing import Any, NoReturn
 
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, run_by_close, spawn
 
-__all__ = [
-    "defer",
-    "restore",
-    "raised",
-    "uninterrupted",
-    "dropped_by_loop_exit",
-    "LeftLoop",
-    "running_loop",
-]
-
 log = logging.getLogger(__name__)
 
 
@@ -216,8 +206,8 @@ class LeftLoop:
 
     Args:
         at_exit: Closes the client if necessary; called when the interpreter exits, if the loop was left but not closed.
-        abandon: Does what is possible without the loop; called at most once: when the interpreter exits, or when
-            ``close`` finds the loop closed or is interrupted.
+        abandon: Ends the client without its loop, as far as possible. It is called at most once: when the interpreter
+            exits, or when ``close`` finds that the loop is closed, or is interrupted.
     """
 
     def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:
@@ -237,7 +227,7 @@ class LeftLoop:
         _left.add(self)
 
     def abandon(self) -> None:
-        """Do what is possible without the loop, once."""
+        """End the client without its loop, as far as possible. Further calls do nothing."""
         work, self._abandon = self._abandon, None
         if work is not None:
             work()

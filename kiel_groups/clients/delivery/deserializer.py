@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -18,82 +18,10 @@ from kiel_groups.wire.message_sets.decoder import ValueRun
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 
-__all__ = [
-    "LogLimit",
-    "Repeats",
-    "Deserializer",
-    "OnBadRecord",
-    "Converted",
-]
-
 log = logging.getLogger(__name__)
 
 
-K = TypeVar("K", bound=Hashable)
-E = TypeVar("E")
 R = TypeVar("R", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Repeats(Generic[E]):
-    """The events of one log line: the first event, and their number. ``is_first_line``: the line is the key's first."""
-
-    first: E
-    count: int = 1
-    is_first_line: bool = False
-
-
-@dataclass(slots=True)
-class _Window(Generic[E]):
-    """The time until which events of one key are suppressed, and the events suppressed since its last line."""
-
-    until_s: float
-    first: E | None = None
-    count: int = 0
-
-
-class LogLimit(Generic[K, E]):
-    """
-    Decides when to log: each key's first event at once, later events together, at most once in ``interval_s`` seconds.
-
-    This object has no clock: the caller passes the time to each method, in seconds on a monotonic clock.
-    """
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._windows: dict[K, _Window[E]] = {}
-
-    def add(self, key: K, event: E, now_s: float) -> Repeats[E] | None:
-        """Add an event. Return the events to log now, or None if ``due`` or ``rest`` returns this one later."""
-        window = self._windows.get(key)
-        if window is None:
-            self._windows[key] = _Window(now_s + self._interval_s)
-            return Repeats(event, is_first_line=True)
-        if not window.count:
-            window.first = event
-        window.count += 1
-        return self._flushed(window, now_s) if now_s >= window.until_s else None
-
-    def due(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return the suppressed events that the caller must log now, because the interval of their key has passed."""
-        due = [(key, window) for key, window in self._windows.items() if window.count and now_s >= window.until_s]
-        return [(key, self._flushed(window, now_s)) for key, window in due]
-
-    def rest(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return all suppressed events by key. The caller must log them at the end, so that none is missing."""
-        return [(key, self._flushed(window, now_s)) for key, window in self._windows.items() if window.count]
-
-    @property
-    def due_s(self) -> float | None:
-        """The time at which ``due`` has events to return, or None if no event is suppressed."""
-        return min((window.until_s for window in self._windows.values() if window.count), default=None)
-
-    def _flushed(self, window: _Window[E], now_s: float) -> Repeats[E]:
-        assert window.first is not None
-        repeats = Repeats(window.first, window.count)
-        window.first, window.count, window.until_s = None, 0, now_s + self._interval_s
-        return repeats
-
 
 #: What a consumer does with a record that it cannot deliver: raise the error and stay before the record, skip it, or
 #: call a function with the record (bytes) and the error, and pass the record when the function has returned.
@@ -120,9 +48,88 @@ class _Failure(NamedTuple):
     """The offset and the error's text of one failed record. The exception itself would keep its frames alive."""
 
     offset: int
-    field: str
-    error: str
-    hint: str
+    text: str
+
+
+@dataclass(slots=True)
+class _Unlogged:
+    """The failures of one partition that are not logged yet: the first one and their number, until ``due_s``."""
+
+    due_s: float
+    first: _Failure | None = None
+    count: int = 0
+
+
+class FailureLog:
+    """
+    Logs the failures of each partition: the first one at once, later ones together, at most once a minute.
+
+    Args:
+        clock: Returns seconds on a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._unlogged: dict[TopicPartition, _Unlogged] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, error: RecordDeserializationError) -> None:
+        """Log a failure now, or keep it for the partition's next line."""
+        cause, partition = error.__cause__, error.topic_partition
+        assert isinstance(cause, Exception)
+        hint = _BYTES_HINT if _BYTES_HINT in str(error) else ""
+        failure = _Failure(error.offset, _text_of(cause) + hint)
+        unlogged = self._unlogged.get(partition)
+        if unlogged is None:
+            self._unlogged[partition] = _Unlogged(self._clock() + FAILURE_LOG_INTERVAL_S)
+            log.error(
+                "%s: the deserializer failed on the %s at offset %d, which is skipped: %s",
+                partition,
+                error.field,
+                failure.offset,
+                failure.text,
+                exc_info=cause,
+            )
+            return
+        unlogged.first = unlogged.first or failure
+        unlogged.count += 1
+        if self._clock() >= unlogged.due_s:
+            self._log(partition, unlogged)
+        elif self._timer is None:
+            self._start_timer()
+
+    def close(self) -> None:
+        """Log the failures that are not logged yet. This works without an event loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition, unlogged in self._unlogged.items():
+            self._log(partition, unlogged)
+
+    def _log(self, partition: TopicPartition, unlogged: _Unlogged) -> None:
+        first, count = unlogged.first, unlogged.count
+        if first is not None:
+            unlogged.first, unlogged.count, unlogged.due_s = None, 0, self._clock() + FAILURE_LOG_INTERVAL_S
+            log.error(
+                "%s: the deserializer failed on %s, first at offset %d: %s",
+                partition,
+                counted(count, "more value, which is skipped", "more values, which are skipped"),
+                first.offset,
+                first.text,
+            )
+
+    def _start_timer(self) -> None:
+        """Start the timer that logs kept failures when they are due, even if no further value fails."""
+        loop, due_s = running_loop(), min((each.due_s for each in self._unlogged.values() if each.count), default=None)
+        if loop is not None and due_s is not None:
+            self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._log_due)
+
+    def _log_due(self) -> None:
+        self._timer = None
+        for partition, unlogged in self._unlogged.items():
+            if self._clock() >= unlogged.due_s:
+                self._log(partition, unlogged)
+        self._start_timer()
 
 
 class Converted(NamedTuple, Generic[R]):
@@ -168,8 +175,7 @@ class Deserializer:
         self._metrics = metrics
         self._clock = clock
         self.on_bad_record = on_bad_record
-        self._limit: LogLimit[TopicPartition, _Failure] = LogLimit(FAILURE_LOG_INTERVAL_S)
-        self._timer: asyncio.TimerHandle | None = None
+        self._failures = FailureLog(clock)
 
     @property
     def keeps_bytes(self) -> bool:
@@ -230,10 +236,10 @@ class Deserializer:
                 return Converted(readable, len(readable), number + 1)
         return Converted(readable, len(readable), len(records))
 
-    def columns(self, fetched: FetchedBatch, token: FencingToken) -> Converted[RecordColumns]:
+    def columns(self, fetched: FetchedBatch, token: FencingToken) -> Converted[list[RecordColumns]]:
         """Return a batch as ``consume_batches()`` returns it, with the bytes that were fetched. No record is made."""
         columns = fetched.columns(token or None)
-        return Converted(columns, len(columns), len(fetched))
+        return Converted([columns], len(columns), len(fetched))
 
     def values(self, fetched: FetchedBatch, token: FencingToken) -> Converted[PartitionBatch]:
         """
@@ -325,61 +331,11 @@ class Deserializer:
     def skip(self, error: RecordDeserializationError) -> None:
         """Count a record that is skipped, and log it, at most once a minute for each partition."""
         self.failed()
-        cause = error.__cause__
-        assert isinstance(cause, Exception)
-        hint = _BYTES_HINT if _BYTES_HINT in str(error) else ""
-        failure = _Failure(error.offset, error.field, _text_of(cause), hint)
-        repeats = self._limit.add(error.topic_partition, failure, self._clock())
-        if repeats is not None:
-            _log_failures(error.topic_partition, repeats, cause)
-        elif self._timer is None:
-            self._start_timer()
+        self._failures.add(error)
 
     def close(self) -> None:
         """Log the failures that are not logged yet. This works without an event loop."""
-        self._stop_timer()
-        for partition, repeats in self._limit.rest(self._clock()):
-            _log_failures(partition, repeats)
-
-    def _start_timer(self) -> None:
-        """Start the timer that logs counted failures when the interval ends, even if no further value fails."""
-        loop, due_s = running_loop(), self._limit.due_s
-        if loop is not None and due_s is not None:
-            self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._log_due)
-
-    def _log_due(self) -> None:
-        self._timer = None
-        for partition, repeats in self._limit.due(self._clock()):
-            _log_failures(partition, repeats)
-        self._start_timer()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def _log_failures(partition: TopicPartition, repeats: Repeats[_Failure], error: Exception | None = None) -> None:
-    first = repeats.first
-    if repeats.is_first_line:
-        log.error(
-            "%s: the deserializer failed on the %s at offset %d, which is skipped: %s%s",
-            partition,
-            first.field,
-            first.offset,
-            first.error,
-            first.hint,
-            exc_info=error,
-        )
-    else:
-        log.error(
-            "%s: the deserializer failed on %s, first at offset %d: %s%s",
-            partition,
-            counted(repeats.count, "more value, which is skipped", "more values, which are skipped"),
-            first.offset,
-            first.error,
-            first.hint,
-        )
+        self._failures.close()
 
 
 def _text_of(error: Exception) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from operator import attrgetter, length_hint
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
@@ -18,19 +18,6 @@ from kiel_groups.errors import BadRecordError
 from kiel_groups.group.partition_offsets import DeliveredOffsets, PartitionOffsets
 from kiel_groups.members.partition_handler import Work
 from kiel_groups.model import FencingToken, Record, TopicPartition
-
-__all__ = [
-    "ValuesInFlight",
-    "Receipt",
-    "Span",
-    "UNCLAIMED_S",
-    "BadRecordInFlight",
-    "ConsumerInFlight",
-    "DeliveryProgress",
-    "InFlight",
-    "CurrentBatch",
-    "NO_RECORDS",
-]
 
 #: How long values wait for a caller to receive them before they are delivered again, in seconds. A program that gathers
 #: several calls may need some time to receive all of their values.
@@ -186,19 +173,10 @@ class ValuesInFlight:
 #
 # While records are in flight, automatic commits do not store their offsets, and their partitions are not released. Once
 # the application has finished them, the offset that a commit stores advances. Unfinished records are delivered again.
-
-
-class InFlight(Protocol):
-    """The records in flight of one loop, or of the callers of one topic. There may be none."""
-
-    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the given partitions that have records in flight."""
-
-    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop tracking in-flight records of these partitions. The application may still be processing them."""
-
-    def truncate(self, partition: TopicPartition, end: int) -> None:
-        """Stop tracking a partition's in-flight records at and after the offset ``end``."""
+#
+# The classes for the loop, for calls and for a bad record share three methods. ``in_flight_of`` returns the partitions
+# that have records in flight. ``stop_counting`` stops tracking the records of some partitions; the application may
+# still be processing them. ``truncate`` stops tracking a partition's records at and after an offset.
 
 
 class BadRecordInFlight:
@@ -267,11 +245,11 @@ class ConsumerInFlight:
         first = (values.unreceived_from(partition, state) for values in self.topics.values())
         return min((offset for offset in first if offset is not None), default=None)
 
-    def _all(self) -> list[InFlight]:
+    def _all(self) -> list[CurrentBatch | ValuesInFlight | BadRecordInFlight]:
         return [self.batch, *self.topics.values(), *self.bad.values()]
 
     def works(self) -> list[Work]:
-        """Return the record and the values as work of the application. Safe on any thread."""
+        """Return what the application is processing: a loop's record, bad records and values. Safe on any thread."""
         works = []
         if (record := self.batch.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
@@ -343,7 +321,7 @@ class _View(NamedTuple):
 
     @property
     def delivered(self) -> int:
-        """How many records were delivered. Read this once, and derive everything else from the number."""
+        """The number of delivered records. It grows: read it once, and derive everything else from that number."""
         return len(self.records) - length_hint(self.cursor)
 
 

@@ -20,12 +20,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
-__all__ = [
-    "ReadyClaims",
-    "ListenerCalls",
-    "check_listener",
-]
-
 log = logging.getLogger(__name__)
 
 

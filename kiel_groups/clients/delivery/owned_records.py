@@ -14,7 +14,9 @@ from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
 from kiel_groups.clients.delivery.deserializer import Converted, Deserializer
 from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight, DeliveryProgress
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClaims
-from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import BadRecordError, DamagedRecordError, KielGroupsError
 from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.group.subscription import SubscriptionState
@@ -23,12 +25,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import FencingToken, Record, TopicPartition
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = [
-    "BadRecords",
-    "OwnedBatch",
-    "OwnedRecords",
-]
 
 log = logging.getLogger(__name__)
 

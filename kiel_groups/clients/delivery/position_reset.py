@@ -23,8 +23,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE
 from kiel_groups.wording import counted
 
-__all__ = ["PositionReset", "ResetBrokers", "ResetMember", "ResetRule"]
-
 log = logging.getLogger(__name__)
 
 #: Called with a partition whose position is not in its log. Returns a policy, or the offset to continue at.

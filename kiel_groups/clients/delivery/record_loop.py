@@ -12,21 +12,10 @@ from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import NO_RECORDS
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.fetch.fetcher import ANY
+from kiel_groups.clients.fetch.fetch_requests import ANY
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S
-
-__all__ = [
-    "COMPILED",
-    "BlockingSteps",
-    "LoopSteps",
-    "PythonBlockingSteps",
-    "PythonLoopSteps",
-    "RecordDelivery",
-    "RecordLoop",
-]
-
 
 # Take the next record of a batch, with one question to the gate: the step that a loop makes for each record.
 #
@@ -261,13 +250,7 @@ class RecordLoop(LoopSteps):
         delivery: Delivers the records; the loop has begun.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_left",
-        "_take",
-        "caller",
-        "delivery",
-    )
+    __slots__ = ("__weakref__", "_left", "_take", "caller", "delivery")
 
     def __init__(self, delivery: RecordDelivery) -> None:
         self.delivery = delivery

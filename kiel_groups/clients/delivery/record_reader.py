@@ -1,10 +1,9 @@
 """
 Deliver records to ``getone``, ``getmany``, ``consume_batches`` and ``consume``, with or without a group.
 
-A loop gets records one by one. The calls ``getone()``, ``getmany()``, ``consume_batches()`` and ``consume()`` get what
-is buffered, each in a form of its own. What a call returned is *in flight* until the coroutine that received it asks
-again, for the same topic in the case of ``consume()``. After that, it is finished. Automatic commits store only the
-offsets of what is finished.
+A loop gets records one by one. Each of these calls gets buffered records, in a form of its own. The records that a call
+returned are *in flight* until the coroutine that received them calls again; with ``consume()``, for the same topic.
+After that, the records are finished. Automatic commits store only the offsets of finished records.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers, ResetMember, ResetRule
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, ResetPolicy
 from kiel_groups.errors import KielGroupsError
@@ -35,18 +36,6 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, FencingToken, PartitionBatch, Record, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = [
-    "COLUMNS",
-    "RECORDS",
-    "VALUES",
-    "Form",
-    "Lists",
-    "Runs",
-    "ValueDelivery",
-    "ReaderSettings",
-    "RecordReader",
-]
 
 log = logging.getLogger(__name__)
 
@@ -68,28 +57,20 @@ class Form(Generic[R, F]):
     collect: Callable[[Iterable[tuple[TopicPartition, R]]], F]
 
 
-Lists: TypeAlias = dict[TopicPartition, list[Record]]
-Runs: TypeAlias = dict[TopicPartition, list[RecordColumns]]
+Lists: TypeAlias = dict[TopicPartition, list[T]]
 
 
-def _lists(taken: Iterable[tuple[TopicPartition, list[Record]]]) -> Lists:
-    found: Lists = {}
-    for partition, records in taken:
-        found.setdefault(partition, []).extend(records)
-    return found
-
-
-def _runs(taken: Iterable[tuple[TopicPartition, RecordColumns]]) -> Runs:
-    found: Runs = {}
-    for partition, columns in taken:
-        found.setdefault(partition, []).append(columns)
+def _lists(taken: Iterable[tuple[TopicPartition, list[T]]]) -> Lists[T]:
+    found: Lists[T] = {}
+    for partition, items in taken:
+        found.setdefault(partition, []).extend(items)
     return found
 
 
 #: Records by partition, in order within each.
-RECORDS = Form(Deserializer.records, _lists)
+RECORDS: Form[list[Record], Lists[Record]] = Form(Deserializer.records, _lists)
 #: Columns by partition: an item for each run of records.
-COLUMNS = Form(Deserializer.columns, _runs)
+COLUMNS: Form[list[RecordColumns], Lists[RecordColumns]] = Form(Deserializer.columns, _lists)
 #: The values of a topic.
 VALUES: Form[PartitionBatch, Batch] = Form(Deserializer.values, lambda taken: Batch(part for _, part in taken))
 
@@ -284,11 +265,7 @@ class RecordReader:
     """
 
     def __init__(
-        self,
-        settings: ReaderSettings,
-        subscription: SubscriptionState,
-        calls: ListenerCalls,
-        cluster: ClusterMetadata,
+        self, settings: ReaderSettings, subscription: SubscriptionState, calls: ListenerCalls, cluster: ClusterMetadata
     ) -> None:
         self._settings = settings
         self._subscription = subscription

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Coroutine, Iterable
 
-from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.fetch.fetch_requests import (
     ANY,
     LEAST_SHARE_BYTES,
-    BrokerLanes,
-    BulkTurns,
     ReadyQueue,
     Room,
     Selection,
@@ -20,7 +16,6 @@ from kiel_groups.clients.fetch.fetch_requests import (
 )
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.log_marks import LogMark, ReadLog
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, ProtocolError
@@ -28,26 +23,11 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Buffered",
-    "FetchBuffer",
-    "FetchStates",
-    "FailedFetches",
-    "TRIES_UNREADABLE",
-]
-
 log = logging.getLogger(__name__)
 
 
 #: The part of the buffer that one poll may fill.
 _POLL_PART = 16
-
-
-class Buffered(NamedTuple):
-    """The next item of the buffer: a batch, or the error that follows the batches of its partition."""
-
-    state: PartitionFetch
-    item: FetchedBatch | Exception
 
 
 class FetchBuffer:
@@ -121,9 +101,9 @@ class FetchBuffer:
 
     def pop(
         self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
-    ) -> Buffered | None:
+    ) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
         """
-        Remove and return the next batch or error of a selected partition; None if there is none.
+        Remove the next batch or error of a selected partition. Return it with its partition, or None if there is none.
 
         See ``PartitionFetch.take``. Without ``errors``, an error remains the next item, and None is returned.
         """
@@ -142,17 +122,17 @@ class FetchBuffer:
             self._count(state, -item.buffer_bytes)
         if state.buffered:
             self.ready.add(state)
-        return Buffered(state, item)
+        return state, item
 
     def truncate(self, state: PartitionFetch, end: int) -> int:
         """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
         if not state.buffered:
             return 0
-        truncated = state.truncate(end)
-        self._count(state, -truncated.size_bytes)
+        records, size_bytes = state.truncate(end)
+        self._count(state, -size_bytes)
         if not state.buffered:
             self.ready.remove(state)
-        return truncated.records
+        return records
 
     def drop(self, state: PartitionFetch) -> None:
         """End an assignment of a partition, and drop its buffered batches."""
@@ -198,125 +178,6 @@ class FetchBuffer:
                 self._count(state, -size_bytes)
 
 
-class FetchStates:
-    """
-    The state of each assigned partition, and what can be done to it without a request to a broker.
-
-    Args:
-        config: The bounds of the buffer.
-    """
-
-    def __init__(self, config: FetchConfig) -> None:
-        self._partitions: dict[TopicPartition, PartitionFetch] = {}
-        #: The marks of the last assignments of other partitions.
-        self._marks: dict[TopicPartition, LogMark | None] = {}
-        self._lanes: dict[int, BrokerLanes] = {}
-        self._turns = BulkTurns()
-        self._buffer = FetchBuffer(config)
-        #: Where callers wait until ``poll`` is likely to return a batch.
-        self.ready = self._buffer.ready
-        #: Partitions whose position has passed offsets without messages. The caller removes those it has noted.
-        self.passed = self._buffer.passed
-
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions being fetched."""
-        return frozenset(self._partitions)
-
-    def position(self, topic_partition: TopicPartition) -> int | None:
-        """Return the next offset to deliver, or None if the partition is not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.next_offset if state else None
-
-    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the offset after the last visible message, as last reported, or None if unknown or not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.high_watermark if state else None
-
-    def lag(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of undelivered messages, as last reported, or None if unknown or not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.lag if state else None
-
-    def epoch(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of a partition's current assignment, or None if the partition is not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.epoch if state else None
-
-    def is_buffering(self, topic_partition: TopicPartition) -> bool:
-        """Whether a batch or an error of a partition is buffered."""
-        state = self._partitions.get(topic_partition)
-        return state is not None and bool(state.buffered)
-
-    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was read from the logs of partitions that are about to be assigned again."""
-        for partition in partitions:
-            self._marks.pop(partition, None)
-
-    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
-        """Return what the last assignments have read of partitions' logs, together with these positions."""
-        states = {partition: self._partitions.get(partition) for partition in positions}
-        return {
-            partition: ReadLog(positions[partition], self._marks.get(partition), in_doubt=False)
-            if state is None
-            else ReadLog(positions[partition], state.mark, state.phase is Phase.RESETTING)
-            for partition, state in states.items()
-        }
-
-    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions and their buffered batches, and ignore their answers in flight."""
-        for tp in partitions:
-            state = self._partitions.pop(tp, None)
-            if state is not None:
-                self._marks[tp] = state.mark
-                self._leave_queue(state)
-                self._buffer.drop(state)
-
-    def _leave_queue(self, state: PartitionFetch) -> None:
-        if state.phase is Phase.READY:
-            for broker in self._lanes.values():
-                broker.remove(state)
-
-    def truncate(self, topic_partition: TopicPartition, end: int) -> int:
-        """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
-        state = self._partitions.get(topic_partition)
-        return self._buffer.truncate(state, end) if state else 0
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """
-        Neither fetch nor deliver these partitions until ``resume``. Their buffered batches remain.
-
-        Returns:
-            The partitions whose buffered batches exceed the room for paused partitions. The caller should assign these
-            partitions again, which drops their batches.
-        """
-        over: list[TopicPartition] = []
-        for state in self._states(partitions):
-            has_room = not self._buffer.is_paused_full
-            self._buffer.pause(state)
-            if state.phase is Phase.READY:
-                self._leave_queue(state)
-                state.enter(Phase.PARKED)
-            if state.buffered and not has_room:
-                over.append(state.topic_partition)
-        return over
-
-    def put_back(self, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
-        state = self._partitions.get(batch.topic_partition)
-        if state is not None and state.epoch == batch.epoch:
-            self._buffer.put_back(state, batch, taken)
-
-    def skip(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Drop the record at ``offset``, if it is the next record of a paused partition to deliver."""
-        state = self._partitions.get(topic_partition)
-        if state is not None:
-            self._buffer.skip(state, offset)
-
-    def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
-        return [self._partitions[partition] for partition in partitions if partition in self._partitions]
-
-
 #: Failures in a row before a warning: an election is over by then.
 _FAILURES_TO_WARN = 5
 #: Unreadable answers in a row after which the error is raised, because the log and not the network is damaged.
@@ -332,6 +193,7 @@ class FailedFetches:
         buffer: Takes the errors that ``poll`` raises.
         metrics: Counts retries, unreadable answers, and failures that are more than a retry.
         offer: Called with partitions to fetch again. It ignores partitions that were unassigned meanwhile.
+        start: Runs a coroutine of this name in the background, until the fetcher is closed.
     """
 
     def __init__(
@@ -340,13 +202,14 @@ class FailedFetches:
         buffer: FetchBuffer,
         metrics: Metrics,
         offer: Callable[[Iterable[PartitionFetch]], None],
+        start: Callable[[Coroutine[None, None, None], str], None],
     ) -> None:
         self._cluster = cluster
         self._backoff = cluster.new_backoff()
         self._buffer = buffer
         self._metrics = metrics
         self._offer = offer
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._start = start
 
     def retry(
         self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
@@ -368,7 +231,7 @@ class FailedFetches:
         self._start(self._recover(waiting, failures), "retry of fetches")
 
     def fetch_again(self, state: PartitionFetch) -> None:
-        """After a partition's error was raised, fetch it again, with a pause that grows with the failures in a row."""
+        """Fetch a partition again whose error was raised. The pause before that grows with the failures in a row."""
         state.enter(Phase.RETRYING)
         state.failures += 1
         self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
@@ -400,11 +263,6 @@ class FailedFetches:
         log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
         self._metrics.count("fetch_failures")
 
-    def close(self) -> None:
-        """Stop fetching partitions again."""
-        for task in self._tasks:
-            task.cancel()
-
     async def _recover(self, states: list[PartitionFetch], failures: int) -> None:
         # The first refresh is sent at once: when a fetch fails, most leaders have moved already.
         await asyncio.sleep(self._backoff.delay_s(failures - 1))
@@ -427,8 +285,3 @@ class FailedFetches:
                 log.info("no metadata for %s: %s", counted(topics, "topic"), error)
             break
         self._offer(states)
-
-    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = spawn(work, name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

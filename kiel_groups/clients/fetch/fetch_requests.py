@@ -14,22 +14,6 @@ from kiel_groups.clients.fetch.partition_fetch import BiteSize, Demand, Partitio
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "ANY",
-    "ReadyQueue",
-    "Selection",
-    "StarvingCallers",
-    "LANES",
-    "LEAST_SHARE_BYTES",
-    "SHORT_WAIT_MS",
-    "WIDE_PARTITIONS",
-    "BrokerLanes",
-    "BulkTurns",
-    "PlannedFetch",
-    "divide_budget",
-    "new_bite",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -317,10 +301,10 @@ class PlannedFetch(NamedTuple):
 
 class Room(NamedTuple):
     """
-    What the buffer has room for.
+    The room that the buffer has for the next answer.
 
-    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for the answer to a bulk request. ``starving`` are the
-    selections that callers wait for; without ``is_turn``, only their partitions are requested.
+    The answer to a poll may have ``poll_bytes``, and the answer to a bulk request ``bulk_bytes``. ``starving`` has the
+    selections that callers wait for. If ``is_turn`` is False, a bulk request asks only for partitions of these.
     """
 
     poll_bytes: int

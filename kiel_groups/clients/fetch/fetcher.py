@@ -17,14 +17,15 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.fetch.fetch_buffer import FailedFetches, FetchBuffer, FetchStates
-from kiel_groups.clients.fetch.fetch_requests import ANY, BrokerLanes, PlannedFetch, Selection
+from kiel_groups.clients.fetch.fetch_buffer import FailedFetches, FetchBuffer
+from kiel_groups.clients.fetch.fetch_requests import ANY, BrokerLanes, BulkTurns, PlannedFetch, Selection
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
+from kiel_groups.clients.net.log_marks import LogMark, ReadLog
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -44,11 +45,10 @@ from kiel_groups.wire.error_codes import (
     UNSUPPORTED_COMPRESSION_TYPE,
     UNSUPPORTED_VERSION,
 )
-from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.message_sets.decoder import MessageRun, NoRecords, PartialMessage
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kiel_groups.wire.message_sets.decoder import MessageRun
+from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.zookeeper.runtime import Runtime
-
-__all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "WatermarkCallback"]
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class AnswerReader:
 
     def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
         """
-        Note what an answer without an error says of one partition. Return whether ``read`` must follow.
+        Note the high watermark of a partition's answer, which is not an error. Return whether ``read`` must follow.
 
         Most answers of many partitions are empty, so this must be cheap. An empty answer proves nothing if only its own
         high watermark is beyond the position: a broker reads its log before its high watermark.
@@ -204,9 +204,7 @@ class AnswerReader:
                 state.mark_log(fetched.message_set)
             # How far the set is compressed is known at its end; the last one is a good guess.
             sent_bytes = int(run.size_bytes / state.expansion)
-            batch = FetchedBatch(
-                state.topic_partition, run, fetched.high_watermark, state.epoch, sent_bytes, state.answers
-            )
+            batch = FetchedBatch(state.topic_partition, run, state.epoch, sent_bytes, state.answers)
             size_bytes += run.size_bytes
             state.move_to(run.last_offset + 1)
             self._metrics.count("records_fetched", run.count)
@@ -222,14 +220,7 @@ class AnswerReader:
         self._metrics.count("bytes_fetched", wire_bytes)
 
 
-class _Answer(NamedTuple):
-    """The answer to a fetch request, and the connection on which it came."""
-
-    response: FetchResponse
-    connection: Connection
-
-
-class Fetcher(FetchStates):
+class Fetcher:
     """
     Fetches assigned partitions in the background. A fetcher belongs to one event loop, which calls every method.
 
@@ -253,12 +244,21 @@ class Fetcher(FetchStates):
         runtime: Runtime,
         watermark: WatermarkCallback | None = None,
     ) -> None:
-        super().__init__(config)
         self._cluster = cluster
         self._config = config
         self._metrics = metrics
         self._reset = reset
-        self._failed = FailedFetches(cluster, self._buffer, metrics, self._offer)
+        self._partitions: dict[TopicPartition, PartitionFetch] = {}
+        #: The marks of the last assignments of other partitions.
+        self._marks: dict[TopicPartition, LogMark | None] = {}
+        self._lanes: dict[int, BrokerLanes] = {}
+        self._turns = BulkTurns()
+        self._buffer = FetchBuffer(config)
+        #: Where callers wait until ``poll`` is likely to return a batch.
+        self.ready = self._buffer.ready
+        #: Partitions whose position has passed offsets without messages. The caller removes those it has noted.
+        self.passed = self._buffer.passed
+        self._failed = FailedFetches(cluster, self._buffer, metrics, self._offer, self._start)
         self._answers = AnswerReader(config, self._buffer, metrics, watermark, runtime)
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -274,9 +274,9 @@ class Fetcher(FetchStates):
         """
         Add partitions, and start to fetch them at once from these offsets.
 
-        A partition that is assigned already resumes at its new position, as with ``seek``. The positions of partitions
-        in ``lost`` are known to be out of range, and are reset before the first fetch. Those in ``paused`` are fetched
-        after ``resume``.
+        The buffered batches of a partition that is assigned already are dropped, and it resumes at its new position.
+        The positions of partitions in ``lost`` are known to be out of range, and are reset before the first fetch.
+        Partitions in ``paused`` are fetched after ``resume``.
         """
         self.unassign(positions)
         states = [
@@ -290,23 +290,53 @@ class Fetcher(FetchStates):
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions and their buffered batches, and ignore their answers in flight."""
-        super().unassign(partitions)
+        for tp in partitions:
+            state = self._partitions.pop(tp, None)
+            if state is not None:
+                self._marks[tp] = state.mark
+                self._leave_queue(state)
+                self._buffer.drop(state)
         for broker in self._lanes.values():
             for lane in broker.abandoned_polls():
                 # The connections of a broker that is gone are closed already.
                 with suppress(KielGroupsError):
                     self._cluster.connection(broker.node_id, lane).close()
 
-    def seek(self, topic_partition: TopicPartition, position: int) -> None:
-        """
-        Resume a partition at another offset, and drop its buffered batches.
+    def truncate(self, topic_partition: TopicPartition, end: int) -> int:
+        """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
+        state = self._partitions.get(topic_partition)
+        return self._buffer.truncate(state, end) if state else 0
 
-        Raises:
-            KeyError: The partition is not assigned.
+    def pause(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """
-        if topic_partition not in self._partitions:
-            raise KeyError(f"{topic_partition} is not assigned")
-        self.assign({topic_partition: position})
+        Neither fetch nor deliver these partitions until ``resume``. Their buffered batches remain.
+
+        Returns:
+            The partitions whose buffered batches exceed the room for paused partitions. The caller should assign these
+            partitions again, which drops their batches.
+        """
+        over: list[TopicPartition] = []
+        for state in self._states(partitions):
+            has_room = not self._buffer.is_paused_full
+            self._buffer.pause(state)
+            if state.phase is Phase.READY:
+                self._leave_queue(state)
+                state.enter(Phase.PARKED)
+            if state.buffered and not has_room:
+                over.append(state.topic_partition)
+        return over
+
+    def put_back(self, batch: FetchedBatch, taken: int) -> None:
+        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
+        state = self._partitions.get(batch.topic_partition)
+        if state is not None and state.epoch == batch.epoch:
+            self._buffer.put_back(state, batch, taken)
+
+    def skip(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Drop the record at ``offset``, if it is the next record of a paused partition to deliver."""
+        state = self._partitions.get(topic_partition)
+        if state is not None:
+            self._buffer.skip(state, offset)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End the pause of these partitions."""
@@ -314,6 +344,51 @@ class Fetcher(FetchStates):
         for state in states:
             self._buffer.resume(state)
         self._offer([state for state in states if state.phase is Phase.PARKED])
+
+    def _leave_queue(self, state: PartitionFetch) -> None:
+        if state.phase is Phase.READY:
+            for broker in self._lanes.values():
+                broker.remove(state)
+
+    def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
+        return [self._partitions[partition] for partition in partitions if partition in self._partitions]
+
+    # ------------------------------------------------------------------ what is fetched
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being fetched."""
+        return frozenset(self._partitions)
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """Return the next offset to deliver, or None if the partition is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.next_offset if state else None
+
+    def epoch(self, topic_partition: TopicPartition) -> int | None:
+        """Return the number of a partition's current assignment, or None if the partition is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.epoch if state else None
+
+    def is_buffering(self, topic_partition: TopicPartition) -> bool:
+        """Whether a batch or an error of a partition is buffered."""
+        state = self._partitions.get(topic_partition)
+        return state is not None and bool(state.buffered)
+
+    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was read from the logs of partitions that are about to be assigned again."""
+        for partition in partitions:
+            self._marks.pop(partition, None)
+
+    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
+        """Return what the last assignments have read of partitions' logs, together with these positions."""
+        states = {partition: self._partitions.get(partition) for partition in positions}
+        return {
+            partition: ReadLog(positions[partition], self._marks.get(partition), in_doubt=False)
+            if state is None
+            else ReadLog(positions[partition], state.mark, state.phase is Phase.RESETTING)
+            for partition, state in states.items()
+        }
 
     # ------------------------------------------------------------------ delivery
 
@@ -327,7 +402,7 @@ class Fetcher(FetchStates):
 
         An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
         the partition is fetched again from the same offset. If the cause remains, the error is raised again, until the
-        partition is unassigned or ``seek`` moves its position past the offset. Without ``errors``, an error is not
+        partition is unassigned, or assigned at a position past the offset. Without ``errors``, an error is not
         raised now, and remains the next item: the caller must first deliver its records.
 
         Raises:
@@ -356,7 +431,6 @@ class Fetcher(FetchStates):
     def close(self) -> None:
         """Drop every partition, stop all work, and wake the callers that wait for a batch; they find no batch."""
         self.unassign(list(self._partitions))
-        self._failed.close()
         for task in self._tasks:
             task.cancel()
         self._buffer.ready.wake_all()
@@ -418,7 +492,7 @@ class Fetcher(FetchStates):
         shares, sent_s = planned.shares, time.monotonic()
         again: list[PartitionFetch] = []
         try:
-            answer = await self._request(broker, planned)
+            answer, connection = await self._request(broker, planned)
         except ClosedError:
             return
         except ConfigError as error:
@@ -439,12 +513,12 @@ class Fetcher(FetchStates):
             self._failed.retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
             if planned.is_bulk:
-                size = sum(len(fetched.message_set) for fetched in answer.response.partitions.values())
+                size = sum(len(fetched.message_set) for fetched in answer.values())
                 broker.bite.note(sum(shares.values()), size, time.monotonic() - sent_s)
                 # The broker works on the next request while this answer is read.
                 self._reroute(broker)
                 self._send_bulk(broker)
-            again = await self._take_all(shares, answer)
+            again = await self._take_all(shares, answer, connection)
             if not planned.is_bulk and any(state.buffered for state in again):
                 # Let the caller that waits for these records take them before the next poll is planned and sent, which
                 # takes about as long as all steps from the socket to here.
@@ -458,7 +532,10 @@ class Fetcher(FetchStates):
         self._send_all([broker])
         self._send_held_back()
 
-    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> _Answer:
+    async def _request(
+        self, broker: BrokerLanes, planned: PlannedFetch
+    ) -> tuple[Mapping[TopicPartition, FetchedPartition], Connection]:
+        """Send a request. Return its answer, and the connection on which it came."""
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
             connection = self._cluster.connection(broker.node_id, planned.lane)
@@ -475,11 +552,16 @@ class Fetcher(FetchStates):
             # Free the lane before the answer is handled, since handling it may send the next request.
             del broker.in_flight[planned.lane]
         assert response is not None
-        return _Answer(response, connection)
+        return response, connection
 
     # ------------------------------------------------------------------ answers
 
-    async def _take_all(self, shares: Mapping[PartitionFetch, int], answer: _Answer) -> list[PartitionFetch]:
+    async def _take_all(
+        self,
+        shares: Mapping[PartitionFetch, int],
+        answer: Mapping[TopicPartition, FetchedPartition],
+        connection: Connection,
+    ) -> list[PartitionFetch]:
         """Read an answer, and return the partitions that were read. The others are retried."""
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
@@ -489,7 +571,7 @@ class Fetcher(FetchStates):
             await quantum.pause_if_over()
             if state.dropped:
                 continue
-            fetched = answer.response.partitions.get(state.topic_partition)
+            fetched = answer.get(state.topic_partition)
             if fetched is None:
                 moved.setdefault("left out of the answer", []).append(state)
             elif fetched.error == NO_ERROR:
@@ -498,7 +580,7 @@ class Fetcher(FetchStates):
                         await self._answers.read(state, share, fetched, quantum, is_first=state is first)
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.
-                    answer.connection.close()
+                    connection.close()
                     self._failed.unreadable(state, error)
                 else:
                     again.append(state)

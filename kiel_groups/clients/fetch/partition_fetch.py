@@ -1,4 +1,4 @@
-"""Keep one partition's fetch state: its position, buffered batches, and larger requests for large messages."""
+"""Keep one partition's fetch state: its position, its buffered batches, and how many bytes the next fetch requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.log_marks import LogMark
@@ -18,23 +18,6 @@ from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.decoder import MessageRun, ValueRun, message_steps, values_of
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
-
-__all__ = [
-    "FAST_S",
-    "SLOW_S",
-    "BiteSize",
-    "MessageSizes",
-    "fill_answer",
-    "FetchedBatch",
-    "LARGE_WRAPPER_BYTES",
-    "MOVES",
-    "Demand",
-    "PartitionFetch",
-    "Phase",
-    "Truncated",
-    "damage_at",
-]
-
 
 # Decide how much a fetch asks for. The consumers and the Spark source share these rules.
 #
@@ -199,7 +182,6 @@ class FetchedBatch:
     Args:
         topic_partition: The partition.
         records: The records, or a run of checked messages, whose records are made when they are asked for.
-        high_watermark: The offset after the last message that consumers could see at the time.
         epoch: The number of the partition's assignment.
         size_bytes: About the size of the messages on the wire.
         answer: The number of the answer with this batch; numbers start again with each assignment.
@@ -208,22 +190,12 @@ class FetchedBatch:
         buffer_bytes: The size of the messages without compression, which the buffer counts.
     """
 
-    __slots__ = (
-        "_content",
-        "_rows",
-        "answer",
-        "buffer_bytes",
-        "epoch",
-        "high_watermark",
-        "size_bytes",
-        "topic_partition",
-    )
+    __slots__ = ("_content", "_rows", "answer", "buffer_bytes", "epoch", "size_bytes", "topic_partition")
 
     def __init__(
         self,
         topic_partition: TopicPartition,
         records: list[Record] | MessageRun,
-        high_watermark: int,
         epoch: int,
         size_bytes: int,
         answer: int = 0,
@@ -232,17 +204,10 @@ class FetchedBatch:
         self._content = _Content(records)
         #: The rows of the content that are the records of this batch.
         self._rows = range(len(self._content))
-        self.high_watermark = high_watermark
         self.epoch = epoch
         self.size_bytes = size_bytes
         self.answer = answer
         self.buffer_bytes = size_bytes if isinstance(records, list) else records.size_bytes
-
-    @property
-    def run(self) -> MessageRun | None:
-        """The checked messages, or None once their records were made."""
-        messages = self._content.messages
-        return None if isinstance(messages, list) else messages
 
     @property
     def records(self) -> list[Record]:
@@ -300,7 +265,6 @@ class FetchedBatch:
     def _copy(self) -> FetchedBatch:
         changed = FetchedBatch.__new__(FetchedBatch)
         changed.topic_partition = self.topic_partition
-        changed.high_watermark = self.high_watermark
         changed.epoch = self.epoch
         changed.size_bytes = self.size_bytes
         changed.answer = self.answer
@@ -349,23 +313,16 @@ def damage_at(
 
 
 class Demand(Enum):
-    """What is known of the messages of a partition that are not fetched yet."""
+    """Whether a partition has messages that are not fetched yet, as far as the fetcher knows."""
 
-    #: Nothing: the partition was just assigned.
+    #: The fetcher does not know: the partition was just assigned.
     UNKNOWN = "unknown"
-    #: There are some, as far as the last answer says.
+    #: The last answer says that there are messages.
     BEHIND = "behind"
-    #: There were none.
+    #: The last answer says that there are none, or it was empty.
     CAUGHT_UP = "caught up"
 
     __hash__ = object.__hash__
-
-
-class Truncated(NamedTuple):
-    """How many buffered records were dropped, and the size in bytes of the batches that were dropped as a whole."""
-
-    records: int
-    size_bytes: int
 
 
 class Phase(Enum):
@@ -447,7 +404,7 @@ class PartitionFetch:
     expansion: float = 1.0
 
     def enter(self, phase: Phase) -> None:
-        """Enter a phase by a legal move, or remain in it."""
+        """Enter a phase, or remain in it. A move that ``MOVES`` lacks fails an assertion."""
         before = self.phase
         assert phase is before or phase in MOVES[before], (self.topic_partition, before, phase)
         self.phase = phase
@@ -459,11 +416,6 @@ class PartitionFetch:
         if not isinstance(head, FetchedBatch):
             return self.position
         return head.offset_of(self.taken)
-
-    @property
-    def lag(self) -> int | None:
-        """The number of undelivered messages, or None until a broker has answered."""
-        return None if self.high_watermark is None else max(0, self.high_watermark - self.next_offset)
 
     @property
     def idle(self) -> bool:
@@ -483,14 +435,14 @@ class PartitionFetch:
 
     @property
     def demand(self) -> Demand:
-        """What is known of the messages to fetch. An empty answer overrides the high watermark that it has."""
+        """Whether there are messages to fetch. After an empty answer there are none, whatever its high watermark is."""
         if self.high_watermark is None:
             return Demand.UNKNOWN
         return Demand.BEHIND if self.position < self.high_watermark and not self.idle else Demand.CAUGHT_UP
 
     @property
     def rest_bytes(self) -> int:
-        """How many bytes to ask for to get everything up to the high watermark."""
+        """The number of bytes to request in order to get all messages up to the high watermark."""
         rest = max(0, (self.high_watermark or 0) - self.position)
         return self.sizes.expected_bytes(rest, _ASSUMED_BYTES)
 
@@ -512,11 +464,7 @@ class PartitionFetch:
         tp, position, is_empty = self.topic_partition, self.position, True
         try:
             for run in message_steps(
-                message_set,
-                tp,
-                position,
-                max_decompressed_bytes=most_bytes,
-                announced_bytes=LARGE_WRAPPER_BYTES,
+                message_set, tp, position, max_decompressed_bytes=most_bytes, announced_bytes=LARGE_WRAPPER_BYTES
             ):
                 yield run
                 is_empty = is_empty and run is None
@@ -633,8 +581,13 @@ class PartitionFetch:
         self.taken = taken
         return True
 
-    def truncate(self, end: int) -> Truncated:
-        """Drop the buffered records at and after the offset ``end``."""
+    def truncate(self, end: int) -> tuple[int, int]:
+        """
+        Drop the buffered records at and after the offset ``end``.
+
+        Returns:
+            How many records were dropped, and the size in bytes of the batches that were dropped as a whole.
+        """
         kept: list[FetchedBatch | Exception] = []
         records = size_bytes = 0
         taken, self.taken = self.taken, 0
@@ -656,7 +609,7 @@ class PartitionFetch:
                 taken = 0
             kept.append(item)
         self.buffered = deque(kept)
-        return Truncated(records, size_bytes)
+        return records, size_bytes
 
     def drop(self) -> int:
         """End this assignment, and return the number of bytes that were buffered."""

@@ -9,24 +9,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.connection import CONTROL, Connection, ConnectionPool
-from kiel_groups.clients.net.metadata_sources import (
-    BrokerSource,
-    ListedTopic,
-    MetadataAnswer,
-    MetadataSources,
-    TopicListing,
-)
+from kiel_groups.clients.net.metadata_sources import BrokerSource, ListedTopic, MetadataSources, TopicListing
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
-    ClosedError,
     KielGroupsError,
     NoBrokersError,
     RetriableBrokerError,
@@ -42,52 +34,7 @@ from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataR
 from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "LeaderOverrides",
-    "AGE",
-    "DOUBT",
-    "BrokerSource",
-    "BrokerVersions",
-    "ClusterMetadata",
-]
-
 log = logging.getLogger(__name__)
-
-
-class LeaderOverrides:
-    """
-    The leaders that ZooKeeper named in one read.
-
-    They override the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
-    A leader that fails or refuses a request has lost the partition since the read, or does not know yet that it leads
-    the partition. In both cases, the caller drops this leader with ``forget``, and the brokers' metadata applies.
-    """
-
-    def __init__(
-        self,
-        leaders: Mapping[TopicPartition, int] = MappingProxyType({}),
-        brokers: Mapping[int, HostPort] = MappingProxyType({}),
-    ) -> None:
-        self._leaders = dict(leaders)
-        self._brokers = {node_id: brokers[node_id] for node_id in set(leaders.values())}
-
-    @property
-    def addresses(self) -> frozenset[HostPort]:
-        """The addresses of the leaders that ZooKeeper named."""
-        return frozenset(self._brokers.values())
-
-    def leader_of(self, topic_partition: TopicPartition, reported: int | None) -> int | None:
-        """Return the leader that ZooKeeper named, or else ``reported``, the leader in the brokers' metadata."""
-        return self._leaders.get(topic_partition, reported)
-
-    def address_of(self, node_id: int) -> HostPort | None:
-        """Return the address of a leader that ZooKeeper named, or None for any other broker."""
-        return self._brokers.get(node_id)
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop the leaders of these partitions."""
-        for topic_partition in partitions:
-            self._leaders.pop(topic_partition, None)
 
 
 # Keep and refresh one client's view of the cluster: brokers, topics and leaders.
@@ -169,8 +116,11 @@ class ClusterMetadata:
         self._once_known: set[str] = set()
         self._broker_source = broker_source
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
-        #: The leaders that ZooKeeper names; they override the brokers' metadata.
-        self._overrides = LeaderOverrides()
+        #: The leaders that ZooKeeper named in one read, and their addresses. They override the brokers' metadata: a
+        #: broker that is cut off from ZooKeeper keeps naming itself the leader. If a leader fails or refuses a request,
+        #: it has lost the partition since the read, or does not know yet that it leads. Then its override is dropped.
+        self._overrides: dict[TopicPartition, int] = {}
+        self._override_addresses: dict[int, HostPort] = {}
         #: Whether the known topics may be named. A caller doubts this if a broker does not know one.
         self.listing = TopicListing()
         #: The incarnations of topics, as the answers show them.
@@ -183,7 +133,6 @@ class ClusterMetadata:
         self._not_before_s = 0.0
         #: Held while a broker is asked for its versions, on a connection that one caller uses at a time.
         self._asking_versions = asyncio.Lock()
-        self._closed = False
 
     # ------------------------------------------------------------------ the view
 
@@ -200,7 +149,7 @@ class ClusterMetadata:
         """
         topic = self._topics.get(topic_partition.topic)
         reported = topic.leaders.get(topic_partition.partition) if topic else None
-        leader = self._overrides.leader_of(topic_partition, reported)
+        leader = self._overrides.get(topic_partition, reported)
         return leader if leader is not None and self._address_of(leader) is not None else None
 
     async def leaderless(self, partitions: Collection[TopicPartition], what: str) -> dict[TopicPartition, BrokerError]:
@@ -226,7 +175,7 @@ class ClusterMetadata:
         return errors
 
     def _address_of(self, node_id: int) -> HostPort | None:
-        return self._brokers.get(node_id) or self._overrides.address_of(node_id)
+        return self._brokers.get(node_id) or self._override_addresses.get(node_id)
 
     @property
     def unreachable(self) -> NoBrokersError | None:
@@ -244,7 +193,8 @@ class ClusterMetadata:
             brokers: The addresses of these leaders, used for a leader that the brokers' metadata leaves out.
         """
         moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
-        self._overrides = LeaderOverrides(leaders, brokers)
+        self._overrides = dict(leaders)
+        self._override_addresses = {node_id: brokers[node_id] for node_id in set(leaders.values())}
         self.leaders_version += 1
         if moved:
             log.warning(
@@ -257,7 +207,8 @@ class ClusterMetadata:
 
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow the brokers' metadata for these partitions until the next ``override_leaders``."""
-        self._overrides.forget(partitions)
+        for partition in partitions:
+            self._overrides.pop(partition, None)
         self.leaders_version += 1
 
     def new_backoff(self) -> Backoff:
@@ -291,7 +242,7 @@ class ClusterMetadata:
         """Ask a broker for the live brokers and all topics. Raise NoBrokersError if no broker answers."""
         answer = await self._sources.ask(MetadataRequest(()))
         self._apply(frozenset(self._tracked), answer)
-        return answer.response
+        return answer
 
     async def identity(self, *, with_id: bool) -> ClusterIdentity:
         """
@@ -481,12 +432,13 @@ class ClusterMetadata:
         for topic, topic_id in (found or {}).items():
             self.seen.identified(topic, topic_id)
 
-    def _apply(self, asked: frozenset[str], answer: MetadataAnswer) -> None:
+    def _apply(self, asked: frozenset[str], answer: MetadataResponse) -> None:
+        """Follow the answer that has just come."""
         now_s = time.monotonic()
         self.leaders_version += 1
-        for missing in asked.difference(topic.topic for topic in answer.response.topics):
+        for missing in asked.difference(topic.topic for topic in answer.topics):
             self._topics.pop(missing, None)
-        for topic in answer.response.topics:
+        for topic in answer.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if not leaders:
                 self.listing.doubt()
@@ -497,17 +449,17 @@ class ClusterMetadata:
                 self._topics.pop(topic.topic, None)
         unknown = asked - self._topics.keys()
         # A broker that has just started lists neither topics nor brokers.
-        for name in asked if answer.response.brokers else ():
+        for name in asked if answer.brokers else ():
             (self.seen.missing if name in unknown else self.seen.listed)(name)
         self._tracked -= unknown
-        if unknown or not answer.response.brokers:
+        if unknown or not answer.brokers:
             # A broker that has just started knows no topics yet: ask another broker next time.
-            self._sources.demote(answer.source)
-        if answer.response.brokers:
-            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.response.brokers}
+            self._sources.demote(self._sources.last)
+        if answer.brokers:
+            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
             live = [*self._brokers.values(), *self.config.hosts]
             self._sources.keep(live)
-            self._pool.keep_only({*live, *self._overrides.addresses})
+            self._pool.keep_only({*live, *self._override_addresses.values()})
 
     # ------------------------------------------------------------------ requests
 
@@ -519,7 +471,7 @@ class ClusterMetadata:
             BrokerConnectionError: The metadata lists no live broker of this id.
             ClosedError: The client was closed.
         """
-        self._check_open()
+        self._pool.check_open()
         address = self._address_of(node_id)
         if address is None:
             known = sorted(self._brokers)
@@ -533,7 +485,6 @@ class ClusterMetadata:
         Raises:
             ClosedError: The client was closed.
         """
-        self._check_open()
         return self._pool.get(address, purpose)
 
     def some_connection(self, without: int | None = None) -> Connection:
@@ -548,7 +499,7 @@ class ClusterMetadata:
             BrokerConnectionError: No broker is known yet.
             ClosedError: The client was closed.
         """
-        self._check_open()
+        self._pool.check_open()
         nodes = [node for node in sorted(self._brokers) if node != without] or list(self._brokers)
         addresses = [self._brokers[node] for node in nodes]
         if not addresses and self._sources.last is not None:
@@ -652,10 +603,4 @@ class ClusterMetadata:
 
     def close(self) -> None:
         """Close every connection. Requests in flight fail."""
-        self._closed = True
-        self._sources.close()
         self._pool.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the client was closed")

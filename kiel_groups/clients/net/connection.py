@@ -16,23 +16,10 @@ from typing import Any, TypeVar, cast
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
+from kiel_groups.errors import BrokerConnectionError, ClosedError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wording import counted
-
-__all__ = [
-    "LEAST_REUSED_BYTES",
-    "MOST_REUSED_BYTES",
-    "ReceiveBuffers",
-    "HEADER_BYTES",
-    "AnswerStream",
-    "open_stream",
-    "Connection",
-    "MAX_RESPONSE_BYTES",
-    "ConnectionPool",
-    "CONTROL",
-]
 
 log = logging.getLogger(__name__)
 
@@ -497,16 +484,28 @@ class Connection:
     # ------------------------------------------------------------------ reading
 
     def announced(self, header: memoryview) -> memoryview | None:
-        """Return memory for the answer that follows. After a header that makes no sense, close the connection."""
+        """
+        Return memory for the answer that follows. After a header that makes no sense, close the connection.
+
+        The header makes no sense if no request in flight has its correlation id, or if the answer is longer than its
+        request allows. In the second case, the request fails with that reason.
+        """
+        correlation_id, _ = split_response(header[SIZE_BYTES:])
+        asked = self._in_flight.get(correlation_id)
         try:
-            self._arriving_id, size = self._announced(header)
+            size = decode_size(header[:SIZE_BYTES], MAX_RESPONSE_BYTES if asked is None else asked.max_response_bytes)
+            if asked is None:
+                raise ProtocolError(f"an answer (correlation id {correlation_id}) that nothing was asked for")
         except ProtocolError as error:
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
             # It is unknown where the next answer starts, so the requests in flight cannot be answered.
             lost = counted(self._in_flight, "request")
             log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
             return None
-        return self._buffers.take(size)
+        self._arriving_id = correlation_id
+        return self._buffers.take(size - (HEADER_BYTES - SIZE_BYTES))
 
     def received(self, payload: memoryview) -> None:
         """Pass the payload to the request that the last header named."""
@@ -517,26 +516,6 @@ class Connection:
     def lost(self, error: Exception | None) -> None:
         """Fail the requests in flight: no more answers will come."""
         self._fail(self._broken(f"the connection broke: {_reason(error)}"))
-
-    def _announced(self, header: memoryview) -> tuple[int, int]:
-        """
-        Return the correlation id of the answer that follows, and the size of its payload in bytes.
-
-        Raises:
-            ProtocolError: The answer belongs to no request in flight, or is longer than its request allows. In the
-                second case, the request fails with this error, too.
-        """
-        correlation_id = split_response(header[SIZE_BYTES:]).correlation_id
-        asked = self._in_flight.get(correlation_id)
-        try:
-            size = decode_size(header[:SIZE_BYTES], MAX_RESPONSE_BYTES if asked is None else asked.max_response_bytes)
-            if asked is None:
-                raise ProtocolError(f"an answer (correlation id {correlation_id}) that nothing was asked for")
-        except ProtocolError as error:
-            if asked is not None and not asked.answer.done():
-                asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
-            raise
-        return correlation_id, size - (HEADER_BYTES - SIZE_BYTES)
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
         name = type(asked.request).__name__
@@ -606,9 +585,16 @@ class ConnectionPool:
         self._connections: dict[tuple[HostPort, str], Connection] = {}
         self._blamed_at_s: dict[HostPort, float] = {}
         self._buffers = ReceiveBuffers()
+        self._closed = False
 
     def get(self, address: HostPort, purpose: str) -> Connection:
-        """Return the connection to this address for one purpose. A new connection opens with its first request."""
+        """
+        Return the connection to this address for one purpose. A new connection opens with its first request.
+
+        Raises:
+            ClosedError: The client was closed.
+        """
+        self.check_open()
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:
@@ -629,7 +615,13 @@ class ConnectionPool:
         for key in [key for key in self._connections if key[0] not in addresses]:
             self._connections.pop(key).close()
 
+    def check_open(self) -> None:
+        """Raise ClosedError once the client was closed."""
+        if self._closed:
+            raise ClosedError("the client was closed")
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and open no more."""
+        self._closed = True
         self.keep_only(())
         self._buffers.close()

@@ -8,14 +8,12 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import policy_offsets
+from kiel_groups.clients.net.offset_lookup import by_leader, policy_offsets
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
-
-__all__ = ["LogMark", "ReadLog", "look_at_logs"]
 
 #: The first bytes of a message: offset, size, checksum, magic and attributes, whose last bits name the compression.
 _HEAD = Struct(">qiIbb")
@@ -46,7 +44,7 @@ class LogMark(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """What a fetcher knows of a log that it reads; see ``LogSight``."""
+    """The position of a fetcher in a log, the log's mark, and whether another log may have replaced this one."""
 
     position: int
     mark: LogMark | None
@@ -86,20 +84,17 @@ def _compare(mark: LogMark | None, found: LogMark | None) -> bool | None:
 
 async def _sample(cluster: ClusterMetadata, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogMark]:
     """Return the first message at each of these offsets. Partitions for which no leader sends one are left out."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for partition in offsets:
-        if (leader := cluster.leader_of(partition)) is not None:
-            by_leader.setdefault(leader, []).append(partition)
+    led, _ = by_leader(cluster, offsets)
 
     async def ask(leader: int, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, FetchedPartition]:
         positions = {partition: FetchPosition(offsets[partition], _SAMPLE_BYTES) for partition in partitions}
         try:
-            return (await cluster.send(leader, FetchRequest(0, 0, positions))).partitions
+            return await cluster.send(leader, FetchRequest(0, 0, positions))
         except KielGroupsError:
             return {}
 
     found: dict[TopicPartition, LogMark] = {}
-    for answer in await asyncio.gather(*(ask(*each) for each in by_leader.items())):
+    for answer in await asyncio.gather(*(ask(*each) for each in led.items())):
         for partition, fetched in answer.items():
             if fetched.error == NO_ERROR and (mark := LogMark.of(fetched.message_set)) is not None:
                 found[partition] = mark

@@ -8,24 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError
+from kiel_groups.errors import KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
-
-__all__ = [
-    "BrokerSource",
-    "ListedTopic",
-    "MetadataAnswer",
-    "MetadataSources",
-    "NAMED_FOR_S",
-    "TopicListing",
-    "UNREACHABLE_AFTER",
-]
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +34,6 @@ _MOST_REASONS = 5
 
 #: How long after a listing of all topics requests may name them. In an outage, a client asks several times a second.
 NAMED_FOR_S = 5.0
-
-
-class MetadataAnswer(NamedTuple):
-    """The answer to a metadata request, and the address that gave it."""
-
-    source: HostPort
-    response: MetadataResponse
 
 
 class MetadataSources:
@@ -82,7 +65,6 @@ class MetadataSources:
         self.all_unreachable = asyncio.Event()
         self._warn_at_s = 0.0
         self._is_warned = False
-        self._closed = False
 
     @property
     def unreachable(self) -> NoBrokersError | None:
@@ -90,9 +72,11 @@ class MetadataSources:
         # A copy: an error that is raised in several places would collect the tracebacks of all.
         return copy(self._unanswered) if self.failures >= UNREACHABLE_AFTER else None
 
-    async def ask(self, request: MetadataRequest) -> MetadataAnswer:
+    async def ask(self, request: MetadataRequest) -> MetadataResponse:
         """
         Send a request to one address after the other, then to the addresses of the broker source, until one answers.
+
+        The address that has answered is ``last``.
 
         Raises:
             NoBrokersError: No address answered. The error gives the reasons of the first five addresses.
@@ -106,9 +90,8 @@ class MetadataSources:
                 if address in tried:
                     continue
                 tried.add(address)
-                self._check_open()
+                connection = self._pool.get(address, CONTROL)
                 try:
-                    connection = self._pool.get(address, CONTROL)
                     # Metadata is answered from memory: a broker that takes longer than a handshake is stuck.
                     timeout_ms = min(self._config.connect_timeout_ms, self._config.request_timeout_ms)
                     answer = await connection.request(request, timeout_ms)
@@ -119,8 +102,8 @@ class MetadataSources:
                 else:
                     assert answer is not None
                     self._answered(address)
-                    return MetadataAnswer(address, answer)
-        self._check_open()
+                    return answer
+        self._pool.check_open()
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
         listed = "; ".join(reasons[:_MOST_REASONS]) + more
         failure = NoBrokersError(f"no broker answered: {listed}; is it a broker that runs there?")
@@ -160,8 +143,8 @@ class MetadataSources:
             reasons.append(f"no further brokers from ZooKeeper: {error}")
             return []
 
-    def demote(self, address: HostPort) -> None:
-        """Move this address to the end of the order."""
+    def demote(self, address: HostPort | None) -> None:
+        """Move this address, if there is one, to the end of the order."""
         if address in self._addresses:
             self._addresses.remove(address)
             self._addresses.append(address)
@@ -183,8 +166,7 @@ class MetadataSources:
         A broker that is cut off from ZooKeeper keeps answering with its old metadata. The other brokers do not list it
         as live, so it is not asked any more once another broker has answered. See also ``knows_last``.
         """
-        if self.last is not None:
-            self.demote(self.last)
+        self.demote(self.last)
         others = [address for address in self._addresses if address in live]
         if others:
             self._addresses.remove(others[0])
@@ -194,14 +176,6 @@ class MetadataSources:
         """Keep these addresses, with new addresses last, and drop all other addresses."""
         kept = [address for address in self._addresses if address in addresses]
         self._addresses = kept + [address for address in addresses if address not in kept]
-
-    def close(self) -> None:
-        """Send no more requests. An ``ask`` in flight ends with ClosedError, unless its current request is answered."""
-        self._closed = True
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the client was closed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,20 @@
-"""
-Look up where logs begin and end, with ListOffsets requests to the leaders of many partitions.
-
-The look-up knows a cluster only as the protocol ``Cluster``, so it does not depend on how leaders are found.
-"""
+"""Look up where logs begin and end, with ListOffsets requests to the leaders of many partitions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from kiel_groups.backoff import Backoff
-from kiel_groups.clients.net.metadata_sources import TopicListing
-from kiel_groups.config import BrokerConfig
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.members.partition_handler import LogOffsets
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, ErrorCode
-from kiel_groups.wire.framing import Request
 from kiel_groups.wire.list_offsets import (
     EARLIEST,
     LATEST,
@@ -31,20 +26,7 @@ from kiel_groups.wire.list_offsets import (
     ListOffsetsRequestV1,
     OffsetQuery,
 )
-from kiel_groups.wording import counted
-
-__all__ = [
-    "Cluster",
-    "LEADERLESS_PATIENCE_S",
-    "Failure",
-    "LogRange",
-    "ask_leaders",
-    "find_offsets",
-    "list_offsets",
-    "log_range",
-    "policy_offsets",
-    "segment_starts",
-]
+from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
@@ -68,27 +50,8 @@ T = TypeVar("T")
 At: TypeAlias = int | Mapping[TopicPartition, int]
 
 
-class Cluster(Protocol):
-    """What a look-up needs from a cluster: leaders, and requests to them. ``ClusterMetadata`` documents the methods."""
-
-    @property
-    def config(self) -> BrokerConfig: ...
-    @property
-    def listing(self) -> TopicListing: ...
-    def leader_of(self, topic_partition: TopicPartition) -> int | None: ...
-    def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None: ...
-    def new_backoff(self) -> Backoff: ...
-    async def leaderless(
-        self, partitions: Collection[TopicPartition], what: str
-    ) -> dict[TopicPartition, BrokerError]: ...
-    async def await_topics(self, topics: Collection[str]) -> None: ...
-    async def refresh(self, topics: Collection[str], reason: str) -> None: ...
-    async def send(self, target: int, request: Request[T], *, timeout_ms: int | None = None) -> T: ...
-    async def knows(self, node_id: int, request: type[Request[Any]]) -> bool: ...
-
-
 class Failure(NamedTuple):
-    """Why the offset of a partition is missing, and whether another try may find it."""
+    """The reason why the offset of a partition was not found. ``retriable``: another try may find it."""
 
     error: KielGroupsError
     retriable: bool
@@ -101,7 +64,9 @@ class LogRange(NamedTuple):
     end: int
 
 
-async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: At) -> dict[TopicPartition, int]:
+async def list_offsets(
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: At
+) -> dict[TopicPartition, int]:
     """
     Look up the offsets of partitions at a time: ask their leaders, and retry with backoff while leaders change.
 
@@ -138,7 +103,7 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
     raise failures[min(missing)].error
 
 
-async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
+async def policy_offsets(cluster: ClusterMetadata, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
     """Look up where a reset policy, "earliest" or "latest", starts partitions; see ``PartitionHandler``."""
     if policy == "latest":
         return await find_offsets(cluster, partitions, LATEST, patience_s=LEADERLESS_PATIENCE_S)
@@ -146,7 +111,7 @@ async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition],
 
 
 async def find_offsets(
-    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
     Look up as many of the offsets as leaders report now. Errors are returned as the ``failures``.
@@ -180,7 +145,7 @@ async def find_offsets(
         await asyncio.sleep(pause_s)
 
 
-async def log_range(cluster: Cluster, partition: TopicPartition) -> LogRange:
+async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> LogRange:
     """
     Ask the leader of a partition for the range of its log.
 
@@ -199,7 +164,7 @@ def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
 
 
 async def ask_leaders(
-    cluster: Cluster,
+    cluster: ClusterMetadata,
     partitions: Iterable[TopicPartition],
     at: At,
     found: dict[TopicPartition, int],
@@ -213,31 +178,39 @@ async def ask_leaders(
     """
     times_ms = {} if times_ms is None else times_ms
     failures: dict[TopicPartition, Failure] = {}
-    by_leader: dict[int, list[TopicPartition]] = {}
-    leaderless: list[TopicPartition] = []
-    for tp in partitions:
-        leader = cluster.leader_of(tp)
-        (leaderless if leader is None else by_leader.setdefault(leader, [])).append(tp)
+    led, leaderless = by_leader(cluster, partitions)
     if leaderless:
         missing = await cluster.leaderless(leaderless, _WHAT)
         failures = {tp: Failure(error, True) for tp, error in missing.items()}
 
     async def ask(leader: int) -> None:
-        for tp, result in (await _ask_leader(cluster, leader, by_leader[leader], at, timeout_ms, times_ms)).items():
+        for tp, result in (await _ask_leader(cluster, leader, led[leader], at, timeout_ms, times_ms)).items():
             if isinstance(result, int):
                 found[tp] = result
             else:
                 failures[tp] = result
 
-    await asyncio.gather(*map(ask, by_leader))
+    await asyncio.gather(*map(ask, led))
     cluster.drop_overrides(failures)
     if any(getattr(each.error, "code", None) == UNKNOWN_TOPIC_OR_PARTITION.number for each in failures.values()):
         cluster.listing.doubt()
     return failures
 
 
+def by_leader(
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
+    """Divide partitions by their leaders. Return those of each leader, and those without a known leader."""
+    led: dict[int, list[TopicPartition]] = {}
+    leaderless: list[TopicPartition] = []
+    for partition in partitions:
+        leader = cluster.leader_of(partition)
+        (leaderless if leader is None else led.setdefault(leader, [])).append(partition)
+    return led, leaderless
+
+
 async def segment_starts(
-    cluster: Cluster, partitions: Iterable[TopicPartition]
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """
     Ask all leaders once. Return the first offset of each log segment, ascending, followed by the log's end.
@@ -245,24 +218,21 @@ async def segment_starts(
     Where messages have no times, a look-up by time finds only these offsets. A partition whose leader does not answer
     is left out.
     """
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for tp in partitions:
-        if (leader := cluster.leader_of(tp)) is not None:
-            by_leader.setdefault(leader, []).append(tp)
+    led, _ = by_leader(cluster, partitions)
     found: dict[TopicPartition, tuple[int, ...]] = {}
 
     async def ask(leader: int) -> None:
-        request = ListOffsetsRequest(dict.fromkeys(by_leader[leader], OffsetQuery(LATEST, _MOST_SEGMENTS)))
+        request = ListOffsetsRequest(dict.fromkeys(led[leader], OffsetQuery(LATEST, _MOST_SEGMENTS)))
         with suppress(KielGroupsError):
-            answer = (await cluster.send(leader, request)).partitions
+            answer = await cluster.send(leader, request)
             found.update((p, each.offsets[::-1]) for p, each in answer.items() if each.error == NO_ERROR)
 
-    await asyncio.gather(*map(ask, by_leader))
+    await asyncio.gather(*map(ask, led))
     return found
 
 
 async def _ask_leader(
-    cluster: Cluster,
+    cluster: ClusterMetadata,
     leader: int,
     partitions: list[TopicPartition],
     at: At,
@@ -279,7 +249,7 @@ async def _ask_leader(
 
 
 async def _ask_by_message(
-    cluster: Cluster,
+    cluster: ClusterMetadata,
     leader: int,
     times: Mapping[TopicPartition, int],
     timeout_ms: int | None,
@@ -307,10 +277,10 @@ async def _ask_by_message(
 
 
 async def _ask_by_segment(
-    cluster: Cluster, leader: int, times: Mapping[TopicPartition, int], timeout_ms: int | None
+    cluster: ClusterMetadata, leader: int, times: Mapping[TopicPartition, int], timeout_ms: int | None
 ) -> dict[TopicPartition, int | Failure]:
     request = ListOffsetsRequest({tp: OffsetQuery(time) for tp, time in times.items()})
-    answer = (await cluster.send(leader, request, timeout_ms=timeout_ms)).partitions
+    answer = await cluster.send(leader, request, timeout_ms=timeout_ms)
     results = {tp: _read(tp, answer.get(tp), time) for tp, time in times.items()}
     early = [tp for tp, result in results.items() if result is None]
     earliest = await _ask_by_segment(cluster, leader, dict.fromkeys(early, EARLIEST), timeout_ms) if early else {}
@@ -348,3 +318,88 @@ def _failure(tp: TopicPartition, error: ErrorCode | None) -> Failure:
 
 def _what(tp: TopicPartition) -> str:
     return _WHAT.format(tp)
+
+
+#: Seconds between two log lines about the partitions that are still missing.
+MISSING_LOG_INTERVAL_S = 60.0
+
+#: The most partitions that a log line names.
+_MOST_NAMES = 10
+
+
+class StartLookup:
+    """
+    Looks up start positions by asking leaders, with backoff while positions are missing.
+
+    The gauge ``partitions_unopened`` counts the missing positions. A partition without a leader delays no other
+    partition.
+
+    Args:
+        cluster: Provides the leaders, and the connections to them.
+        metrics: Receives the gauge.
+        assign: Called with the start positions that were found.
+    """
+
+    def __init__(
+        self, cluster: ClusterMetadata, metrics: Metrics, assign: Callable[[Mapping[TopicPartition, int]], None]
+    ) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._assign = assign
+        #: The time to look up, by partition; see ``at`` of ``list_offsets``.
+        self._times: dict[TopicPartition, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._logged_s = float("-inf")
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._times
+
+    def add(self, times: Mapping[TopicPartition, int]) -> None:
+        """Start to look up the offset of each partition at its time."""
+        self._times |= times
+        if self._times and (self._task is None or self._task.done()):
+            self._task = spawn(self._look_up(), "look-up of start positions")
+
+    def discard(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop looking up these partitions."""
+        for partition in partitions:
+            self._times.pop(partition, None)
+
+    def close(self) -> None:
+        """Stop looking up."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _look_up(self) -> None:
+        backoff = self._cluster.new_backoff()
+        while self._times:
+            failures = await self._look_up_once()
+            self._metrics.gauge("partitions_unopened", len(self._times))
+            if failures:
+                self._log_missing(failures)
+                await asyncio.sleep(backoff.next_s())
+
+    async def _look_up_once(self) -> dict[TopicPartition, KielGroupsError]:
+        failures: dict[TopicPartition, KielGroupsError] = {}
+        for at in set(self._times.values()):
+            offsets = await find_offsets(self._cluster, [tp for tp, each in self._times.items() if each == at], at)
+            # Others were discarded during the look-up.
+            found = {
+                partition: offset for partition, offset in offsets.found.items() if self._times.get(partition) == at
+            }
+            self.discard(found)
+            self._assign(found)
+            failures |= offsets.failures
+        return failures
+
+    def _log_missing(self, failures: Mapping[TopicPartition, KielGroupsError]) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= MISSING_LOG_INTERVAL_S:
+            self._logged_s = now_s
+            log.warning(
+                "the start positions of %s (%s) are not known yet: %s; the brokers are asked again, and the"
+                " other partitions are read",
+                counted(failures, "partition"),
+                some(sorted(failures), most=_MOST_NAMES),
+                failures[min(failures)],
+            )

@@ -35,13 +35,6 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wording import counted
 
-__all__ = [
-    "commit_offsets",
-    "fetch_offsets",
-    "check_offset_api",
-    "GroupBrokers",
-]
-
 log = logging.getLogger(__name__)
 
 

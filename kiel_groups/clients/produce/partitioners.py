@@ -10,16 +10,6 @@ from typing import Any, TypeAlias
 
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "Partitioner",
-    "hash_partitioner",
-    "random_partitioner",
-    "key_bytes",
-    "Serializer",
-    "serialize_value",
-]
-
-
 #: Called with the application's key and a new, ascending list of the topic's partition numbers. Returns one of these
 #: numbers.
 Partitioner: TypeAlias = Callable[[Any, list[int]], int]
@@ -42,8 +32,7 @@ def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
     Choose a partition by the CRC-32 of the encoded key, or at random for a record without a key.
 
     While the number of partitions stays the same, a key always gets the same partition, in every process and on every
-    host.
-    librdkafka's ``consistent_random`` makes the same choice for keys that are not empty.
+    host. The partitioner ``consistent_random`` of librdkafka makes the same choice for keys that are not empty.
     """
     data = key_bytes(key)
     if data is None:

@@ -34,20 +34,8 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.message_sets.encoder import encode_message_set
-from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 from kiel_groups.wording import counted, some
-
-__all__ = [
-    "STALLED_AFTER_S",
-    "Batch",
-    "PartitionQueue",
-    "RecordMetadata",
-    "Sender",
-    "StallWatch",
-    "fail_future",
-    "message_bytes",
-    "raise_first",
-]
 
 log = logging.getLogger(__name__)
 #: Apart from ``log``, whose errors the command ``produce`` reports by line instead: it prints warnings about stalls.
@@ -72,7 +60,7 @@ STALLED_AFTER_S = 10.0
 
 class RecordMetadata(NamedTuple):
     """
-    Where a record was stored.
+    The place where a record was stored.
 
     The offset is -1 with acks 0. Partition and offset are -1 for a record that waits for other records.
     """
@@ -281,7 +269,7 @@ class Sender:
 
     @property
     def unsettled(self) -> int:
-        """How many messages have no outcome."""
+        """The number of messages without an outcome."""
         return sum(queue.added - queue.settled for queue in self._queues.values())
 
     @property
@@ -409,9 +397,11 @@ class Sender:
                 self._failed(queue, KielGroupsError(f"unexpected: {error!r}"))
         else:
             if not self._closed:
-                self._answered(queues, answer.partitions if answer else None)
+                self._answered(queues, answer)
 
-    async def _request(self, node_id: int, queues: list[PartitionQueue]) -> ProduceResponse | None:
+    async def _request(
+        self, node_id: int, queues: list[PartitionQueue]
+    ) -> Mapping[TopicPartition, ProducedPartition] | None:
         message_sets = {}
         batches = [queue.batches[0] for queue in queues]
         for queue, batch in zip(queues, batches, strict=True):

@@ -119,10 +119,10 @@ class HeartbeatConnection:
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
             self._socket.settimeout(_left_s(by_s))
             self._socket.sendall(encode_request(request, self._next_id, self._client_id))
-            answer = split_response(self._read(decode_size(self._read(SIZE_BYTES, by_s), _MOST_BYTES), by_s))
-            if answer.correlation_id != self._next_id:
-                raise ProtocolError(f"{address}: an answer to another request: {answer.correlation_id}")
-            return request.decode_response(answer.payload)
+            found, payload = split_response(self._read(decode_size(self._read(SIZE_BYTES, by_s), _MOST_BYTES), by_s))
+            if found != self._next_id:
+                raise ProtocolError(f"{address}: an answer to another request: {found}")
+            return request.decode_response(payload)
         except BaseException:
             # Otherwise the rest of a late answer would be read as the answer to the next request.
             self.close()

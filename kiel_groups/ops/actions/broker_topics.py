@@ -38,7 +38,7 @@ from kiel_groups.wire.error_codes import (
 )
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataResponse, TopicMetadata
-from kiel_groups.wire.topic_changes import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
+from kiel_groups.wire.topic_requests import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
 from kiel_groups.wording import some
 
 __all__ = ["BrokerTopics", "create_topic", "delete_topic", "grow_topic"]

@@ -24,7 +24,7 @@ from kiel_groups.ops.zookeeper_client import Client, commit, place_of
 from kiel_groups.ops.zookeeper_reader import list_topics, read_brokers
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.topic_configs import (
+from kiel_groups.wire.topic_requests import (
     OF_TOPIC,
     AlterConfigsRequest,
     ConfigAnswer,

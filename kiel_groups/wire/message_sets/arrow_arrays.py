@@ -6,8 +6,6 @@ import pyarrow as pa
 
 from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
 
-__all__ = ["binary_array", "offset_array", "record_batch"]
-
 _SCHEMA = pa.schema([pa.field("offset", pa.int64(), nullable=False), ("key", pa.binary()), ("value", pa.binary())])
 
 

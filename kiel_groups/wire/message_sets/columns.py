@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from kiel_groups.model import Record
 
-__all__ = ["BinaryColumn", "Columns", "columns_of"]
-
 _OFFSET_BYTES = 8
 
 

@@ -26,8 +26,6 @@ from kiel_groups.wire.message_sets.message_layout import (
     BAD_LENGTH,
     LEAST_SIZE,
     OVERHEAD_BYTES,
-    NoRecords,
-    PartialMessage,
     check_content,
     check_wrapper,
     damage_in_wrapper,
@@ -47,19 +45,6 @@ except ImportError:
     COMPILED = False
 else:
     COMPILED = True
-
-__all__ = [
-    "COMPILED",
-    "RUN_BYTES",
-    "MessageRun",
-    "NoRecords",
-    "PartialMessage",
-    "ValueRun",
-    "decode_columns",
-    "decode_message_set",
-    "message_steps",
-    "values_of",
-]
 
 #: The highest possible offset.
 _LAST_OFFSET = (1 << 63) - 1
@@ -311,8 +296,8 @@ class _CheckedRun:
     """
     One or more messages of a partition, by ascending offset, that the compiled code has checked.
 
-    ``count`` is the number of messages, ``size_bytes`` their size in a message set without compression. The pieces may
-    include messages before the position of the fetch.
+    ``count`` is the number of messages, and ``size_bytes`` is their size in a message set without compression. The
+    pieces may include messages before the position of the fetch.
     """
 
     __slots__ = ("_position", "_source", "count", "first_offset", "last_offset", "pieces", "size_bytes")

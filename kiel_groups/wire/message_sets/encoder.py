@@ -10,8 +10,6 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.wire.codecs import codec_by_name
 from kiel_groups.wire.message_sets.message_layout import wrap
 
-__all__ = ["encode_message_set"]
-
 # The builder refuses messages beyond a size that it must be given; the producer's batches are bounded already.
 _NO_BOUND = 1 << 62
 

@@ -11,33 +11,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs import Codec, codec_by_number
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = [
-    "CODEC_BITS",
-    "FILLER_OFFSET",
-    "KEY_START",
-    "LEAST_SIZE",
-    "MAGIC_START",
-    "OVERHEAD_BYTES",
-    "message_at",
-    "offset_and_size_at",
-    "offset_at",
-    "NoRecords",
-    "PartialMessage",
-    "unfinished_message",
-    "BAD_CRC",
-    "BAD_LENGTH",
-    "DamagedMessage",
-    "check_content",
-    "check_wrapper",
-    "damage_in_wrapper",
-    "refusal",
-    "unpack",
-    "unwrap",
-    "value_start_of",
-    "wrap",
-]
-
-
 #: Offset and size, which precede a message and do not count in its size.
 OVERHEAD_BYTES = 8 + 4
 #: CRC, magic, attributes, and the lengths of a null key and a null value.
@@ -243,9 +216,9 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
 
 def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: int, source: TopicPartition) -> None:
     """
-    Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset.
+    Check that a wrapper has only whole plain messages, and that the last one has the wrapper's own offset.
 
-    ``end`` is where the wrapper's plain messages end, ``last_offset`` the offset of the last one.
+    ``end`` is the position after the plain messages that were found, and ``last_offset`` is the last one's offset.
     """
     if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")

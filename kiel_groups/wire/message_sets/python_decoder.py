@@ -35,8 +35,6 @@ from kiel_groups.wire.message_sets.message_layout import (
 )
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["decode_uncompiled"]
-
 _LEAST_MESSAGE_BYTES = OVERHEAD_BYTES + LEAST_SIZE
 #: Offset and size, then magic and attributes as one number, so that the scan tests both at once.
 _HEADER = Struct(">qi4xH")
@@ -102,7 +100,7 @@ def _scan(data: bytes, start: int, last_offset: int) -> tuple[int, int]:
 
 
 def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode the content of a wrapper: whole plain messages, the last one with the wrapper's own offset."""
+    """Decode the content of a wrapper: whole plain messages, of which the last one has the wrapper's own offset."""
     end, last_offset = _scan(data, 0, last_offset)
     check_content(data, end, last_offset, wrapper_offset, source)
     records: list[Record] = []

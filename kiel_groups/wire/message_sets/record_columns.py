@@ -11,8 +11,6 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import FencingToken, TopicPartition
 from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
 
-__all__ = ["ByteColumn", "RecordColumns"]
-
 
 class ByteColumn(Sequence["memoryview | None"]):
     """

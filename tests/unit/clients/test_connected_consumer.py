@@ -178,7 +178,7 @@ async def test_a_loop_finishes_its_record_when_the_consumer_ends() -> None:
     async with consumer_without_servers() as connected:
         state = claim(connected)
         records = [Record("t", 0, offset, None, b"") for offset in (10, 11)]
-        connected.reader.owned.batch.start(FetchedBatch(P0, records, 12, 1, 100), state, records)
+        connected.reader.owned.batch.start(FetchedBatch(P0, records, 1, 100), state, records)
         connected.reader.records.begin_loop()
         loop = RecordLoop(connected.reader.records)
         assert (await anext(loop)).offset == 10

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
-from kiel_groups.clients.producer import Producer, RecordMetadata
+from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import (
     BufferFullError,
     ConfigError,

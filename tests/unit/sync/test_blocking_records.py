@@ -18,9 +18,9 @@ from kiel_groups.clients.delivery import record_loop as record_delivery
 from kiel_groups.clients.delivery.record_loop import PythonBlockingSteps
 from kiel_groups.errors import ClosedError
 from kiel_groups.model import Record
-from kiel_groups.sync import blocking_records
+from kiel_groups.sync import blocking_consumers
 from kiel_groups.sync.blocking_client import in_background
-from kiel_groups.sync.blocking_records import BlockingRecords, asked_behind
+from kiel_groups.sync.blocking_consumers import BlockingRecords, asked_behind
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
 from tests.helpers.step_variants import STEPS, on_python_steps
@@ -82,7 +82,9 @@ class BenchConsumer(sync.SingleConsumer):
 def consumer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[BenchConsumer]:
     """A blocking consumer, with each form of its loop's steps."""
     if not request.param:
-        monkeypatch.setattr(blocking_records, "BlockingRecords", on_python_steps(BlockingRecords, PythonBlockingSteps))
+        monkeypatch.setattr(
+            blocking_consumers, "BlockingRecords", on_python_steps(BlockingRecords, PythonBlockingSteps)
+        )
     blocking = BenchConsumer("127.0.0.1:1")
     blocking._client = cast(Any, BenchClient())
     yield blocking
@@ -300,7 +302,7 @@ def test_an_interpreter_without_a_lock_asks_for_each_record(
     consumer: BenchConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the interpreter's lock, a cursor cannot be taken back from another thread."""
-    monkeypatch.setattr(blocking_records, "_HAS_LOCK", False)
+    monkeypatch.setattr(blocking_consumers, "_HAS_LOCK", False)
     bench_of(consumer).fetcher.add(P0, *range(10, 60))
     records = iter(consumer)
     assert [next(records).offset for _ in range(5)] == [10, 11, 12, 13, 14]

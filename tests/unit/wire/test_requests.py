@@ -16,7 +16,7 @@ from kiel_groups.wire.error_codes import (
     REPLICA_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kiel_groups.wire.framing import Request, encode_request
 from kiel_groups.wire.list_offsets import (
     EARLIEST,
@@ -25,7 +25,6 @@ from kiel_groups.wire.list_offsets import (
     ListedOffsets,
     ListOffsetsRequest,
     ListOffsetsRequestV1,
-    ListOffsetsResponse,
     OffsetQuery,
 )
 from kiel_groups.wire.metadata import (
@@ -39,7 +38,7 @@ from kiel_groups.wire.metadata import (
     TopicMetadata,
 )
 from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 from tests.helpers.reference_codec import array, blob, int16, int32, int64, string
 
 pytestmark = pytest.mark.unit
@@ -123,7 +122,7 @@ RESPONSES: list[tuple[Request[Any], bytes, Any]] = [
         array(
             string("a") + array(int32(0) + int16(0) + int64(41)), string("b") + array(int32(0) + int16(6) + int64(-1))
         ),
-        ProduceResponse({A0: ProducedPartition(NO_ERROR, 41), B0: ProducedPartition(NOT_LEADER_FOR_PARTITION, -1)}),
+        {A0: ProducedPartition(NO_ERROR, 41), B0: ProducedPartition(NOT_LEADER_FOR_PARTITION, -1)},
     ),
     (
         FETCH,
@@ -134,19 +133,17 @@ RESPONSES: list[tuple[Request[Any], bytes, Any]] = [
                 int32(1) + int16(3) + int64(-1) + blob(b""),
             )
         ),
-        FetchResponse(
-            {
-                A0: FetchedPartition(NO_ERROR, 99, memoryview(b"message set")),
-                A1: FetchedPartition(UNKNOWN_TOPIC_OR_PARTITION, -1, memoryview(b"")),
-            }
-        ),
+        {
+            A0: FetchedPartition(NO_ERROR, 99, memoryview(b"message set")),
+            A1: FetchedPartition(UNKNOWN_TOPIC_OR_PARTITION, -1, memoryview(b"")),
+        },
     ),
     (
         LIST_OFFSETS,
         array(
             string("a") + array(int32(0) + int16(0) + array(int64(5), int64(0)), int32(1) + int16(6) + array()),
         ),
-        ListOffsetsResponse({A0: ListedOffsets(NO_ERROR, (5, 0)), A1: ListedOffsets(NOT_LEADER_FOR_PARTITION, ())}),
+        {A0: ListedOffsets(NO_ERROR, (5, 0)), A1: ListedOffsets(NOT_LEADER_FOR_PARTITION, ())},
     ),
     (
         LIST_TIMES,
@@ -256,7 +253,7 @@ def test_fetched_message_set_is_a_view() -> None:
     """A fetched message set is a view of the response, not a copy. A null set is read as an empty one."""
     one, null = int16(0) + int64(1) + blob(b"x"), int16(0) + int64(1) + blob(None)
     payload = bytearray(array(string("a") + array(int32(0) + one, int32(1) + null)))
-    partitions = FETCH.decode_response(payload).partitions
+    partitions = FETCH.decode_response(payload)
     payload[payload.index(b"x")] = ord("y")
     assert partitions[A0].message_set == b"y"
     assert partitions[A1].message_set == b""

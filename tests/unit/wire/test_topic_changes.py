@@ -18,12 +18,7 @@ from kiel_groups.wire.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kiel_groups.wire.framing import Request, encode_request
-from kiel_groups.wire.topic_changes import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    NewTopic,
-)
+from kiel_groups.wire.topic_requests import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
 from tests.helpers.reference_codec import int16, int32, string
 
 pytestmark = pytest.mark.unit

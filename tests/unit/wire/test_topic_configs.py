@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.topic_configs import (
+from kiel_groups.wire.topic_requests import (
     AlterConfigsRequest,
     ConfigAnswer,
     ConfigEntry,

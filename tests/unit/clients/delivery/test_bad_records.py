@@ -10,7 +10,7 @@ import pytest
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery import owned_records as bad_records
 from kiel_groups.clients.delivery.record_reader import VALUES
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.errors import ConfigError, RecordDeserializationError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench, loop_over

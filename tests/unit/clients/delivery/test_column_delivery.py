@@ -8,7 +8,8 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS
-from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Selection
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import DamagedRecordError, ProtocolError
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import TopicPartition

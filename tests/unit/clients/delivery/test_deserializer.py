@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.delivery import deserializer
-from kiel_groups.clients.delivery.deserializer import FAILURE_LOG_INTERVAL_S, Deserializer, LogLimit, Repeats
+from kiel_groups.clients.delivery.deserializer import FAILURE_LOG_INTERVAL_S, Deserializer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -38,7 +38,7 @@ def record(offset: int, value: bytes | None = b"x", partition: TopicPartition = 
 def read_all(reader: Deserializer, records: Iterable[Record]) -> Sequence[Any]:
     """Return the values of these records, as ``consume()`` returns them."""
     rows = list(records)
-    return reader.values(FetchedBatch(rows[0].topic_partition, rows, 0, 1, 1), 1).records.values
+    return reader.values(FetchedBatch(rows[0].topic_partition, rows, 1, 1), 1).records.values
 
 
 def fails(value: bytes) -> Any:
@@ -83,7 +83,10 @@ def test_failures_are_logged_once_a_minute_with_a_count(
     ]
     read_all(values, [record(1_006), record(1_007)])
     assert lines() == []
-    assert metrics.counter("deserializer_failures") == 1_004
+    clock.now_s += 10 * FAILURE_LOG_INTERVAL_S
+    read_all(values, [record(1_008)])
+    assert [line[:60] for line in lines()] == ["t:0: the deserializer failed on 3 more values, which are ski"]
+    assert metrics.counter("deserializer_failures") == 1_005
 
 
 def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
@@ -179,24 +182,3 @@ async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[],
     bench.owned.end()
     assert ["on 9 more values" in line for line in lines()] == [True]
     assert bench.metrics.counter("deserializer_failures") == 10
-
-
-def test_a_limit_returns_every_event_once() -> None:
-    """
-    The limit of log lines counts each event once: in its own line, in the next line that is due, or in the rest at the
-    end.
-    """
-    limit: LogLimit[str, int] = LogLimit(10.0)
-    assert limit.due_s is None
-    assert limit.add("a", 1, 0.0) == Repeats(1, 1, is_first_line=True)
-    assert limit.add("a", 2, 1.0) is None
-    assert limit.add("b", 3, 2.0) == Repeats(3, 1, is_first_line=True)
-    assert limit.due_s == 10.0
-    assert limit.due(9.9) == []
-    assert limit.due(10.0) == [("a", Repeats(2))]
-    assert limit.add("a", 4, 19.9) is None
-    assert limit.add("a", 5, 20.0) == Repeats(4, 2)
-    assert limit.add("a", 6, 29.0) is None
-    assert limit.rest(29.0) == [("a", Repeats(6))]
-    assert limit.rest(29.0) == []
-    assert limit.add("b", 7, 50.0) == Repeats(7), "long after its interval, at once"

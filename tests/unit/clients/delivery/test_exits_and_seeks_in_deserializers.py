@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.delivery.record_reader import RECORDS, VALUES
-from kiel_groups.clients.fetch.fetcher import ANY, Selection
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 from tests.helpers.poison import take_offsets
 

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.clients.delivery.record_reader import VALUES
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.fetch.fetcher import ANY
+from kiel_groups.clients.fetch.fetch_requests import ANY
 from kiel_groups.group.partition_offsets import PendingReset
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
 

@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.record_reader import RECORDS
-from kiel_groups.clients.fetch.fetcher import ANY, Selection
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
 from kiel_groups.model import TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench, received_call, take_values
 

@@ -17,7 +17,8 @@ from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
 from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
-from kiel_groups.clients.fetch.fetcher import Fetcher, Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.errors import CommitFailedError, OffsetOutOfRangeError, SessionLostError

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery import record_loop as record_delivery
 from kiel_groups.clients.delivery.record_reader import VALUES
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.record_reader import VALUES
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Record

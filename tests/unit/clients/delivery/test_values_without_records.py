@@ -17,6 +17,7 @@ from kiel_groups.model import FetchedRecords, PartitionBatch, Record
 from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.decoder import message_steps
 from tests.helpers.delivery_bench import P0
+from tests.helpers.fetch_bench import run_of
 from tests.helpers.message_sets import WAYS, reading
 from tests.helpers.reference_codec import encode
 
@@ -32,7 +33,7 @@ Messages = Sequence[tuple[int, bytes | None, bytes | None]]
 def fetched(messages: Messages) -> FetchedBatch:
     """Return these messages as the fetcher does."""
     (run,) = message_steps(encode(list(messages)), P0, 0, max_decompressed_bytes=1 << 20)
-    return FetchedBatch(P0, run, 99, 1, run.size_bytes)
+    return FetchedBatch(P0, run, 1, run.size_bytes)
 
 
 def records_of(messages: Messages) -> list[Record]:
@@ -68,7 +69,7 @@ def test_no_record_is_made_for_the_values(monkeypatch: pytest.MonkeyPatch) -> No
     batch = fetched(PLAIN)
     monkeypatch.setattr("kiel_groups.wire._messages.records", no_records)
     assert part_of(batch)[0].values == part_of(batch, lambda value: value)[0].values == [b"5", b"6", b"7", b"8"]
-    assert batch.run is not None
+    assert run_of(batch) is not None
 
 
 def test_bytes_as_the_deserializer_keep_the_values_as_they_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.clients.calls.callers import new_consume_call
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.record_reader import VALUES
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from unittest.mock import patch
 
@@ -13,7 +13,8 @@ from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
-from kiel_groups.wire.fetch import FetchRequest, FetchResponse
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest
 from kiel_groups.wire.message_sets.decoder import MessageRun
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Log, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
@@ -137,7 +138,7 @@ async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
     """
     decode, failures = FetchRequest.decode_response, [ZeroDivisionError("a bug")]
 
-    def decode_badly(request: FetchRequest, payload: bytes) -> FetchResponse:
+    def decode_badly(request: FetchRequest, payload: bytes) -> Mapping[TopicPartition, FetchedPartition]:
         if failures:
             raise failures.pop()
         return decode(payload)

@@ -8,10 +8,10 @@ import struct
 import pytest
 
 from kiel_groups.clients.fetch import fetcher
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.wire.message_sets.decoder import RUN_BYTES
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
-from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
+from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, run_of, values
 from tests.helpers.reference_codec import encode, wrapper
 from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
@@ -95,7 +95,7 @@ async def test_the_buffer_keeps_to_its_bound_and_reads_on_when_there_is_room() -
                 await run_ready_tasks()
                 peak = max(peak, buffer._bytes + buffer._reserved_bytes)
             await bench.next_batch()
-            if bench.fetcher.lag(T0) == bench.fetcher.lag(T1) == bench.fetcher.lag(T2) == 0:
+            if bench.lag(T0) == bench.lag(T1) == bench.lag(T2) == 0:
                 break
         assert 300_000 < peak <= 1_000_000 + 2 * len(LARGE)
         await eventually(lambda: buffer._reserved_bytes == 0, "nothing is in flight")
@@ -202,11 +202,11 @@ async def test_a_run_is_delivered_while_the_rest_of_the_answer_is_read() -> None
         await bench.fetcher.ready.wait()
         batch = bench.fetcher.poll()
         assert batch is not None
-        run = batch.run
+        run = run_of(batch)
         assert run is not None
         assert (batch.first_offset, batch.last_offset, len(batch)) == (0, 3, 4)
         offsets = [record.offset for record in batch.records]
-        assert run is not batch.run, "they were made"
+        assert run is not run_of(batch), "they were made"
         while len(offsets) < 15:
             offsets += [record.offset for record in (await bench.next_batch()).records]
         assert offsets == list(range(15))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
-from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.model import Record
 from tests.helpers.fake_broker import FETCH, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values
@@ -96,7 +96,7 @@ async def test_a_batch_is_delivered_in_parts() -> None:
         bench.fetcher.assign({T0: 0})
         await bench.fetcher.ready.wait()
         assert offsets(bench.fetcher.poll(most_records=2)) == [0, 1]
-        assert (bench.fetcher.position(T0), bench.fetcher.lag(T0)) == (2, 3)
+        assert (bench.fetcher.position(T0), bench.lag(T0)) == (2, 3)
         assert offsets(bench.fetcher.poll(most_records=2)) == [2, 3]
         assert bench.fetcher.truncate(T0, 4) == 1
         assert bench.fetcher.poll() is None
@@ -150,7 +150,7 @@ def test_parts_of_batches_are_delivered_in_order(steps: list[tuple[str, int | No
         if step == "add":
             assert number is not None
             records = [Record("t", 0, offset, None, b"") for offset in range(end, end + number)]
-            state.buffered.append(FetchedBatch(T0, records, 99, 1, 10))
+            state.buffered.append(FetchedBatch(T0, records, 1, 10))
             waiting += range(end, end + number)
             end += number
         elif step == "take" and state.buffered:
@@ -168,9 +168,9 @@ def test_parts_of_batches_are_delivered_in_order(steps: list[tuple[str, int | No
             last = None
         elif step == "truncate":
             assert number is not None
-            gone = state.truncate(number)
+            gone, _ = state.truncate(number)
             kept = [offset for offset in waiting if offset < number]
-            assert gone.records == len(waiting) - len(kept)
+            assert gone == len(waiting) - len(kept)
             waiting, last = kept, None
         if waiting:
             assert state.next_offset == waiting[0]

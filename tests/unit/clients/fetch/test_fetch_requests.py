@@ -44,7 +44,7 @@ def behind(number: int, rest: int = 1_000_000, *, buffered: bool = False, needed
     state = partition(number, needed_bytes=needed_bytes)
     state.high_watermark, state.sizes = rest, MessageSizes(100_000, 1_000)
     if buffered:
-        state.buffered.append(FetchedBatch(state.topic_partition, [], 0, 1, 1))
+        state.buffered.append(FetchedBatch(state.topic_partition, [], 1, 1))
     return state
 
 

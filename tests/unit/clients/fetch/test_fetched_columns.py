@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from tests.helpers.fake_broker import message_set
-from tests.helpers.fetch_bench import T0, FetchBench, fetch_bench, values
+from tests.helpers.fetch_bench import T0, FetchBench, fetch_bench, run_of, values
 from tests.helpers.message_sets import WAYS, reading
 from tests.helpers.waiting import eventually
 
@@ -40,11 +40,11 @@ async def test_parts_of_a_run_are_columns_of_one_decoding() -> None:
         await buffered(bench)
         first = poll(bench, 2)
         assert (columns(first), first.first_offset, first.last_offset, len(first)) == ([b"a", b"b"], 0, 1, 2)
-        assert (bench.fetcher.position(T0), bench.fetcher.lag(T0)) == (2, 3)
+        assert (bench.fetcher.position(T0), bench.lag(T0)) == (2, 3)
         second, rest = poll(bench, 1), poll(bench)
         assert (columns(second), columns(rest)) == ([b"c"], [b"d", b"e"])
         assert first.columns(1).columns is second.columns(2).columns is rest.columns(3).columns
-        assert None not in (first.run, rest.run), "no record was made"
+        assert None not in (run_of(first), run_of(rest)), "no record was made"
         assert bench.fetcher._buffer._bytes == 0
 
 
@@ -87,7 +87,7 @@ async def test_a_truncated_run_remains_a_run(taken: int, end: int, left: int) ->
         assert bench.fetcher.is_buffering(T0) == bool(left)
         if left:
             rest = poll(bench)
-            assert rest.run is not None
+            assert run_of(rest) is not None
             assert columns(rest) == LETTERS[taken : taken + left]
         assert bench.fetcher._buffer._bytes == 0
 

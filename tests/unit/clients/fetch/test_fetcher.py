@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetch_requests import Selection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest
@@ -27,8 +27,8 @@ async def test_records_are_fetched_in_order_from_the_position() -> None:
         batch = await bench.next_batch()
         assert [r.offset for r in batch.records] == [4, 5, 6, 7, 8, 9]
         assert values(batch) == [b"4", b"5", b"6", b"7", b"8", b"9"]
-        assert (batch.topic_partition, batch.high_watermark) == (T0, 10)
-        assert (bench.fetcher.position(T0), bench.fetcher.high_watermark(T0), bench.fetcher.lag(T0)) == (10, 10, 0)
+        assert batch.topic_partition == T0
+        assert (bench.fetcher.position(T0), bench.lag(T0)) == (10, 0)
         bench.broker.append(T0, message_set(b"more"))
         assert values(await bench.next_batch()) == [b"more"]
 
@@ -55,7 +55,7 @@ async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
         await bench.next_batch()
         await bench.broker.wait_for_requests(FETCH, 3)
         await throughout(lambda: bench.broker.count(FETCH) == 3, "one more batch is requested", 0.05)
-        assert bench.fetcher.lag(T0) == 5, "buffered records count as lag"
+        assert bench.lag(T0) == 5, "buffered records count as lag"
 
 
 async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
@@ -180,12 +180,10 @@ async def test_a_seek_drops_buffered_records() -> None:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 0})
         first = await bench.next_batch()
-        bench.fetcher.seek(T0, 2)
+        bench.fetcher.assign({T0: 2})
         second = await bench.next_batch()
         assert values(second) == [b"2"]
         assert second.epoch > first.epoch
-        with pytest.raises(KeyError, match="t:1 is not assigned"):
-            bench.fetcher.seek(T1, 0)
 
 
 async def test_a_message_larger_than_its_share_is_fetched() -> None:
@@ -232,7 +230,7 @@ async def test_a_message_over_the_bound_is_an_error_after_the_records_before_it(
             pass
         assert again == [b"other"], "other partitions continue"
         assert await next_values_or_error(bench) == str(error)
-        bench.fetcher.seek(T0, 2)
+        bench.fetcher.assign({T0: 2})
         assert values(await bench.next_batch()) == [b"after"]
 
 
@@ -287,7 +285,7 @@ async def test_records_that_are_cut_off_are_not_delivered() -> None:
         assert bench.fetcher.truncate(T0, 0) == 0
         assert values(await bench.next_batch()) == [b"other"]
         assert bench.fetcher.poll() is None
-        bench.fetcher.seek(T0, 4)
+        bench.fetcher.assign({T0: 4})
         assert values(await bench.next_batch()) == [b"4"]
 
 

@@ -150,7 +150,7 @@ async def test_a_partition_that_is_lost_meanwhile_gets_nothing() -> None:
 async def test_a_seek_meanwhile_has_an_effect() -> None:
     """The message that was being unpacked is not delivered before the new position."""
     async with unpacking(message_set(b"second")) as (bench, threads):
-        bench.fetcher.seek(T0, 1)
+        bench.fetcher.assign({T0: 1})
         await threads.end()
         assert values(await bench.next_batch()) == [b"second"]
         assert bench.fetcher.poll() is None
@@ -194,7 +194,7 @@ async def test_damage_that_a_thread_finds_is_raised() -> None:
         error = await bench.next_error()
         assert isinstance(error, DamagedRecordError)
         assert (error.offset, error.next_offset) == (0, 1)
-        bench.fetcher.seek(T0, 1)
+        bench.fetcher.assign({T0: 1})
         assert values(await bench.next_batch()) == [b"next"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from kiel_groups.errors import BrokerConnectionError, ConfigError, NoBrokersErro
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_LEADER_FOR_PARTITION, OFFSET_OUT_OF_RANGE
-from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest
 from kiel_groups.wire.message_sets.decoder import MessageRun
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.recorded_moves import moves_in, record_moves
@@ -85,13 +85,15 @@ class RandomCluster:
         if self._random.random() < 0.2:
             raise NoBrokersError("no broker answers")
 
-    async def request(self, request: FetchRequest, timeout_ms: int, max_response_bytes: int) -> FetchResponse:
+    async def request(
+        self, request: FetchRequest, timeout_ms: int, max_response_bytes: int
+    ) -> Mapping[TopicPartition, FetchedPartition]:
         await self._wait()
         if self._random.random() < 0.1:
             raise self._random.choice(
                 [ConfigError("too large"), ProtocolError("garbage"), BrokerConnectionError("down")]
             )
-        return FetchResponse({partition: self._answer_for() for partition in request.partitions})
+        return {partition: self._answer_for() for partition in request.partitions}
 
     def _answer_for(self) -> FetchedPartition:
         error = self._random.choice([NO_ERROR] * 8 + [NOT_LEADER_FOR_PARTITION, OFFSET_OUT_OF_RANGE])

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
-from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
+from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.errors import BadRecordError, DamagedRecordError, ProtocolError, RecordDeserializationError
 from tests.helpers.fake_broker import message_set
 from tests.helpers.fetch_bench import T0, T1, FetchBench, fetch_bench, values
@@ -60,7 +60,7 @@ async def test_a_batch_of_a_former_assignment_is_not_put_back() -> None:
     async with fetch_bench() as bench:
         await buffered(bench, b"a", b"b")
         batch = poll(bench)
-        bench.fetcher.seek(T0, 1)
+        bench.fetcher.assign({T0: 1})
         bench.fetcher.put_back(batch, 0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "it is fetched again")
         assert values(poll(bench)) == [b"b"]

@@ -58,7 +58,7 @@ async def test_what_callers_find_ends_the_wait_of_no_other_caller() -> None:
     states = {tp: PartitionFetch(tp, 1, 0) for tp in (T0, T1, T2)}
     for tp in states:
         assert buffer.pop(of(tp)) is None
-    buffer.put(states[T2], FetchedBatch(T2, [], 0, 1, 1))
+    buffer.put(states[T2], FetchedBatch(T2, [], 1, 1))
     assert buffer.pop(of(T2)) is not None
     assert [buffer.room().is_awaited(state) for state in states.values()] == [True, True, False]
 

@@ -15,7 +15,7 @@ from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest
 from tests.helpers.reference_codec import message, wrapper
 
 pytestmark = pytest.mark.unit
@@ -66,10 +66,10 @@ class OneLog:
     def leader_of(self, partition: TopicPartition) -> int:
         return 1
 
-    async def send(self, leader: int, request: FetchRequest) -> FetchResponse:
+    async def send(self, leader: int, request: FetchRequest) -> Mapping[TopicPartition, FetchedPartition]:
         if self.sent is None:
             raise NoBrokersError()
-        return FetchResponse({P0: FetchedPartition(NO_ERROR, 9, memoryview(self.sent))})
+        return {P0: FetchedPartition(NO_ERROR, 9, memoryview(self.sent))}
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.net.offset_lookup import EARLIEST, LATEST, Cluster, ask_leaders, segment_starts
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import EARLIEST, LATEST, ask_leaders, segment_starts
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
@@ -37,13 +37,13 @@ class TwoLeaders:
             self.failed.set()
             raise ProtocolError("the answer has one byte")
         await self.failed.wait()
-        return SimpleNamespace(partitions={T0: ListedOffsets(NO_ERROR, (5,))})
+        return {T0: ListedOffsets(NO_ERROR, (5,))}
 
 
 async def test_an_undecodable_answer_does_not_end_the_wait_for_other_leaders() -> None:
     """The later answer of the other leader counts, and only the partition of the first one has failed."""
     found: dict[TopicPartition, int] = {}
-    failures = await ask_leaders(cast(Cluster, TwoLeaders()), [T0, T1], EARLIEST, found)
+    failures = await ask_leaders(cast(ClusterMetadata, TwoLeaders()), [T0, T1], EARLIEST, found)
     assert found == {T0: 5}
     assert failures.keys() == {T1}
     assert isinstance(failures[T1].error, ProtocolError)
@@ -71,7 +71,7 @@ class TimedLeader:
         self.asked.append(request)
         if isinstance(request, ListOffsetsRequest):
             most = request.partitions[T0].max_offsets
-            return SimpleNamespace(partitions={T0: ListedOffsets(NO_ERROR, (9, 4, 2, 0) if most > 1 else (2,))})
+            return {T0: ListedOffsets(NO_ERROR, (9, 4, 2, 0) if most > 1 else (2,))}
         (at,) = request.partitions.values()
         if self.refuses and at >= 0:
             return {T0: FoundOffset(error_code(43), -1, -1)}
@@ -101,7 +101,7 @@ async def test_a_time_is_looked_up_by_message_from_0_10_1_on(
     """
     found: dict[TopicPartition, int] = {}
     times_ms: dict[TopicPartition, int] = {}
-    assert await ask_leaders(cast(Cluster, leader), [T0], 25, found, times_ms=times_ms) == {}
+    assert await ask_leaders(cast(ClusterMetadata, leader), [T0], 25, found, times_ms=times_ms) == {}
     assert (found, times_ms) == ({T0: expected}, time)
     assert len(leader.asked) == requests
 
@@ -111,17 +111,17 @@ async def test_a_message_that_arrives_during_the_look_up_of_a_time_is_not_skippe
     leader = TimedLeader(10, 20)
     leader.arriving = [30]
     found: dict[TopicPartition, int] = {}
-    await ask_leaders(cast(Cluster, leader), [T0], 25, found)
+    await ask_leaders(cast(ClusterMetadata, leader), [T0], 25, found)
     assert found == {T0: 2}
 
 
 async def test_the_starts_of_segments_are_ascending_and_end_with_the_log() -> None:
-    assert await segment_starts(cast(Cluster, TimedLeader()), [T0]) == {T0: (0, 2, 4, 9)}
+    assert await segment_starts(cast(ClusterMetadata, TimedLeader()), [T0]) == {T0: (0, 2, 4, 9)}
 
 
 async def test_the_beginning_and_the_end_of_a_log_need_no_versions() -> None:
     """Only a time is a reason to ask a broker for its versions."""
     leader = TimedLeader(10, 20)
     for at in (EARLIEST, LATEST):
-        await ask_leaders(cast(Cluster, leader), [T0], at, {})
+        await ask_leaders(cast(ClusterMetadata, leader), [T0], at, {})
     assert all(isinstance(request, ListOffsetsRequest) for request in leader.asked)

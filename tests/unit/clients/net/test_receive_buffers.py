@@ -99,13 +99,13 @@ async def test_the_next_answer_leaves_the_last_one_unchanged() -> None:
             request = FetchRequest(0, 1, {partition: FetchPosition(0, 2 * SIZE)})
             answer = await connection.request(request)
             assert answer is not None
-            answers.append(bytes(answer.partitions[partition].message_set[-SIZE:]))
+            answers.append(bytes(answer[partition].message_set[-SIZE:]))
             if len(answers) == 1:
                 first = answer
             del answer
             gc.collect(0)
         assert answers == [b"0" * SIZE, b"1" * SIZE] * 2
-        assert bytes(first.partitions[T0].message_set[-SIZE:]) == b"0" * SIZE
+        assert bytes(first[T0].message_set[-SIZE:]) == b"0" * SIZE
         assert len(kept(buffers)) == 2
         connection.close()
         buffers.close()

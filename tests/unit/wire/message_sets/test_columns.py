@@ -12,7 +12,8 @@ from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import decoder as decoder_module
 from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
-from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_columns
+from kiel_groups.wire.message_sets.decoder import decode_columns
+from kiel_groups.wire.message_sets.message_layout import PartialMessage
 from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, reading
 from tests.helpers.reference_codec import encode, message, wrapper
 

@@ -1,5 +1,5 @@
 """
-Loops over the records of blocking consumers.
+The consumers for programs without an event loop, and loops over their records.
 
 The program's thread waits for the event loop's thread only for the next batch. It takes the records of the batch by
 itself, from the same cursor as ``async for`` does, and asks the gate before each of them (decision 0025). A revocation,
@@ -14,17 +14,29 @@ import sys
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from kiel_groups import clients
+from kiel_groups.clients import BEGINNING, END
 from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
 from kiel_groups.clients.consumer import Consumer
 from kiel_groups.clients.delivery.in_flight import NO_RECORDS
 from kiel_groups.clients.delivery.record_loop import BlockingSteps, RecordDelivery, RecordLoop
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
-from kiel_groups.sync.blocking_client import Attributes, Blocking, C, blocking, immediate, open_clients
-
-__all__ = ["BlockingConsumer", "BlockingRecords", "asked_behind"]
+from kiel_groups.sync.blocking_client import (
+    Attribute,
+    Blocking,
+    C,
+    blocking,
+    ending,
+    immediate,
+    in_background,
+    open_clients,
+    takes_arguments_of,
+    takes_hook,
+    until_closed,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,11 +66,10 @@ class _Asker:
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
         """
-        Settle the record in flight after a Ctrl-C: put it back if the program never got it; otherwise, finish it.
+        Settle the record in flight after a Ctrl-C: put the record back if the program never got it, else finish it.
 
-        The program has not got the record if it had just left the cursor, or ``ask`` had just delivered it, when the
-        Ctrl-C arrived. Then the program must get it if it continues. Otherwise, the program got the record before, and
-        has processed it, because it has asked for the next one.
+        If the Ctrl-C arrived just after the record had left the cursor, or after ``ask`` had delivered the record, the
+        program never got it. Otherwise, the program has processed the record, because it has asked for the next one.
 
         Args:
             asking: The call of ``ask`` that was interrupted; None if there was none.
@@ -122,9 +133,6 @@ class BlockingRecords(BlockingSteps):
             self._consumer._thread.post(partial(self._records.end_loop, finished=dropped_by_loop_exit()))
 
 
-_of = Attributes(Consumer)
-
-
 class BlockingConsumer(Blocking[C]):
     """A blocking consumer: a loop over its records, and the methods that both consumers offer."""
 
@@ -151,12 +159,12 @@ class BlockingConsumer(Blocking[C]):
     paused = immediate(Consumer.paused)
     partitions_for_topic = immediate(Consumer.partitions_for_topic)
 
-    metrics = _of(lambda consumer: consumer.metrics)
-    allocation = _of(lambda consumer: consumer.allocation)
-    deserializer = _of(lambda consumer: consumer.deserializer)
-    max_wait_time = _of(lambda consumer: consumer.max_wait_time)
-    min_bytes = _of(lambda consumer: consumer.min_bytes)
-    max_bytes = _of(lambda consumer: consumer.max_bytes)
+    metrics = Attribute(Consumer, lambda consumer: consumer.metrics)
+    allocation = Attribute(Consumer, lambda consumer: consumer.allocation)
+    deserializer = Attribute(Consumer, lambda consumer: consumer.deserializer)
+    max_wait_time = Attribute(Consumer, lambda consumer: consumer.max_wait_time)
+    min_bytes = Attribute(Consumer, lambda consumer: consumer.min_bytes)
+    max_bytes = Attribute(Consumer, lambda consumer: consumer.max_bytes)
 
     def __iter__(self) -> Iterator[Record]:
         """
@@ -176,9 +184,7 @@ class BlockingConsumer(Blocking[C]):
             records.ask_behind()
 
 
-def asked_behind(
-    method: Callable[Concatenate[Blocking[Any], P], T],
-) -> Callable[Concatenate[Blocking[Any], P], T]:
+def asked_behind(method: Callable[Concatenate[Blocking[Any], P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
     """
     Return a method that uses the record in flight at its call, even if the event loop's thread runs it late.
 
@@ -202,3 +208,94 @@ def _stop_in_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_stop_in_fork)
+
+
+class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
+    """
+    A member of a consumer group; see ``kiel_groups.GroupedConsumer`` for its arguments and what they mean.
+
+    ``with GroupedConsumer(...) as consumer`` joins the group, and leaves it at the end of the block, also after Ctrl-C.
+    ``for record in consumer`` returns records until the consumer is closed. While the program is busy, heartbeats,
+    commits and releases continue in the background. Hooks of a listener, ``on_bad_record`` and callbacks of commits are
+    called on a thread of their own, and may call methods of this object; ``async`` functions run on the loop's thread,
+    as the deserializers and the allocator do, and may not.
+    """
+
+    @takes_arguments_of(clients.GroupedConsumer)
+    def __init__(self) -> None: ...
+
+    connect = blocking(clients.GroupedConsumer.connect)
+    subscribe = takes_hook("listener", blocking(clients.GroupedConsumer.subscribe))
+    unsubscribe = blocking(clients.GroupedConsumer.unsubscribe)
+    consume = until_closed(clients.GroupedConsumer.consume)
+    commit = asked_behind(blocking(clients.GroupedConsumer.commit))
+    commit_async = asked_behind(takes_hook("callback", in_background(clients.GroupedConsumer.commit_async)))
+    committed = blocking(clients.GroupedConsumer.committed)
+    fetch_committed_offsets = blocking(clients.GroupedConsumer.fetch_committed_offsets)
+    commit_offsets = asked_behind(blocking(clients.GroupedConsumer.commit_offsets))
+    close = ending(clients.GroupedConsumer.close)
+    wind_down = ending(clients.GroupedConsumer.wind_down)
+
+    fencing_token = immediate(clients.GroupedConsumer.fencing_token)
+    assign = immediate(clients.GroupedConsumer.assign)
+    kafka_metrics = immediate(clients.GroupedConsumer.kafka_metrics)
+
+    member_id = Attribute(clients.GroupedConsumer, lambda consumer: consumer.member_id)
+    name = Attribute(clients.GroupedConsumer, lambda consumer: consumer.name)
+    group_name = Attribute(clients.GroupedConsumer, lambda consumer: consumer.group_name)
+    coordinator_id = Attribute(clients.GroupedConsumer, lambda consumer: consumer.coordinator_id)
+    autocommit = Attribute(clients.GroupedConsumer, lambda consumer: consumer.autocommit)
+    closing = Attribute(clients.GroupedConsumer, lambda consumer: consumer.closing)
+    is_leader = Attribute(clients.GroupedConsumer, lambda consumer: consumer.is_leader)
+    settled = Attribute(clients.GroupedConsumer, lambda consumer: consumer.settled)
+
+
+class SingleConsumer(BlockingConsumer[clients.SingleConsumer]):
+    """
+    Reads every partition of its topics; see ``kiel_groups.SingleConsumer`` for its arguments and what they mean.
+
+    ``with SingleConsumer([...]) as consumer`` connects; ``for record in consumer`` returns records until the consumer
+    is closed. Hooks of a listener and ``on_bad_record`` are called on a thread of their own, and may call methods of
+    this object. The deserializer is called on the loop's thread, and may not.
+    """
+
+    BEGINNING: ClassVar[int] = BEGINNING
+    END: ClassVar[int] = END
+
+    @takes_arguments_of(clients.SingleConsumer)
+    def __init__(self) -> None: ...
+
+    connect = blocking(clients.SingleConsumer.connect)
+    subscribe = takes_hook("listener", blocking(clients.SingleConsumer.subscribe))
+    unsubscribe = blocking(clients.SingleConsumer.unsubscribe)
+    commit = blocking(clients.SingleConsumer.commit)
+    commit_async = blocking(clients.SingleConsumer.commit_async)
+    committed = blocking(clients.SingleConsumer.committed)
+    fetch_committed_offsets = blocking(clients.SingleConsumer.fetch_committed_offsets)
+    consume = until_closed(clients.SingleConsumer.consume)
+    wind_down = blocking(clients.SingleConsumer.wind_down)
+    close = ending(clients.SingleConsumer.close)
+
+    assign = immediate(clients.SingleConsumer.assign)
+
+    name = Attribute(clients.SingleConsumer, lambda consumer: consumer.name)
+    closing = Attribute(clients.SingleConsumer, lambda consumer: consumer.closing)
+
+    _next = until_closed(clients.SingleConsumer.__anext__)
+
+    def __next__(self) -> Record:
+        """
+        Wait for the next record and return it, outside of a loop.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read, as in the asynchronous client.
+            ConfigError: A loop is running, or the consumer is used in another style.
+        """
+        try:
+            record = self._next()
+        except StopAsyncIteration:
+            record = None
+        if record is None:
+            raise StopIteration
+        return record
