@@ -1,7 +1,7 @@
 """
 Measure the service: how soon a page shows a change, how long pages take, and what many groups cost.
 
-    python -m benchmarks.console [--quick]
+    python -m benchmarks.console [--quick] [--json FILE]
 
 A real ZooKeeper has 200 groups of 5 members and 20 partitions, and one of 1,000 members and 10,000 partitions, all
 planted by one session; one real broker has their topics' names only, so lags are unknown. The service is a process of
@@ -16,6 +16,7 @@ its resident memory.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import sys
@@ -161,10 +162,14 @@ async def run(*, quick: bool) -> dict[str, Any]:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="10 groups only, to try the benchmark.")
-def main(quick: bool) -> None:
+@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures there.")
+def main(quick: bool, file: Path | None) -> None:
     """Measure the service and its console."""
-    for name, value in asyncio.run(run(quick=quick)).items():
+    row = asyncio.run(run(quick=quick))
+    for name, value in row.items():
         click.echo(f"{name:<20} {value:>10.1f}")
+    if file is not None:
+        file.write_text(json.dumps(row, indent=1))
 
 
 if __name__ == "__main__":

@@ -12,48 +12,6 @@ from typing import Any, ClassVar
 
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "KielGroupsError",
-    "ConfigError",
-    "UnknownTopicError",
-    "UnknownGroupError",
-    "UnknownConnectorError",
-    "ConnectorExistsError",
-    "TokenError",
-    "GroupConfigError",
-    "IllegalStateError",
-    "ArgumentTypeError",
-    "HookError",
-    "AllocatorError",
-    "CoordinationError",
-    "NoZooKeeperError",
-    "ChrootMissingError",
-    "SessionLostError",
-    "ClaimLostError",
-    "RebalanceError",
-    "CommitFailedError",
-    "ForeignMemberError",
-    "DuplicateInstanceError",
-    "BrokerError",
-    "RetriableBrokerError",
-    "NoBrokersError",
-    "BrokerConnectionError",
-    "RequestTimeoutError",
-    "OutcomeUnknownError",
-    "NoOffsetsError",
-    "OffsetOutOfRangeError",
-    "ProtocolError",
-    "MessageTooLargeError",
-    "BadRecordError",
-    "RecordDeserializationError",
-    "DamagedRecordError",
-    "ServerError",
-    "NoWorkerError",
-    "BufferFullError",
-    "ClosedError",
-    "TaskStoppedError",
-]
-
 
 class KielGroupsError(Exception):
     """The base class of all errors that this package raises deliberately."""

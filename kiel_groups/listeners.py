@@ -8,8 +8,6 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from kiel_groups.model import TopicPartition
 
-__all__ = ["RebalanceListener", "StallListener", "Stall", "StallKind"]
-
 
 @runtime_checkable
 class RebalanceListener(Protocol):

@@ -17,7 +17,6 @@ from kiel_groups.model import TopicPartition
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-__all__ = ["check_allocator"]
 
 K = TypeVar("K")
 V = TypeVar("V")

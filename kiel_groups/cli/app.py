@@ -24,8 +24,6 @@ from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED,
 from kiel_groups.errors import BadRecordError, ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
 from kiel_groups.wording import own_command
 
-__all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
-
 NAME = "kiel-groups"
 #: The variable by which click's generated scripts ask for completion.
 COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"

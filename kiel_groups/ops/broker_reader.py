@@ -40,25 +40,6 @@ from kiel_groups.wire.metadata import MetadataResponse, TopicMetadata
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetFetchRequestV1
 from kiel_groups.wording import counted
 
-__all__ = [
-    "BrokerSession",
-    "in_session",
-    "BrokerGroups",
-    "CommittedOffsets",
-    "CoordinatedGroup",
-    "GroupList",
-    "ask_coordinator",
-    "committed_offsets",
-    "describe_group",
-    "find_group",
-    "list_groups",
-    "members_type",
-    "offsets_of_groups",
-    "unknown_group",
-    "view_of",
-]
-
-
 T = TypeVar("T")
 
 _POLL_S = 0.05

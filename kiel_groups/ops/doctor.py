@@ -66,9 +66,6 @@ from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.versions import VersionRange
 from kiel_groups.wording import counted
 
-__all__ = ["examine"]
-
-
 #: How long until a group with a finding is read again, in seconds; see ``lasting``.
 _PAUSE_S = 2.0
 

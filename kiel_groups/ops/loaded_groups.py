@@ -19,8 +19,6 @@ from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wording import some
 
-__all__ = ["FoundGroup", "LoadedGroups", "LogEnds", "Logs", "find_log_ends", "find_logs", "unknown_group"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedGroups:

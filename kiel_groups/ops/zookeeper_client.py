@@ -24,21 +24,6 @@ from kiel_groups.group.znodes.transactions import Operation
 from kiel_groups.zookeeper.kazoo_client import check_hosts, no_answer
 from kiel_groups.zookeeper.pending_requests import first_error, transaction_of
 
-__all__ = [
-    "Client",
-    "answers",
-    "await_brokers",
-    "children_of",
-    "commit",
-    "broker_ids",
-    "controller_id",
-    "create_chroot",
-    "is_registered",
-    "place_of",
-    "zookeeper",
-]
-
-
 #: The type of the client that ``zookeeper`` yields, for packages that must not import kazoo.
 Client: TypeAlias = KazooClient
 

@@ -48,30 +48,6 @@ from kiel_groups.wording import some
 if TYPE_CHECKING:
     from kiel_groups.members.brokers.offset_requests import FoundOffsets
 
-__all__ = [
-    "LOOK_S",
-    "WatchedGroups",
-    "ZooKeeperGroups",
-    "broker_addresses",
-    "check_group",
-    "consumed_topics",
-    "doubtful_brokers",
-    "group_session",
-    "list_groups",
-    "list_members",
-    "list_topics",
-    "read_brokers",
-    "read_group",
-    "read_groups",
-    "read_lags",
-    "read_plan_inputs",
-    "read_settings",
-    "read_summaries",
-    "read_tree",
-    "read_workers",
-    "read_znodes",
-    "refuse_programs",
-]
 
 log = logging.getLogger(__name__)
 

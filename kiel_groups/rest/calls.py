@@ -20,20 +20,6 @@ from kiel_groups.errors import (
 )
 from kiel_groups.secret_texts import error_texts
 
-__all__ = [
-    "JSON",
-    "RETRY_AFTER_S",
-    "Answer",
-    "Operation",
-    "RestCall",
-    "RestError",
-    "Route",
-    "parse_object",
-    "refusal_of",
-    "status_text",
-]
-
-
 #: After how many seconds a client may repeat a request that was refused for a reason that passes.
 RETRY_AFTER_S = 1
 

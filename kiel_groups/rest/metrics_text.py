@@ -16,7 +16,6 @@ from kiel_groups.rest.settings import RestSettings
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["metrics_answer", "metrics_route", "registry_families", "serving_metrics"]
 
 #: The type of the text, which every release of Prometheus reads.
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -27,8 +27,6 @@ from kiel_groups.rest.calls import JSON, Answer, Operation, RestCall, RestError,
 from kiel_groups.rest.settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 from kiel_groups.secret_texts import error_texts
 
-__all__ = ["AccessRules", "GuardedHandler", "RestServer"]
-
 log = logging.getLogger(__name__)
 
 

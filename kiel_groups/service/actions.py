@@ -44,8 +44,6 @@ from kiel_groups.rest.calls import Answer, RestCall, RestError, parse_object
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
-__all__ = ["Actions"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

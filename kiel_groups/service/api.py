@@ -30,8 +30,6 @@ from kiel_groups.service.openapi import asks, describe
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
-__all__ = ["Api", "in_order"]
-
 _CLUSTER = "/v1/clusters/([^/]+)"
 _GROUP = f"{_CLUSTER}/groups/([^/]+)"
 

@@ -18,8 +18,6 @@ from kiel_groups.rest.calls import Answer, RestCall, Route
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.served_cluster import ServedCluster
 
-__all__ = ["Burrow"]
-
 _CLUSTER = "/v3/kafka/([^/]+)"
 _CONSUMER = f"{_CLUSTER}/consumer/([^/]+)"
 

@@ -15,8 +15,6 @@ from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.lag_trend import LagTrends, Sample, Trend
 
-__all__ = ["ClusterHistory", "ClusterState", "GroupStatus", "Loaded", "cause_kind"]
-
 #: How many points of the course of a group's lag are kept: an hour, if the groups are loaded every 5 seconds.
 _MOST_POINTS = 720
 

@@ -21,8 +21,6 @@ from kiel_groups.service.api import in_order
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
 
-__all__ = ["STATIC", "GroupHandler", "GroupsHandler", "StaticHandler"]
-
 _FOLDER = Path(__file__).parent
 
 #: The folder of scripts and styles.

@@ -15,8 +15,6 @@ from kiel_groups.rest.calls import RestError
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.served_cluster import ServedCluster
 
-__all__ = ["EventHandler", "Events"]
-
 #: The streams that may be open, each of which costs a connection.
 _MOST_STREAMS = 200
 

@@ -10,8 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from kiel_groups.service.cluster_state import ClusterState, GroupStatus
 
-__all__ = ["families"]
-
 
 def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Iterator[Metric]:
     """

@@ -19,8 +19,6 @@ from kiel_groups.ops.views.documents import finding_document
 from kiel_groups.service.cluster_state import ClusterState
 from kiel_groups.wording import counted
 
-__all__ = ["FIRING", "RESOLVED", "ProblemTracker", "Webhook"]
-
 log = logging.getLogger(__name__)
 
 FIRING, RESOLVED = "firing", "resolved"

@@ -19,8 +19,6 @@ from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Loaded
 
-__all__ = ["Observer", "Publish"]
-
 log = logging.getLogger(__name__)
 
 #: Gets each new state, and the groups that have changed in it; None stands for all groups.

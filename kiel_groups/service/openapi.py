@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from kiel_groups.rest.calls import JSON, Operation, Route
 
-__all__ = ["asks", "describe"]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 #: The names of the parts of a path, in order.

@@ -9,8 +9,6 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.service.cluster_state import ClusterState
 from kiel_groups.service.observer import Observer
 
-__all__ = ["ServedCluster"]
-
 
 class ServedCluster:
     """

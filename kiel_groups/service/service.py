@@ -17,8 +17,6 @@ from kiel_groups.service.notifications import ProblemTracker, Webhook
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
-__all__ = ["Service"]
-
 log = logging.getLogger(__name__)
 
 

@@ -41,8 +41,6 @@ from kiel_groups.spark.folders import (
 from kiel_groups.spark.spark_session import JAVA_ENDED
 from kiel_groups.wording import counted, some
 
-__all__ = ["ArchiveFolders", "archive_files"]
-
 log = logging.getLogger(__name__)
 
 #: The file that describes the archive, in each of its folders. The description names both folders.

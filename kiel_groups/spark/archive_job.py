@@ -38,8 +38,6 @@ from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, file_syst
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
-__all__ = ["ArchivePlan", "ArchiveSummary", "archive", "plan_archive"]
-
 log = logging.getLogger(__name__)
 
 #: How errors name partitions, and topics that do not exist.

@@ -25,8 +25,6 @@ from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import local_path, located, names_a_host
 from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
 
-__all__ = ["BATCH_RECORDS", "DAY", "OBSERVED", "ROLLS", "ArchiveSettings", "TimeField", "check_pattern", "table_rows"]
-
 #: The folders of records below those of topics.
 DAY: Final = "day"
 ROLLS: Final = {DAY: ("date",), "hour": ("date", "hour")}

@@ -36,8 +36,6 @@ from kiel_groups.spark.read_task import task_rows
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, read_rows
 from kiel_groups.spark.task_planner import ReadTask
 
-__all__ = ["Account", "Difference", "Interval", "LogCoverage", "Rows", "Verification", "coverages", "verify_archive"]
-
 Range = tuple[int, int]
 
 #: Differences that are explained: what a side table accounts for, what compaction has removed from the log, and the

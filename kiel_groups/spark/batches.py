@@ -21,8 +21,6 @@ from kiel_groups.spark.offsets import account_loss, check_bounds, data_loss, res
 from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
-__all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
-
 log = logging.getLogger(__name__)
 
 

@@ -15,23 +15,6 @@ from urllib.parse import urlsplit
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "Loss",
-    "Mark",
-    "OffsetRange",
-    "Positions",
-    "SHORTER_LOG",
-    "Span",
-    "is_done",
-    "json_object",
-    "local_folder",
-    "loss_cause",
-    "new_token",
-    "query_id",
-    "ranges_between",
-    "without_reading",
-]
-
 log = logging.getLogger(__name__)
 
 

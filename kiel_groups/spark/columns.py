@@ -26,23 +26,6 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 
 from kiel_groups.errors import ConfigError
 
-__all__ = [
-    "FIELDS",
-    "INCARNATION",
-    "JsonFields",
-    "MisfitError",
-    "READ_SCHEMA",
-    "WriteColumns",
-    "arrow_schema",
-    "check_read_schema",
-    "check_schema",
-    "is_json",
-    "merged_schema",
-    "parse_schema",
-    "removed_or_changed",
-    "arrow_type",
-]
-
 log = logging.getLogger(__name__)
 
 

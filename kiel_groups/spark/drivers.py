@@ -29,8 +29,6 @@ from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.wording import some
 
-__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "check_topics", "group_config", "group_name", "open_driver"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

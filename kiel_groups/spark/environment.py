@@ -12,8 +12,6 @@ import sys
 
 from kiel_groups.errors import ConfigError
 
-__all__ = ["can_bound_batches", "check_java", "check_libraries", "check_python"]
-
 _MIN_JAVA = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _TIMEOUT_S = 60.0

@@ -22,22 +22,6 @@ from pyspark.sql import SparkSession
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.spark.side_tables import file_system
 
-__all__ = [
-    "ArrowFolder",
-    "Folder",
-    "FolderError",
-    "HadoopFolder",
-    "LocalFolder",
-    "draft_of",
-    "local_path",
-    "located",
-    "make_folder_durably",
-    "moved",
-    "names_a_host",
-    "obstacle",
-    "open_folder",
-]
-
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL = "file:"
 

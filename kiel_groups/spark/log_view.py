@@ -35,8 +35,6 @@ from kiel_groups.wire.message_sets.decoder import decode_columns
 from kiel_groups.wire.message_sets.message_layout import OVERHEAD_BYTES, PartialMessage, offset_and_size_at
 from kiel_groups.wire.metadata import MetadataRequest
 
-__all__ = ["LogIdentity", "LogView"]
-
 log = logging.getLogger(__name__)
 
 

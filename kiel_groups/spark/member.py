@@ -29,8 +29,6 @@ from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
-__all__ = ["CLOSE_S", "SETTLE_S", "BatchHandler", "SparkMember", "default_on_sigterm", "on_sigterm"]
-
 log = logging.getLogger(__name__)
 
 

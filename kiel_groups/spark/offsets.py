@@ -24,8 +24,6 @@ from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = ["GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
-
 log = logging.getLogger(__name__)
 
 

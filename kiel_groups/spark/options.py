@@ -21,24 +21,6 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, local_folder
 
-__all__ = [
-    "EARLIEST",
-    "EARLIEST_OFFSET",
-    "FAIL",
-    "GROUP",
-    "Held",
-    "LATEST",
-    "LATEST_OFFSET",
-    "OPTION_NAMES",
-    "QUARANTINE",
-    "ROW",
-    "SKIP",
-    "Place",
-    "ReadOptions",
-    "WriteOptions",
-    "duration_ms",
-]
-
 log = logging.getLogger(__name__)
 
 

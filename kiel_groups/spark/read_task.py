@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -41,8 +41,6 @@ from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.decoder import decode_columns
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage, NoRecords, PartialMessage
 from kiel_groups.wording import counted
-
-__all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
 
 log = logging.getLogger(__name__)
 
@@ -411,6 +409,10 @@ class _Sent(NamedTuple):
     positions: Mapping[RangeReader, FetchPosition]
 
 
+#: What a broker answers to one request.
+_Answer: TypeAlias = Mapping[TopicPartition, FetchedPartition]
+
+
 class _TaskReader:
     """Reads the ranges of one task, once."""
 
@@ -467,7 +469,7 @@ class _TaskReader:
                 if failure is not None:
                     raise failure
 
-    def _receive(self, broker: BrokerSocket, asked: Mapping[RangeReader, FetchPosition]) -> FetchResponse:
+    def _receive(self, broker: BrokerSocket, asked: Mapping[RangeReader, FetchPosition]) -> _Answer:
         """
         Return the next answer. Stop waiting if another broker has become the leader of a range meanwhile.
 
@@ -486,7 +488,7 @@ class _TaskReader:
                         what = f"{broker.address} sends nothing, and {leader} leads {each.topic_partition} now"
                         raise errors.BrokerConnectionError(what, host=host, port=port)
 
-        answer: FetchResponse = broker.receive(self._timeout_s, look_up_leaders)
+        answer: _Answer = broker.receive(self._timeout_s, look_up_leaders)
         return answer
 
     @property
@@ -514,7 +516,7 @@ class _TaskReader:
     # ------------------------------------------------------------------ answers
 
     def _take(
-        self, asked: Mapping[RangeReader, FetchPosition], answer: Mapping[TopicPartition, FetchedPartition]
+        self, asked: Mapping[RangeReader, FetchPosition], answer: _Answer
     ) -> tuple[list[pa.RecordBatch], errors.KielGroupsError | None]:
         """Return the messages of an answer, and its first error, if any."""
         batches: list[pa.RecordBatch] = []

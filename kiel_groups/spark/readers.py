@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from kiel_groups.spark.drivers import QueryDriver
 
-__all__ = ["BatchReader", "BoundedStreamReader", "StreamReader"]
-
 
 class _Reader(PortablePickle):
     """The base class of both readers. It has the method that runs on workers."""

@@ -25,8 +25,6 @@ from kiel_groups.spark.options import WriteOptions
 from kiel_groups.spark.spark_calls import PortablePickle, cause_first
 from kiel_groups.sync import LoopThread
 
-__all__ = ["BatchWriter", "StreamWriter"]
-
 log = logging.getLogger(__name__)
 
 #: The number of rows that the producer gets at a time. In between, the loop's thread can send records.

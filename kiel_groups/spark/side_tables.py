@@ -28,7 +28,6 @@ from kiel_groups.spark.checkpoint import Loss
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["LOSSES", "QUARANTINE", "Quarantine", "SideRow", "file_system", "read_rows", "record_loss", "write_rows"]
 
 #: The names of the tables, which are folders in the output of an archive.
 QUARANTINE: Final = "_quarantine"

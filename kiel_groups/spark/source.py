@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kiel_groups.spark.readers import BatchReader, StreamReader
     from kiel_groups.spark.row_writer import BatchWriter, StreamWriter
 
-__all__ = ["KielDataSource"]
-
 
 class KielDataSource(PortablePickle, DataSource):
     """

@@ -19,8 +19,6 @@ from pyspark import cloudpickle
 
 from kiel_groups.errors import KielGroupsError
 
-__all__ = ["PortablePickle", "cause_first"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Self = TypeVar("Self")

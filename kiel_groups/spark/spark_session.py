@@ -29,19 +29,6 @@ from kiel_groups.spark.archive_table import OBSERVED
 from kiel_groups.spark.checkpoint import Positions
 from kiel_groups.spark.environment import check_java, check_python
 
-__all__ = [
-    "JAVA_ENDED",
-    "Batch",
-    "LateWorkerError",
-    "cause_in",
-    "check_master",
-    "plain_error",
-    "run_query",
-    "shortened_spark_errors",
-    "start_session",
-    "stop_session",
-]
-
 log = logging.getLogger(__name__)
 
 #: The errors of the first call and of later calls into Spark's Java process after it has died.

@@ -27,8 +27,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
 from kiel_groups.spark.options import ReadOptions
 
-__all__ = ["ReadTask", "TaskBounds", "plan_tasks", "plan_topic_tasks", "task_partitions"]
-
 #: The most tasks that ``maxRecordsPerPartition`` may cause: Spark's driver keeps every task of a batch in memory.
 _MOST_TASKS = 10_000
 #: Tasks of a batch for each core: with more than one, tasks of different lengths still keep all cores busy.

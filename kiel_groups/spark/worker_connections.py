@@ -23,9 +23,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wire.metadata import MetadataRequest
 
-__all__ = ["BrokerSocket", "borrowed", "find_leaders", "freeze_collector"]
-
-
 # A blocking connection to one broker, for Spark's workers.
 #
 # A worker runs one task at a time and has nothing else to do while it waits, so an event loop and a thread would only

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from kiel_groups.embedded.named_clusters import RunningCluster, RunningServer
 
-__all__ = ["cluster"]
 
 _PORT = click.IntRange(0, 65535)
 

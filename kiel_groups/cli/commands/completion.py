@@ -6,8 +6,6 @@ import click
 
 from kiel_groups.cli.terminal.messages import DONE, EPILOG
 
-__all__ = ["completion"]
-
 _SHELLS = ("bash", "zsh", "fish")
 
 #: Corrections of click's scripts, tried in zsh 5.9 and fish 3.6: the text to replace, and its replacement.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
     from kiel_groups.ops.zookeeper_client import Client
 
-__all__ = ["config"]
 
 _coordination_option = in_zookeeper_only("brokers keep no settings of groups; give each member its own, and restart it")
 

@@ -16,8 +16,6 @@ from kiel_groups.cli.parameters.options import WorkerAddress, json_option, worke
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
 
-__all__ = ["connector_plugins", "connectors"]
-
 #: How long a command waits for an answer, in seconds. A worker gives up earlier.
 _ANSWER_WAIT_S = 65.0
 

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import (
-    ClusterAddress,
-    complete_allocators,
-    complete_groups,
-    complete_topics,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
     BROKERS,
     SERVER_WAIT_S,
@@ -32,6 +27,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import EPILOG, READER_GONE, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
 
     Subscribe = Callable[[], Awaitable[None]]
 
-__all__ = ["Offset", "Position", "Tail", "consume", "parse_position"]
 
 #: The options that need --group, and those that --group excludes.
 _OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "capacity", "rack", "store")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["demo"]
-
 _PORT = click.IntRange(0, 65535)
 
 

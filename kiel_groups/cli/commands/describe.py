@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress
 from kiel_groups.cli.parameters.options import (
     NumbersCommand,
     OptionalNumber,
@@ -21,13 +20,13 @@ from kiel_groups.cli.parameters.options import (
     refuse_given,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.checks import ProgressTracker
     from kiel_groups.ops.views.report import Listed
 
-__all__ = ["describe"]
 
 _INTERVAL_S = 2.0
 _PLANS = 10

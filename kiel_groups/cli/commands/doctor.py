@@ -15,8 +15,6 @@ from kiel_groups.cli.parameters.options import (
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
-__all__ = ["doctor"]
-
 
 @click.command(epilog=EPILOG)
 @click.argument("groups", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
     from kiel_groups.ops.zookeeper_client import Client
 
-__all__ = ["change_config", "drain", "rebalance", "undrain"]
 
 _member = click.argument("member", required=False, shell_complete=complete_members)
 _host = click.option("--host", metavar="HOST", help="All members of this host, as 'describe' shows it.")

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import cluster_options, json_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted, own_command
-
-__all__ = ["groups"]
 
 
 class _ListingByDefault(click.Group):

@@ -7,8 +7,6 @@ import click
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 
-__all__ = ["history"]
-
 
 @click.command(epilog=EPILOG)
 @group_argument

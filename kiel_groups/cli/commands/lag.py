@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import (
     NumbersCommand,
     OptionalNumber,
@@ -19,6 +19,7 @@ from kiel_groups.cli.parameters.options import (
     optional_number,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.views.group_view import GroupView
     from kiel_groups.ops.views.lag_trend import LagTrends, Trend
 
-__all__ = ["lag"]
 
 _INTERVAL_S = 2.0
 _WINDOW_S = 60.0

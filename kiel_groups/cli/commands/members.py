@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import some
-
-__all__ = ["members"]
 
 
 @click.command(epilog=EPILOG)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
+from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, seconds_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.offsets import OffsetsPlan
     from kiel_groups.ops.views.offset_changes import Selection, Target
 
-__all__ = ["offsets"]
 
 _path = click.Path(dir_okay=False, path_type=Path)
 

@@ -8,19 +8,13 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from kiel_groups.cli.commands.weights import weights_of_file
-from kiel_groups.cli.parameters.cluster_address import (
-    ClusterAddress,
-    complete_allocators,
-    complete_members,
-    complete_topics,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_members, complete_topics
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, refuse_given
 from kiel_groups.cli.terminal.messages import DONE, EPILOG
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.ops.views.plan_preview import GroupChange, PlanPreview
-
-__all__ = ["plan"]
 
 
 @click.command(epilog=EPILOG)

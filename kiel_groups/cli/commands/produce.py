@@ -17,8 +17,6 @@ from kiel_groups.cli.parameters.options import (
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
-__all__ = ["REPORTED_BY_LINE", "produce"]
-
 #: The most records of a partition in one batch, and how long the first record waits for more, in milliseconds.
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5

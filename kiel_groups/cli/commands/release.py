@@ -15,8 +15,6 @@ from kiel_groups.wording import counted, some
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.release import Release
 
-__all__ = ["release"]
-
 
 @click.command(epilog=EPILOG)
 @group_argument

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_allocators, complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     Seconds,
@@ -26,6 +26,7 @@ from kiel_groups.cli.parameters.options import (
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
 
-__all__ = ["serve"]
 
 _MILLISECONDS = click.IntRange(min=0)
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from kiel_groups.spark.checkpoint import Loss, OffsetRange
     from kiel_groups.spark.spark_session import Batch
 
-__all__ = ["spark"]
 
 #: The data source's names in errors, and the options of this command.
 _OPTIONS = {

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
+from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import cluster_options, json_option, quiet_option, seconds_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.topics import TopicState
     from kiel_groups.ops.loaded_groups import Logs
 
-__all__ = ["topics"]
 
 _AT_LEAST_ONE = click.IntRange(min=1)
 _MOST_NUMBERS = 10

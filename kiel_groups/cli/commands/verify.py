@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress
 from kiel_groups.cli.parameters.options import (
     NumbersCommand,
     cluster_options,
@@ -16,12 +15,12 @@ from kiel_groups.cli.parameters.options import (
     seconds_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.ops.views.group_view import GroupView
     from kiel_groups.ops.views.verification import Verification
 
-__all__ = ["verify"]
 
 _WINDOW_S = 10
 _TIMEOUT_S = 60

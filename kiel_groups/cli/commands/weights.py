@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.views.load_view import PlanView
     from kiel_groups.ops.zookeeper_client import Client
 
-__all__ = ["weights", "weights_of_file"]
 
 _coordination_option = in_zookeeper_only("weights are kept there, and the groups of brokers have none")
 #: The most changed weights that a table shows.

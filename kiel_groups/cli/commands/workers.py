@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kiel_groups.config import DebounceConfig
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
 
-__all__ = ["workers"]
 
 log = logging.getLogger(__name__)
 

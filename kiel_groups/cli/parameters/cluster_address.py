@@ -13,18 +13,6 @@ import click
 
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 
-__all__ = [
-    "BROKERS",
-    "ZOOKEEPER",
-    "ClusterAddress",
-    "complete_allocators",
-    "complete_clusters",
-    "complete_groups",
-    "complete_members",
-    "complete_servers",
-    "complete_topics",
-]
-
 #: How long a completion waits for an answer, in seconds.
 _TIMEOUT_S = 1.0
 

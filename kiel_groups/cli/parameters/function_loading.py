@@ -13,8 +13,6 @@ from kiel_groups.allocators import ALLOCATORS, Allocator, installed_allocators, 
 from kiel_groups.allocators.assignors import assignors_of
 from kiel_groups.errors import ConfigError
 
-__all__ = ["load_allocator", "load_assignors", "load_function"]
-
 
 def load_allocator(name: str | None, setting: str) -> Allocator | None:
     """

@@ -12,55 +12,9 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import (
-    BROKERS,
-    ZOOKEEPER,
-    ClusterAddress,
-    complete_groups,
-    complete_topics,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
 from kiel_groups.errors import ConfigError
-
-__all__ = [
-    "BROKERS",
-    "SERVER_WAIT_S",
-    "SHARED",
-    "ZOOKEEPER",
-    "brokers_option",
-    "coordination_option",
-    "optional_brokers_option",
-    "zookeeper_option",
-    "optional_zookeeper_option",
-    "json_option",
-    "log_format_option",
-    "json_lines_option",
-    "verbose_option",
-    "quiet_option",
-    "key_separator_option",
-    "separator_bytes",
-    "topic_argument",
-    "config_option",
-    "default_file",
-    "name_variables",
-    "source_of",
-    "ClusterAddress",
-    "cluster_options",
-    "in_zookeeper_only",
-    "refuse_given",
-    "refuse_zookeeper",
-    "DEFAULT_URL",
-    "WorkerAddress",
-    "token_file_option",
-    "worker_options",
-    "debounce_options",
-    "NumbersCommand",
-    "OptionalNumber",
-    "Seconds",
-    "group_argument",
-    "optional_number",
-    "seconds_option",
-]
-
+from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 

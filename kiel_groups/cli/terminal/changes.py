@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from kiel_groups.model import TopicPartition
 
-__all__ = ["ChangeOptions", "change_options", "restore_file_option", "write_restore_file"]
-
 
 class ChangeOptions(NamedTuple):
     """The options of a command that changes something: ``--json``, ``--dry-run`` and ``--yes``."""

@@ -22,9 +22,6 @@ from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, Out
 from kiel_groups.metrics import Metrics
 from kiel_groups.wording import counted
 
-__all__ = ["LineInput", "open_input", "LineSender", "check_topic", "ranges", "progress", "summarize"]
-
-
 _CHUNK_BYTES = 1 << 18
 #: More than any broker accepts; without a bound, a binary file would fill the memory.
 _LONGEST_LINE_BYTES = 64 << 20

@@ -13,21 +13,6 @@ from typing import Final
 
 import click
 
-__all__ = [
-    "DONE",
-    "FAILED",
-    "WRONG",
-    "WITH_LOSSES",
-    "INTERRUPTED",
-    "READER_GONE",
-    "TERMINATED",
-    "EPILOG",
-    "VISIBLE",
-    "Lines",
-    "show_logs",
-]
-
-
 DONE: Final = 0
 FAILED: Final = 1
 #: A wrong option, setting, name or file; the caller can fix it.

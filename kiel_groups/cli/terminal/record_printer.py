@@ -21,18 +21,6 @@ from kiel_groups.clients import GroupedConsumer, SingleConsumer
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import Record
 
-__all__ = [
-    "RecordLine",
-    "json_line",
-    "plain_line",
-    "TOKENS",
-    "parse_format",
-    "Output",
-    "standard_output",
-    "RecordPrinter",
-]
-
-
 #: Formats a record as a line, with its newline.
 RecordLine: TypeAlias = Callable[[Record], bytes]
 

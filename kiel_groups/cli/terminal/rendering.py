@@ -25,26 +25,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.report import Listed
 
-__all__ = [
-    "UpdateBar",
-    "bar",
-    "has_bar",
-    "console",
-    "without_blank_lines",
-    "plain_table",
-    "present",
-    "rendered",
-    "rows_to_clear",
-    "show",
-    "show_json",
-    "show_lines",
-    "show_result",
-    "clock",
-    "show_next",
-    "waiting",
-    "watch",
-]
-
 
 #: The width for files and pipes: tables, facts and results are whole there, and sentences about problems wrap.
 _UNBOUNDED, _SENTENCE = 100_000, 80

@@ -12,8 +12,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["BlockingTermination", "Termination", "end_process"]
-
 #: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
 

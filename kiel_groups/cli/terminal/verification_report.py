@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kiel_groups.spark import Verification
     from kiel_groups.spark.archive_verification import Difference, LogCoverage
 
-__all__ = ["verification_document", "verification_report"]
 
 #: How many ranges of a topic are printed; the document has all of them.
 _MOST_RANGES = 20

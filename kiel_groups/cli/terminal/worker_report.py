@@ -16,8 +16,6 @@ from kiel_groups.wording import counted, own_command
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values import TaskId, Work
 
-__all__ = ["cause_of", "worker_group_document", "worker_group_problems", "worker_group_report"]
-
 
 def cause_of(trace: str) -> str:
     """Return the line of a trace that names the error: the first one after the calls, or the only one."""

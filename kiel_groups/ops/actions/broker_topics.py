@@ -41,8 +41,6 @@ from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataR
 from kiel_groups.wire.topic_requests import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
 from kiel_groups.wording import some
 
-__all__ = ["BrokerTopics", "create_topic", "delete_topic", "grow_topic"]
-
 T = TypeVar("T")
 
 #: How long the controller may take for a change, and then all live brokers until they know it, in seconds.

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kiel_groups.ops.zookeeper_client import Client
     from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 
-__all__ = ["BROKERS", "ZOOKEEPER", "ClusterAddress"]
 
 T = TypeVar("T")
 

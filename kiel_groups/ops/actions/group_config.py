@@ -27,8 +27,6 @@ from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.ops.zookeeper_reader import list_members, read_group, refuse_programs
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = ["ConfigChange", "await_settled", "plan_drain", "plan_rebalance", "plan_settings", "plan_undrain"]
-
 #: The interval between two reads of the group while a caller waits, in seconds.
 _INTERVAL_S = 0.5
 

@@ -20,8 +20,6 @@ from kiel_groups.wire.error_codes import GROUP_ID_NOT_FOUND, NO_ERROR
 from kiel_groups.wire.group_requests import DeleteGroupsRequest
 from kiel_groups.wording import counted, own_command
 
-__all__ = ["delete_at_brokers", "delete_znodes", "plan_deletion", "plan_deletion_at_brokers", "remove_empty_group"]
-
 log = logging.getLogger(__name__)
 
 

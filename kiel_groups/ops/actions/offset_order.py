@@ -33,8 +33,6 @@ from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of, commit
 from kiel_groups.wording import own_command, some
 
-__all__ = ["OffsetOrder", "place_order"]
-
 #: The interval between looks for acknowledgements, in seconds.
 CHECK_S = 0.2
 

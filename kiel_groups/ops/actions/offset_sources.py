@@ -55,8 +55,6 @@ from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV1, OffsetDeleteRequest
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
-
 
 class ZooKeeperOffsets:
     """

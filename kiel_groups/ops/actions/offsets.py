@@ -37,8 +37,6 @@ from kiel_groups.ops.views.offset_changes import (
 from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = ["OffsetsPlan", "plan_copy", "plan_delete", "plan_import", "plan_reset"]
-
 
 @dataclass(frozen=True, slots=True)
 class OffsetsPlan:

@@ -26,17 +26,6 @@ from kiel_groups.group.znodes.layout import RESTORED, GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
-__all__ = [
-    "OffsetsFile",
-    "kafka_lines",
-    "new_file",
-    "parse_offsets_file",
-    "read_offsets_file",
-    "restore_path",
-    "write_offsets_file",
-]
-
-
 #: The largest file that is read. 100,000 partitions need about 5 MB.
 LARGEST_BYTES = 64 << 20
 

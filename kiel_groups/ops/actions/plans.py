@@ -26,8 +26,6 @@ from kiel_groups.ops.zookeeper_client import Client, place_of
 from kiel_groups.ops.zookeeper_reader import check_group, read_group, read_lags, read_plan_inputs, refuse_programs
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 
-__all__ = ["preview_group", "preview_group_of_brokers"]
-
 
 def preview_group(
     client: Client, group: str, change: GroupChange, allocator: Allocator | None = None, *, timeout_s: float = 10.0

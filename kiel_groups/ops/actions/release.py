@@ -23,9 +23,6 @@ from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of
 from kiel_groups.wording import counted, own_command
 
-__all__ = ["LONGEST_SESSION_MS", "Release", "Released", "find_member_id", "plan_release"]
-
-
 #: How long to wait for a member whose session timeout is unknown: unless configured otherwise, ZooKeeper grants at most
 #: 20 ticks of 2 s.
 LONGEST_SESSION_MS = 40_000

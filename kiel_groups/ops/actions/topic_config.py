@@ -33,16 +33,6 @@ from kiel_groups.wire.topic_requests import (
 )
 from kiel_groups.wording import some
 
-__all__ = [
-    "TopicConfigChange",
-    "TopicSetting",
-    "apply_by_brokers",
-    "apply_in_zookeeper",
-    "check_settings",
-    "plan_by_brokers",
-    "plan_in_zookeeper",
-]
-
 #: The sources of settings, as users read them, by their numbers in the protocol.
 _SOURCES = {OF_TOPIC: "topic", 2: "broker", 3: "brokers", 4: "server.properties", 5: "default"}
 

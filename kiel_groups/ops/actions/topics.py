@@ -23,27 +23,6 @@ from kiel_groups.ops.zookeeper_client import Client, broker_ids, controller_id, 
 from kiel_groups.ops.zookeeper_reader import broker_addresses, list_topics, read_brokers
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "CONFIG_CHANGES",
-    "DescribedTopics",
-    "LiveBroker",
-    "PartitionState",
-    "TopicSize",
-    "TopicState",
-    "ZooKeeperTopics",
-    "check_absent",
-    "check_followed",
-    "check_growth",
-    "check_present",
-    "check_replication",
-    "check_topic",
-    "existing_topics",
-    "most_replicas",
-    "partitions_of",
-    "read_topics",
-    "unknown_topics",
-]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -21,8 +21,6 @@ from kiel_groups.ops.actions.topics import partitions_of
 from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.wording import own_command
 
-__all__ = ["WeightsChange", "check_partitions", "plan_weights", "read_weights"]
-
 
 def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
     """

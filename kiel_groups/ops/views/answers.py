@@ -16,8 +16,6 @@ from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberV
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import DescribedGroup, DescribedMember
 
-__all__ = ["view_coordinated_group"]
-
 _UNREADABLE = "the member's client sends what others cannot read; stop it, or update its library"
 
 

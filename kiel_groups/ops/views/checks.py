@@ -14,19 +14,6 @@ from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = [
-    "RULES",
-    "Finding",
-    "short_name",
-    "SETTLING_MS",
-    "UNOPENED_MS",
-    "check_group",
-    "check_unconsumed",
-    "STUCK_MS",
-    "WATCHED_MS",
-    "ProgressTracker",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -24,26 +24,6 @@ from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.report import Sentences, finding_rows
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "ASKED_MS",
-    "BrokerAnswer",
-    "Check",
-    "Rights",
-    "ServerAnswer",
-    "check_broker",
-    "check_chroot",
-    "check_clock",
-    "check_ensemble",
-    "check_lines",
-    "check_shared",
-    "check_mixed",
-    "check_rights",
-    "check_server",
-    "check_znodes",
-    "lasting",
-    "rights_needed",
-]
-
 
 class Check(NamedTuple):
     """The result of one check: the ``subject`` that was checked, a ``text`` about its state, and its problems."""

@@ -20,22 +20,6 @@ from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.report import Column, report_table
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Setting",
-    "SettingChange",
-    "change_document",
-    "changes_table",
-    "check_fields",
-    "differences",
-    "edited",
-    "effective_settings",
-    "missing",
-    "newly_unowned",
-    "outcome",
-    "settings_document",
-    "settings_tables",
-]
-
 _DEBOUNCE = tuple(f"debounce.{field.name}" for field in fields(DebounceConfig))
 _AGREED = tuple(field.name for field in fields(GroupSettings))
 #: The settings that 'config set' sets.

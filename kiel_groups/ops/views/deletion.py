@@ -16,8 +16,6 @@ from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = ["GroupDeletion", "deletion_of_answers", "deletion_of_znodes", "deletion_transactions"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupDeletion:

@@ -13,16 +13,6 @@ from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
 from kiel_groups.ops.views.lag_trend import Trend, worst_verdict
 
-__all__ = [
-    "deletion_document",
-    "finding_document",
-    "group_document",
-    "history_document",
-    "lag_document",
-    "lags_document",
-    "outline_document",
-]
-
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
     """Return the entry of a group in the list of groups. Without ``with_lag``, the lag is null."""

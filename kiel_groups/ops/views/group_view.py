@@ -16,20 +16,6 @@ from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.model import CONNECT_TYPE, MemberId, Slot, TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 
-__all__ = [
-    "CoordinatorView",
-    "ForeignMember",
-    "GroupView",
-    "MemberView",
-    "PartitionView",
-    "Sight",
-    "Store",
-    "StoreTracker",
-    "Unreadable",
-    "lag_of",
-]
-
-
 #: Where an offset is.
 Store: TypeAlias = Literal["zookeeper", "kafka"]
 

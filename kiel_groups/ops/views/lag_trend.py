@@ -16,18 +16,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "LEAST_SAMPLES",
-    "PROBLEMS",
-    "LagTrends",
-    "Sample",
-    "Trend",
-    "Verdict",
-    "trend_lines",
-    "trend_of",
-    "worst_verdict",
-]
-
 #: How the lag of a partition develops; the worst first.
 Verdict: TypeAlias = Literal["stuck", "rewound", "growing", "unknown", "steady", "falling", "ok"]
 

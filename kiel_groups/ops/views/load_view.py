@@ -19,8 +19,6 @@ from kiel_groups.ops.views.report import Column, report_table, topic_tables
 from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wording import counted
 
-__all__ = ["PlanView", "view_plan", "weights_report"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanView:

@@ -21,8 +21,6 @@ from kiel_groups.ops.views.report import Listing, ago
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, some
 
-__all__ = ["find_slots", "members_document", "members_report"]
-
 #: What a member is a client of, if that is known.
 OURS, JAVA, KIEL, OTHER = "kiel-groups", "java", "kiel", "other"
 

@@ -22,32 +22,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.report import Column, report_table
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = [
-    "IN_BROKERS",
-    "FoundTime",
-    "GroupOffsets",
-    "OffsetChange",
-    "Selection",
-    "Target",
-    "changes_document",
-    "changes_table",
-    "check_exist",
-    "compute_changes",
-    "duration_ms",
-    "is_selected",
-    "named_partitions",
-    "offsets_document",
-    "offsets_table",
-    "parse_selection",
-    "parse_time",
-    "select",
-    "status_of",
-    "time_remark",
-    "unmatched",
-    "check_selected",
-]
-
-
 #: The store of a group that brokers coordinate; other groups have one of ``config.STORES``.
 IN_BROKERS = "brokers"
 

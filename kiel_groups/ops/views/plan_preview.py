@@ -38,19 +38,6 @@ from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubsc
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "GroupChange",
-    "Move",
-    "PlanPreview",
-    "changed_inputs",
-    "inputs_of",
-    "preview_assignment",
-    "preview_document",
-    "preview_plan",
-    "preview_report",
-    "racks_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:

@@ -24,24 +24,6 @@ from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, trend_lines, worst_
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, own_command, some, wrapped
 
-__all__ = [
-    "Column",
-    "Listed",
-    "Listing",
-    "Sentences",
-    "ago",
-    "deletion_report",
-    "finding_rows",
-    "group_report",
-    "groups_table",
-    "history_table",
-    "lag_report",
-    "lags_report",
-    "report_table",
-    "topic_tables",
-]
-
-
 #: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 

@@ -6,8 +6,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group, check_unconsumed
 from kiel_groups.ops.views.group_view import GroupView
 
-__all__ = ["Verification"]
-
 #: The states of a group that rebalances.
 _MOVING = frozenset({"moving", "publishing", "joining", "rebalancing"})
 

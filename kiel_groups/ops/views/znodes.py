@@ -66,9 +66,6 @@ from kiel_groups.group.znodes.worker_contents import (
 from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView, Unreadable
 
-__all__ = ["GroupReading", "OffsetFound", "view_group"]
-
-
 _Value = TypeVar("_Value")
 
 #: The version of the znodes of programs.
