@@ -467,7 +467,9 @@ class _TaskReader:
                 if failure is not None:
                     raise failure
 
-    def _receive(self, broker: BrokerSocket, asked: Mapping[RangeReader, FetchPosition]) -> FetchResponse:
+    def _receive(
+        self, broker: BrokerSocket, asked: Mapping[RangeReader, FetchPosition]
+    ) -> Mapping[TopicPartition, FetchedPartition]:
         """
         Return the next answer. Stop waiting if another broker has become the leader of a range meanwhile.
 
@@ -486,7 +488,7 @@ class _TaskReader:
                         what = f"{broker.address} sends nothing, and {leader} leads {each.topic_partition} now"
                         raise errors.BrokerConnectionError(what, host=host, port=port)
 
-        answer: FetchResponse = broker.receive(self._timeout_s, look_up_leaders)
+        answer: Mapping[TopicPartition, FetchedPartition] = broker.receive(self._timeout_s, look_up_leaders)
         return answer
 
     @property
