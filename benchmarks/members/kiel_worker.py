@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from kiel_groups.workers.rest.rest_settings import RestSettings
+from kiel_groups.rest.settings import RestSettings
 
 from benchmarks.members.event_lines import report
 from kiel_groups.errors import KielGroupsError

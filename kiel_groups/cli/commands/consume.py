@@ -11,7 +11,6 @@ import click
 
 from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
-    BROKERS,
     SERVER_WAIT_S,
     brokers_option,
     coordination_option,
@@ -27,7 +26,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import EPILOG, READER_GONE, Lines
-from kiel_groups.ops.actions.cluster_address import ClusterAddress
+from kiel_groups.ops.actions.cluster_address import BROKERS, ClusterAddress
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:

@@ -6,14 +6,13 @@ import click
 
 from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import (
-    BROKERS,
     SERVER_WAIT_S,
-    ZOOKEEPER,
     json_option,
     optional_brokers_option,
     optional_zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER
 
 
 @click.command(epilog=EPILOG)
