@@ -13,10 +13,9 @@ import os
 import sys
 from typing import Any
 
-from kiel_groups.rest.settings import RestSettings
-
 from benchmarks.members.event_lines import report
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 
