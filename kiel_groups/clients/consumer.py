@@ -1,4 +1,4 @@
-"""The methods of both consumers: get records, seek, pause (a paused partition is not fetched), ask about topics."""
+"""The methods that the two consumers share: get records, seek, pause partitions, and ask about topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 class Consumer:
     """
-    The methods of both consumers: get records, read and set positions, pause partitions, and ask about topics.
+    The base class of ``GroupedConsumer`` and ``SingleConsumer``, with the methods that they share.
 
     A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
     has returned, or its claim is lost, or its topic leaves the subscription.
@@ -58,15 +58,15 @@ class Consumer:
 
     def getone(self, *partitions: TopicPartition) -> asyncio.Future[Record]:
         """
-        Return the next record, however long that takes.
+        Wait for the next record, without a time limit, and return it.
 
         The record is finished when the coroutine that received it calls ``getone()`` again, or ``getmany()`` or
         ``consume_batches()``. A record that arrives after its caller has given up (``asyncio.wait_for``,
         ``gen.with_timeout``) is delivered again.
 
         Args:
-            partitions: The partitions from which to return a record; by default any. Those that are not assigned have
-                no records until they are.
+            partitions: The partitions from which to return a record; by default any partition. A partition that is not
+                assigned has no records until it is assigned.
 
         Raises:
             ConfigError: An argument is not a TopicPartition, or the consumer is used in another style.
@@ -76,7 +76,7 @@ class Consumer:
             BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. The error is
                 raised again, after a pause each time, until the record is passed. The next call may return a record of
                 another partition.
-            KielGroupsError: A partition cannot be read. The next call may return a record of another one.
+            KielGroupsError: A partition cannot be read. The next call may return a record of another partition.
         """
         return self._calls.getone(partitions)
 
@@ -105,8 +105,8 @@ class Consumer:
             IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
             NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
             ClosedError: The consumer is not connected, or was closed.
-            BadRecordError: As ``getone``. The records before it are returned by an earlier call.
-            KielGroupsError: A partition cannot be read. The next call may return records of others.
+            BadRecordError: As ``getone``. The records before the bad record are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of other partitions.
         """
         return self._calls.getmany(RECORDS, partitions, timeout_ms, max_records)
 
@@ -116,9 +116,9 @@ class Consumer:
         """
         Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
 
-        Apart from their form, the records are delivered and finished as by ``getmany()``. A consumer may use the three
-        methods that return records by turns. Each item of a list has the records of one run of the log, about 512 KiB:
-        joining them would copy them. Keys and values are bytes.
+        Apart from their form, the records are delivered and finished as by ``getmany()``. A consumer may mix calls of
+        ``getone()``, ``getmany()`` and this method. Each item of a list has the records of one contiguous part of the
+        log, about 512 KiB. The parts are not joined, because that would copy the records. Keys and values are bytes.
 
         Args:
             partitions: The partitions from which to return records; by default all.
@@ -134,9 +134,9 @@ class Consumer:
             IllegalStateError: As ``getmany``.
             NoBrokersError: As ``getmany``.
             ClosedError: The consumer is not connected, or was closed.
-            DamagedRecordError: The next record of a partition is damaged; see ``on_bad_record``. The records before it
-                are returned by an earlier call.
-            KielGroupsError: A partition cannot be read. The next call may return records of others.
+            DamagedRecordError: The next record of a partition is damaged; see ``on_bad_record``. The records before the
+                damaged record are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of other partitions.
         """
         return self._calls.getmany(COLUMNS, partitions, timeout_ms, max_records)
 
@@ -166,20 +166,20 @@ class Consumer:
         self, timestamps: Mapping[TopicPartition, float]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """
-        Return an offset for each partition: reading from there misses no message of the given time or later.
+        Return, for each partition, the offset from which to read the messages of the given time or later.
 
-        Brokers of 0.10.1 and later compare the time with the timestamps of messages; a message without a timestamp,
-        such as every message of our producer, may be missed between messages with one. In a log without timestamps, and
-        before 0.10.1, they compare it with the last write to each segment of the log. So the offset is the first one of
-        a segment, and reading from it may start earlier than asked: by up to one segment, a gibibyte or a week with the
-        broker's default settings. Copying a log to another disk changes the times of its segments. For a time after the
-        last write, the offset is the end of the log.
+        Brokers of 0.10.1 and later compare the time with the timestamps of messages. If a log mixes messages with and
+        without timestamps, a message without a timestamp may be missed; the producer of this library sends such
+        messages. In a log without timestamps, and before 0.10.1, brokers compare the time with the last write to each
+        segment of the log. Then the offset is the first offset of a segment, and reading may start earlier than asked:
+        by up to one segment, a gibibyte or a week with the broker's default settings. Copying a log to another disk
+        changes the times of its segments. For a time after the last write, the offset is the end of the log.
 
         Args:
             timestamps: Times in milliseconds since 1970, by partition; fractions of a millisecond do not count.
 
         Returns:
-            An entry for each partition; its ``timestamp`` is -1, "none".
+            An entry for each partition. Its ``timestamp`` is always -1, because no timestamp is known.
 
         Raises:
             ArgumentTypeError: The argument is not a dict of partitions to numbers. The error is a TypeError and a
@@ -239,11 +239,11 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
-        Continue at another offset, forward or backward.
+        Move the position of a partition to another offset, forward or backward.
 
-        Buffered records of the partition are dropped, and those in flight no longer change what is committed: until
-        further records are finished, a commit stores ``offset``, even if it is lower than the committed one. This
-        applies to the present claim only. After a seek in ``on_partitions_revoked``, the release stores the offset.
+        Buffered records of the partition are dropped, and records in flight no longer change what is committed. Until
+        further records are finished, a commit stores ``offset``, even if it is lower than the committed offset. A seek
+        affects the present claim only. After a seek in ``on_partitions_revoked``, the release stores ``offset``.
 
         Args:
             partition: An assigned partition.
@@ -251,7 +251,7 @@ class Consumer:
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
-            IllegalStateError: The partition is not assigned; the text names the assigned partitions.
+            IllegalStateError: The partition is not assigned. The message names the assigned partitions.
         """
         partition = partition_of(partition, "seek()")
         self._subscription.seek(partition, offset)
@@ -279,7 +279,7 @@ class Consumer:
         return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)
 
     def seek_to_end(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
-        """Look up the next offsets of partitions, then seek there, otherwise like ``seek_to_beginning``."""
+        """Look up the ends of the partitions' logs, then seek there. All else is as in ``seek_to_beginning``."""
         return self._seek_to("seek_to_end()", partitions, self.end_offsets)
 
     def _seek_to(
@@ -314,10 +314,10 @@ class Consumer:
         """
         Return the offset of the next record to deliver.
 
-        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. Records
-        that a call returned but no caller received, as after a cancellation, are not delivered. They become the next
-        records once nothing refers to that call's future. Until then, other coroutines get the records that follow, for
-        a second at most; then all these records are delivered again.
+        After ``assign``, wait until the position is known. Assigned partitions of subscribed topics have a position at
+        once. Records that a call returned but no caller received, as after a cancellation, count as not delivered. They
+        become the next records once nothing refers to that call's future, or after a second. Until then, other
+        coroutines get the records that follow; these are delivered again, too.
 
         Raises:
             IllegalStateError: The partition is not assigned.
@@ -337,8 +337,8 @@ class Consumer:
         """
         Return the offset of the next record that a caller gets, or None if the partition has no position.
 
-        The position of the claim is after all records that calls took. A record that no caller received is delivered
-        again once that is certain: at the next call, or after a while.
+        The position of the claim is after all records that calls took. If no caller received a record, that record is
+        delivered again, at the next call or after a while.
         """
         position, owned = self._subscription.position(partition), self._owned_records()
         unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
@@ -346,7 +346,7 @@ class Consumer:
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """
-        Return the offset after the last message of the log, as last reported, or None before the first fetch.
+        Return the offset after the last message of the log, as the broker last reported it, or None before a fetch.
 
         A paused partition is not fetched, so its watermark is not renewed.
 
@@ -370,8 +370,8 @@ class Consumer:
             partition: An assigned partition; by default all.
 
         Returns:
-            The lag of the partition, or None before its first fetch. Without a partition, the lag of each assigned
-            partition, except those not fetched yet.
+            The lag of the partition, or None before its first fetch. Without the argument, a dict with the lag of each
+            assigned partition; partitions that were not fetched yet are left out.
 
         Raises:
             IllegalStateError: The partition is not assigned.
@@ -394,14 +394,15 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """
-        Deliver no record of these partitions, and do not fetch them, until ``resume``.
+        Stop fetching and delivering these partitions until ``resume``.
 
         Records in flight are finished as usual. Buffered records stay buffered, even the rest of a batch that a loop
-        has begun. The consumer keeps the partitions. A pause lasts while a partition stays assigned, even through a
-        rebalance; a partition that is assigned again is not paused.
+        has begun, unless paused partitions already fill their share of the buffer. Then the records are dropped, and
+        fetched again after ``resume``. The consumer keeps the partitions. A pause lasts while a partition stays
+        assigned, even through a rebalance. A partition that is assigned again is not paused.
 
         Raises:
-            IllegalStateError: A partition is not assigned; none is paused.
+            IllegalStateError: A partition is not assigned; the call pauses no partition.
         """
         wanted = [partition_of(each, "pause()") for each in partitions]
         self._subscription.check_assigned(wanted, "pause()")
@@ -415,7 +416,7 @@ class Consumer:
         End the pause of these partitions. Partitions that are not paused are unaffected.
 
         Raises:
-            IllegalStateError: A partition is not assigned; no pause ends.
+            IllegalStateError: A partition is not assigned; the call resumes no partition.
         """
         wanted = [partition_of(each, "resume()") for each in partitions]
         self._subscription.check_assigned(wanted, "resume()")
@@ -441,7 +442,7 @@ class Consumer:
 
     @property
     def allocation(self) -> defaultdict[str, list[int]]:
-        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
+        """The numbers of the partitions being read, ascending, by topic. Any other topic maps to []."""
         return self._subscription.offsets.allocation()
 
     @property
@@ -456,10 +457,10 @@ class Consumer:
 
     @property
     def min_bytes(self) -> int:
-        """The number of bytes that a broker waits for."""
+        """The number of bytes for which a broker waits before it responds, at most for ``max_wait_time``."""
         return self._reading.fetching.min_bytes
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes that one response holds."""
+        """About how many bytes ``consume()`` returns at once, and one response of a broker has."""
         return self._reading.fetching.max_bytes

@@ -48,9 +48,9 @@ class GroupedConsumer(Consumer):
             offer; the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
-        min_bytes: How many bytes a broker waits for.
-        max_bytes: About how many bytes ``consume()`` returns at once, and one response holds. While partitions are
-            behind, the size of a response follows how fast the broker sends, up to four times of this.
+        min_bytes: For how many bytes a broker waits before it responds.
+        max_bytes: About how many bytes ``consume()`` returns at once, and one response has. While partitions lag
+            behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
@@ -58,21 +58,22 @@ class GroupedConsumer(Consumer):
             Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings of the
             leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms``
             have no effect there; ``docs/ownership.rst`` says what takes their place.
-        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. That question
-            makes brokers of 0.9 drop requests of other clients, so name the release of such brokers here.
+        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the consumer asks the brokers.
+            That request makes brokers of 0.9 drop requests of other clients, so name the release of such brokers here.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
             before this member's session expires. A ZooKeeper server may grant a different timeout; a coordinator
             refuses a timeout beyond its bounds.
-        heartbeat_interval_ms: How often this member proves that its session is alive: at least every third of the
-            session timeout. By default, every sixth of the timeout that ZooKeeper granted, or every 3,000.
+        heartbeat_interval_ms: The time between two heartbeats of this member: at most a third of the session timeout.
+            By default, a sixth of the timeout that ZooKeeper granted, or 3,000 if brokers coordinate the group.
         instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
             it left, so a restart moves no partition. If two live members share a name, the newer member stops the older
-            one.
+            member.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
-        capacity: The share of the load that this member gets in relation to other members', for the allocators
-            ``"sticky"``, ``"weighted"`` and ``"lag_aware"``. With 0, it gets only what no other member subscribes to.
-        rack: Where this member runs, for ``"rack_aware"``: the name that brokers, or the group's ``broker_racks``, give
-            their rack.
+        capacity: This member's weight, in relation to the weights of other members, for the allocators ``"sticky"``,
+            ``"weighted"`` and ``"lag_aware"``. With 0, this member gets only partitions of topics to which no other
+            member subscribes.
+        rack: The name of the rack where this member runs, for ``"rack_aware"``. Use the names that the brokers, or the
+            group's ``broker_racks``, give to racks.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
             hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait for a
             member for this time; brokers of Kafka 0.9 and 0.10.0, for its session timeout.
@@ -97,7 +98,7 @@ class GroupedConsumer(Consumer):
         allocator_timeout_ms: How long ``partition_allocator`` may run.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
         retry_backoff_ms: The first pause before a join is tried again; it doubles up to 5 s, and varies by half.
-        default_offset_commit_callback: The callback of each ``commit_async`` that passes none.
+        default_offset_commit_callback: The callback of each ``commit_async`` call that passes no callback.
         listener: Notified when partitions are assigned, revoked or lost. If the listener has a hook ``on_stalled``, the
             hook is called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
         metrics: The registry to count in; a new one by default.
@@ -206,15 +207,15 @@ class GroupedConsumer(Consumer):
 
     def connect(self) -> asyncio.Future[None]:
         """
-        Connect to the brokers and join the group. Further calls return the same future, or try again after an error.
+        Connect to the brokers and join the group. After ``assign``, only connect to the brokers.
 
-        With partitions from ``assign``, the consumer only connects to the brokers.
+        Further calls return the same future, or try again after an error.
 
         Raises:
             NoBrokersError: No broker answered. Each broker has at most twice ``connect_timeout_ms``.
             ConfigError: The brokers are of another cluster than ZooKeeper's, or do not support the store, ``broker-v0``
                 or ``broker-v1``.
-            NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
+            NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``. The message names the pending step.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The settings that the group has stored differ from this consumer's.
             ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
@@ -236,21 +237,22 @@ class GroupedConsumer(Consumer):
         """
         Commit finished records, release all partitions and leave the group.
 
-        The first call decides how; further calls return the same outcome. Their ``timeout_s`` may end the close
-        earlier, but not later.
+        The first call decides about ``autocommit``. Further calls return the same outcome. Their ``timeout_s`` may end
+        the close earlier, but not later.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
-        other coroutines: for a loop until its record is finished, however long that takes; for a caller of
-        ``consume()`` until its next call, but at most two seconds.
-        If the event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method
-        returns, and records in flight are delivered again.
+        other coroutines. It waits until a loop has finished its record, without a limit except ``timeout_s``. It waits
+        until a caller of ``consume()`` or ``getmany()`` calls again, but at most two seconds. If the event loop does
+        not run any more, as after a Ctrl-C, the member leaves the group before this method returns, and records in
+        flight are delivered again.
 
         Args:
-            autocommit: Whether finished records are committed. A consumer with ``autocommit=False`` commits none here.
-                A position that ``auto_offset_reset`` chose is stored in any case.
+            autocommit: Whether the close commits finished records. A consumer that was created with
+                ``autocommit=False`` commits no records here. A position that ``auto_offset_reset`` chose is stored in
+                any case.
             timeout_s: How long the close may take, in seconds, even if the application or a server delays it. After
-                this time, the member leaves, unfinished records are not committed, and a thread closes the session, or
-                it expires.
+                this time, the member leaves, and unfinished records are not committed. A thread closes the session;
+                if it fails, the session expires.
 
         Raises:
             ConfigError: An argument is not valid; nothing is closed.
@@ -259,11 +261,11 @@ class GroupedConsumer(Consumer):
         return self._lifecycle.close(autocommit, timeout_s, self._calls.end_in_flight)
 
     def wind_down(self) -> asyncio.Future[None]:
-        """Leave the group: kiel's name for ``close()``."""
+        """Close the consumer: an alias of ``close()`` for programs written for kiel."""
         return self.close()
 
     def _at_exit(self) -> None:
-        """Complete, at the exit of the interpreter, a close that has started on a loop that does not run any more."""
+        """At the exit of the interpreter, complete a close whose event loop has stopped."""
         if self._lifecycle.closed:
             self.close()
 
@@ -274,12 +276,13 @@ class GroupedConsumer(Consumer):
         self, topics: str | Iterable[str] = (), pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> asyncio.Future[None]:
         """
-        Replace the subscription at the call. The future is done once the member has registered the new one.
+        Replace the subscription. The new subscription applies at the call.
 
-        If brokers coordinate the group, the future is done once the member has joined. A member with partitions joins
-        again later, when their records in flight are finished, so its future is done at once.
+        The future is done once the member has registered the subscription. If brokers coordinate the group, the future
+        is done once the member has joined. But a member that owns partitions joins again only when their records in
+        flight are finished, so its future is done at once.
 
-        Topics that remain subscribed are delivered without a pause, unless brokers coordinate the group. Other topics
+        Topics that remain subscribed are delivered without a pause, unless brokers coordinate the group. Removed topics
         are no longer delivered. Their records in flight are finished and committed as usual. A topic that does not
         exist is logged, and consumed as soon as it is created.
 
@@ -287,7 +290,8 @@ class GroupedConsumer(Consumer):
             topics: One topic or several.
             pattern: Not supported yet.
             listener: Notified of assigned, revoked and lost partitions until the next call of ``subscribe``, in place
-                of the constructor's listener. By default, the constructor's. ``consume()`` changes no listener.
+                of the constructor's listener. By default, the constructor's listener. ``consume()`` does not change the
+                listener.
 
         Raises:
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
@@ -319,20 +323,20 @@ class GroupedConsumer(Consumer):
         Read these partitions alone, without the group: no member, no claims, no commits, and no calls of the listener.
 
         The call takes effect at once, so ``seek`` and ``pause`` may follow. Members of the group, if there are any,
-        read the same records. A partition starts where the application seeks, else at the group's committed offset,
+        may read the same records. A partition starts where the application seeks, else at the group's committed offset,
         else as ``auto_offset_reset`` says. Another call replaces the partitions: partitions that stay keep their
-        position, pause and high watermark. A consumer that has joined its group leaves it; ``assign`` before
-        ``connect`` never joins.
+        position, pause and high watermark. A consumer that has joined its group leaves the group. If ``assign`` is
+        called before ``connect``, the consumer does not join.
 
         Commits raise an IllegalStateError, because no claim protects them. The group's offsets are read through the
-        brokers, which Kafka 0.8.0 cannot do: seek there.
+        brokers. Brokers of Kafka 0.8.0 cannot return offsets: with these, seek in each partition.
 
         Args:
-            partitions: At least one. A partition that does not exist yet is read once it does.
+            partitions: At least one partition. A partition that does not exist yet is read once it exists.
 
         Raises:
             ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
-            ConfigError: There is no partition, or one has no legal topic and number.
+            ConfigError: There is no partition, or a partition has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
             ClosedError: The consumer was closed.
         """
@@ -342,27 +346,28 @@ class GroupedConsumer(Consumer):
         """
         Return the available values of one topic, from all of its partitions that this member owns.
 
-        The first call connects and subscribes to the topic. The values that a coroutine received are finished when it
-        calls ``consume()`` for the topic again. If the coroutine has ended, its values are finished when another
-        coroutine calls ``consume()`` for the topic. The partitions of the values are not released before that. Values
-        that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered again.
+        The first call connects and subscribes to the topic. The values that a coroutine received are finished when the
+        coroutine calls ``consume()`` for the topic again. If the coroutine has ended, its values are finished when
+        another coroutine calls ``consume()`` for the topic. Until then, the partitions of the values are not released.
+        Values that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered
+        again.
 
         Args:
             topic: The topic's name. As long as the topic does not exist, it has no values.
             start: Ignored: a group resumes at its committed offsets.
 
         Returns:
-            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
-            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped, unless ``on_bad_record`` is a function, which is then called. The list's ``parts`` hold the values
-            by partition, with their records and ``fencing_token``.
+            Values that the deserializer made (``json.loads`` by default), or [] if no values came within
+            ``max_wait_time``, or None once the consumer is closed. A value on which the deserializer raises is logged,
+            counted and skipped. But if ``on_bad_record`` is a function, the function is called instead. The list's
+            ``parts`` have the values by partition, with their records and ``fencing_token``.
 
         Raises:
             ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer is used in
                 another style, such as iteration.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
-            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may get other values.
+            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may succeed.
         """
         return self._calls.consume(topic, partial(self._lifecycle.read_topic, topic))
 
@@ -371,14 +376,14 @@ class GroupedConsumer(Consumer):
     @fails_in_future
     def commit(self, offsets: Offsets | None = None) -> asyncio.Future[frozenset[TopicPartition]]:
         """
-        Commit all finished records and what the caller has in flight, or the offsets that the application chooses.
+        Commit all finished records and the caller's records in flight, or the offsets that the application chooses.
 
-        Records and values that other tasks are processing are not committed, whether a loop or a call returned them.
+        Records and values that other tasks are processing are not committed.
 
         Chosen offsets must lie between the start of this claim of the partition (or the offset of a later ``seek()``)
-        and the next offset to deliver. If one offset is refused, none is stored. A chosen commit changes neither the
-        position nor what is finished: the next automatic commit, or ``commit()`` without offsets, stores the finished
-        offsets again. Applications that choose offsets usually set ``autocommit=False``.
+        and the next offset to deliver. If one offset is refused, no offset is stored. A commit of chosen offsets does
+        not move the position, and finishes no records: the next automatic commit, or ``commit()`` without offsets,
+        stores the finished offsets again. Applications that choose offsets usually set ``autocommit=False``.
 
         While ``close()`` runs, hooks may still commit, such as ``on_partitions_revoked``.
 
@@ -392,10 +397,10 @@ class GroupedConsumer(Consumer):
         Raises:
             ConfigError: An offset is malformed, before the start of the claim, beyond the next offset to deliver, or
                 beyond the end of a log that was truncated.
-            CommitFailedError: A partition is not owned (the message names its owner); its topic was created again;
-                another writer has changed its offset, where delivery now resumes; or the offset was delivered under an
-                earlier claim. Or brokers have not stored an offset, chosen or not (``store="broker-v0"`` and
-                ``"broker-v1"``). The message says which offsets were stored.
+            CommitFailedError: A partition is not owned (the message names its owner), or its topic was created again,
+                or the offset was delivered under an earlier claim. Or another writer has changed the partition's
+                offset; then delivery resumes at the other writer's offset. Or brokers have not stored an offset
+                (``store="broker-v0"`` and ``"broker-v1"``). The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
@@ -408,17 +413,17 @@ class GroupedConsumer(Consumer):
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
     ) -> asyncio.Future[frozenset[TopicPartition]]:
         """
-        Start a commit as ``commit`` does, and report its outcome to a callback: kafka-python's way to commit.
+        Start a commit as ``commit`` does, and report its outcome to a callback, as kafka-python does.
 
         Callbacks are called in the order of the commits. A callback that raises is logged and counted
         (``commit_callbacks_failed``).
 
         Args:
             offsets: As for ``commit``.
-            callback: Called on the event loop (with ``kiel_groups.sync``: on a thread beside it) as
-                ``callback(offsets, outcome)``: with the offsets of this commit, by partition, and the partitions that
-                were stored, or the error. By default it is ``default_offset_commit_callback`` of the constructor. It
-                may be a coroutine function.
+            callback: Called on the event loop as ``callback(offsets, outcome)``; with ``kiel_groups.sync``, on a thread
+                of its own. ``offsets`` are the offsets of this commit, by partition. ``outcome`` is the partitions
+                whose offsets were stored, or the error. By default, the callback is the constructor's
+                ``default_offset_commit_callback``. It may be a coroutine function.
 
         Returns:
             A future with the outcome of the commit. Without a callback, an error that is not retrieved is logged.
@@ -432,13 +437,15 @@ class GroupedConsumer(Consumer):
     @fails_in_future
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """
-        Commit the values that ``consume()`` returned before this call, which count as finished from now on.
+        Finish the values that ``consume()`` has returned, and commit all finished values.
 
-        A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
-        A failure is logged and counted (``commits_failed``). The next commit stores these offsets as well.
+        A coroutine that calls ``consume()`` finishes only its own values. Any other caller, such as a timer, finishes
+        all values that callers have received. A failure is logged and counted (``commits_failed``). Then the next
+        commit stores these offsets as well.
 
         Args:
-            metadata: A text for stores that have room for one; by default "committed by" and this member's name.
+            metadata: A text for stores that keep a text with an offset; by default "committed by" and this member's
+                name.
 
         Raises:
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
@@ -461,11 +468,11 @@ class GroupedConsumer(Consumer):
         ``"broker-v1"``, and after ``assign``.
 
         Args:
-            partition: A partition, or several, which are read in one round trip.
+            partition: A partition, or several partitions. Several partitions are read in one round trip.
 
         Returns:
-            The next offset to read, or None if the group has none, or if the stored data is not an offset (which is
-            logged). For several partitions, a dict with an entry for each.
+            The next offset to read. None if the group has no offset, or if the stored data is not an offset; the second
+            case is logged. For several partitions, a dict with an entry for each partition.
 
         Raises:
             ConfigError: An argument is not a partition. SessionLostError: There is no session at the moment; only with
@@ -484,14 +491,14 @@ class GroupedConsumer(Consumer):
         Return the offsets that the group has committed, as ``committed`` reads them.
 
         Args:
-            partitions: Some partitions. None: each partition of any topic for which the group has an offset.
+            partitions: The partitions to read. None: all partitions for which the group has an offset, of any topic.
 
         Returns:
-            The next offsets to read, with "" as metadata, which Kafka 0.8 does not keep. A partition without an offset,
-            or whose stored data is not an offset, is left out.
+            The next offsets to read. Their metadata is always "". A partition is left out if it has no offset, or if
+            its stored data is not an offset.
 
         Raises:
-            ConfigError: An argument is no partition.
+            ConfigError: An argument is not a partition.
             IllegalStateError: After ``assign``, no partitions are named.
             KielGroupsError: The errors of ``committed``. Without ``partitions``, a session is always needed.
         """
@@ -507,7 +514,7 @@ class GroupedConsumer(Consumer):
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the
-            name says seconds; None if nothing was observed lately.
+            name says seconds. A value is None if nothing was observed lately.
         """
         return kafka_metrics(self.metrics, len(self.assignment()))
 
@@ -522,12 +529,12 @@ class GroupedConsumer(Consumer):
 
     @property
     def _member(self) -> Member | None:
-        """The connected member, or None with partitions that the application assigned."""
+        """The connected member, or None before ``connect`` and after ``assign``."""
         return None if self._lifecycle.connected is None else self._lifecycle.connected.member
 
     @property
     def name(self) -> str:
-        """The ``member_id`` or, before the first session, this host's name and a number unique in this process."""
+        """The ``member_id`` or, while it is None, this host's name and a number unique in this process."""
         return self.member_id or super().name
 
     @property
@@ -537,7 +544,7 @@ class GroupedConsumer(Consumer):
 
     @property
     def coordinator_id(self) -> None:
-        """Always None, as in kiel before ``connect()``: the client itself finds the brokers that store offsets."""
+        """Always None, as in kiel before ``connect()``. The client finds the brokers that store offsets by itself."""
         return None
 
     @property
@@ -562,25 +569,25 @@ class GroupedConsumer(Consumer):
 
     def fencing_token(self, of: Record | TopicPartition) -> FencingToken | None:
         """
-        Return the number of the claim under which a record was delivered. Each later claim has a larger number.
+        Return the fencing token of a record: the number of the claim under which the record was delivered.
 
-        Write the token to a store together with the results of the record, and have the store reject a write whose
-        token is smaller than one it has seen for that partition. Then a member that lost the partition without
-        noticing cannot overwrite the work of the next owner. Values of ``consume()`` carry their tokens
-        (``Batch.parts``).
+        Each later claim of the partition has a larger token. Write the token to a store together with the results of
+        the record. Have the store reject a write whose token is smaller than a token that it has seen for that
+        partition. Then a member that has lost the partition, and does not know it yet, cannot overwrite the work of the
+        next owner. Values of ``consume()`` have their tokens in ``Batch.parts``.
 
         Args:
-            of: The record in flight, itself and not a copy. A task that still processes the record after the loop has
-                asked for the next record must get the token before that. Or a partition, for the token of its current
-                claim. This is *not* always the claim of records that were delivered earlier: if the partition was lost
-                and claimed again since, the newer token would let late writes pass.
+            of: The record in flight, not a copy of it. Get the token before the loop asks for the next record, even if
+                a task still processes the record after that. Or a partition, for the token of its current claim. This
+                is *not* always the claim of records that were delivered earlier: if the partition was lost and claimed
+                again since, the newer token would let late writes pass.
 
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's
-            generation and the member id. It is None after ``assign``, which claims nothing. For a partition, None if
-            the member does not own it. For a record, None if it is not in flight any more, or is not tracked any more
-            because its partition was lost or another client set the group's offset. In this case, discard the record's
-            results.
+            generation and the member id. None after ``assign``, because no partition is claimed. None for a partition
+            that the member does not own. None for a record that is not in flight any more. None for a record that is
+            not tracked any more, because its partition was lost or another client has set the group's offset; in this
+            case, discard the record's results.
         """
         if isinstance(of, Record):
             if self._lifecycle.connected is None:
