@@ -1,7 +1,7 @@
 """
-Consumers that are connected, in a group or with assigned partitions: they commit, deliver, and look up positions.
+The connected parts of a consumer, in a group or with assigned partitions: deliver records, commit, look up positions.
 
-A consumer's life cycle makes such an object, and the consumer's methods use it on the event loop.
+A consumer's ``Lifecycle`` creates such an object, and the consumer's methods use it on the event loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ PAUSE_S = 0.1
 
 
 class AutoCommit:
-    """Commits every ``auto_commit_interval_ms``. A call of ``commit`` must complete even if its caller is cancelled."""
+    """
+    Commits finished records every ``auto_commit_interval_ms``.
+
+    A call of the function ``commit`` must complete even if its caller is cancelled.
+    """
 
     def __init__(
         self,
@@ -65,7 +69,7 @@ class AutoCommit:
         self._cause: str | None = None
 
     def commit_soon(self) -> None:
-        """Start the next commit before the interval ends: at once, or ``PAUSE_S`` after the last commit."""
+        """Start the next commit before the interval ends, but at least ``PAUSE_S`` after the last commit."""
         self._due.set()
 
     async def run(self) -> None:
@@ -139,8 +143,8 @@ class ConnectedConsumer:
     """
     A connected consumer in a group. The object must be constructed on the consumer's event loop.
 
-    The ``reader`` reads and delivers; this object adds what a group needs: the member, which controls the delivery
-    through its ``DeliveryHandler``, the commits, and resets whose positions are stored.
+    The ``reader`` fetches and delivers records. This object adds the member, commits, and position resets that are
+    stored. The member controls the delivery through a ``DeliveryHandler``.
     """
 
     def __init__(self, settings: ConsumerSettings, subscription: SubscriptionState) -> None:
@@ -165,7 +169,7 @@ class ConnectedConsumer:
         self._auto_commit = AutoCommit(settings.group, subscription, self.commit_shielded, settings.metrics)
 
     async def start(self) -> None:
-        """Connect to the brokers and join the group. If either fails, close everything again."""
+        """Connect to the brokers and join the group. After a failure, close the member and the reader."""
         try:
             await self.reader.cluster.refresh(self._subscription.topics, "connect")
             await self._settings.coordination.check_brokers(self._process)
@@ -186,10 +190,10 @@ class ConnectedConsumer:
         """
         Replace the subscription, and stop delivering removed topics.
 
-        After that, the caller must have the member register the new subscription.
+        After that, the caller must call ``member.resubscribe``, to register the new subscription.
 
         Args:
-            topics: The topics of the new subscription; none to unsubscribe.
+            topics: The topics of the new subscription; an empty collection to unsubscribe.
             change: Changes the subscription's state.
 
         Returns:
@@ -209,7 +213,7 @@ class ConnectedConsumer:
 
         Args:
             limit: When the close must end, even if the application or a server delays it.
-            autocommit: False stops automatic commits, so the releases commit no finished records either.
+            autocommit: If False, finished records are not committed, not even when partitions are released.
         """
         for task in self._background:
             task.cancel()
@@ -240,7 +244,7 @@ class ConnectedConsumer:
             self.reader.values.drop(None)
 
     def abandon(self) -> None:
-        """Leave the group without an event loop: the session's threads close the session. Give up all partitions."""
+        """Leave the group without an event loop, and give up all partitions. Threads close the session."""
         self.reader.owned.end()
         self.member.abandon(ABANDON_S)
         self._subscription.offsets.end(self._subscription.offsets.open_partitions())
@@ -248,7 +252,11 @@ class ConnectedConsumer:
     # ------------------------------------------------------------------ offsets
 
     def finish_topic(self, topic: str) -> None:
-        """Finish the topic's values whose coroutine has asked for more or ended. With autocommit, commit them soon."""
+        """
+        Finish the topic's values whose coroutine has asked for more values, or has ended.
+
+        If some values are finished, and automatic commits are on, commit them soon.
+        """
         if self.reader.values.finish([topic], ()):
             self._auto_commit.commit_soon()
 
@@ -256,15 +264,19 @@ class ConnectedConsumer:
         """
         Commit finished records. The future raises the errors of ``GroupMember.commit_on_session``.
 
-        The commit continues even if its caller is cancelled. If the commit were interrupted, the next release would
-        mistake the stored offset for another writer's offset.
+        The commit continues even if its caller is cancelled. After an interrupted commit, the next release could
+        mistake the stored offset for the offset of another writer.
         """
         return shielded(self.member.commit_on_session(metadata), f"group {self._settings.group.group}: a commit")
 
     def commit_chosen_shielded(
         self, offsets: Mapping[TopicPartition, int]
     ) -> asyncio.Future[frozenset[TopicPartition]]:
-        """Commit offsets that the application chose. The future raises the errors of ``GroupMember.commit_chosen``."""
+        """
+        Commit offsets that the application chose, even if the caller is cancelled.
+
+        The future raises the errors of ``GroupMember.commit_chosen``.
+        """
         name = f"group {self._settings.group.group}: a commit of chosen offsets"
         return shielded(self.member.commit_chosen(offsets), name)
 
@@ -275,7 +287,7 @@ class ConnectedConsumer:
         Read the stored offsets of ``partitions`` or, if None, of all partitions for which the group has an offset.
 
         Returns:
-            The offset of each partition that has one, or None where the stored data is no offset.
+            The offset of each partition that has an offset, or None if the stored data is not an offset.
 
         Raises:
             SessionLostError: The offsets are stored in ZooKeeper, and there is no session at the moment.
@@ -309,15 +321,19 @@ class DeliveryHandler(GroupBrokers):
         self._calls = reader.calls
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
-        """Compare the logs of these partitions with what was read from them."""
+        """Return how the logs of these partitions compare with the records that were read from them."""
         return await look_at_logs(self._cluster, self._fetcher.read_logs(positions))
 
     def gate_changed(self, gate: Gate) -> None:
-        """Deliver only while the gate of the new session is open."""
+        """Follow a new session: deliver only while its gate is open, that is, while the session permits delivery."""
         self._owned.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Run the assigned hook, then fetch these partitions, unless ``stop`` or ``lost`` is called before that."""
+        """
+        Return a coroutine that runs the assigned hook, then fetches these partitions.
+
+        A partition for which ``stop`` or ``lost`` is called before the hook ends is not fetched.
+        """
         self._owned.accept(partitions)
         return self._owned.ready.assigned(partitions)
 
@@ -337,7 +353,11 @@ class DeliveryHandler(GroupBrokers):
         await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the buffered records of these partitions, stop tracking those in flight, and notify the listener."""
+        """
+        Stop delivering lost partitions, and notify the listener.
+
+        Drop their buffered records, and stop tracking their records in flight.
+        """
         self._owned.ready.remove(partitions)
         self._owned.drop(partitions)
         self._owned.in_flight.stop_counting(partitions)
@@ -373,15 +393,15 @@ class AssignedConsumer:
     """
     A connected consumer whose partitions the application chooses.
 
-    No claim excludes other readers, so nothing is committed. The listener of a subscription to topics is notified when
-    the reading of partitions starts and ends. Each partition starts where the application seeks, else at its stored
-    offset, else as ``auto_offset_reset`` says.
+    No claim excludes other readers, so no offset is committed. If the application has subscribed to topics, its
+    listener is notified before records of a partition are delivered, and when the delivery ends. Each partition starts
+    where the application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
 
     Args:
-        settings: How to read.
+        settings: The consumer's settings.
         subscription: The state of the consumer's partitions.
         stored: Returns stored offsets.
-        reset: The policy, or a rule, for positions that a log does not have.
+        reset: The policy, or a rule, for positions that are not in the log.
         on_metadata: Called after each renewal of the metadata.
     """
 
@@ -413,7 +433,7 @@ class AssignedConsumer:
         self._failures: dict[TopicPartition, KielGroupsError] = {}
 
     async def start(self) -> None:
-        """Connect to the brokers, and read the assigned partitions. If no broker answers, close everything again."""
+        """Connect to the brokers, and read the assigned partitions. If no broker answers, close the reader."""
         try:
             await self.reader.cluster.refresh(self._topics(), "connect")
         except BaseException:
@@ -423,9 +443,9 @@ class AssignedConsumer:
 
     def follow(self) -> None:
         """
-        Follow a change of the assigned partitions: drop removed partitions, and read added ones.
+        Follow a change of the assigned partitions: drop removed partitions, and read added partitions.
 
-        Partitions that stay are not affected. Once the consumer was closed, nothing happens.
+        Partitions that stay are not affected. Once the consumer was closed, this method does nothing.
         """
         if self.reader.owned.ended:
             return
@@ -450,8 +470,8 @@ class AssignedConsumer:
         """
         Read partitions from these offsets. A partition that has a position already keeps it.
 
-        Partitions of subscribed topics become assigned. Ignore other partitions unless the application has assigned
-        them.
+        Partitions of subscribed topics become assigned. Other partitions are ignored, unless the application has
+        assigned them.
         """
         state = self._subscription
         if self.reader.owned.ended:
@@ -536,8 +556,8 @@ class AssignedConsumer:
         Return the stored offset of each partition that has one.
 
         Raises:
-            IllegalStateError: No partitions are named.
-            KielGroupsError: The brokers could not be asked.
+            IllegalStateError: ``partitions`` is None: without a session, the group's partitions cannot be listed.
+            KielGroupsError: The brokers did not return the offsets.
         """
         if partitions is None:
             raise IllegalStateError(
@@ -611,14 +631,14 @@ class AssignedConsumer:
 
 
 class _OpenGate:
-    """The gate of a consumer without a session: it is always open."""
+    """The delivery gate of a consumer without a session: delivery is always permitted."""
 
     def is_open(self, now_s: float) -> bool:
         return True
 
 
 class _NoMember:
-    """Replaces the member in ``PositionReset``: asks another broker for the leaders, and stores no offset."""
+    """Takes the place of the member in ``PositionReset``: asks another broker for the leaders, and stores no offset."""
 
     def __init__(self, cluster: ClusterMetadata, subscription: SubscriptionState) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""Create a consumer's member, for a group that ZooKeeper coordinates or for one that brokers coordinate."""
+"""Create a consumer's member, for a group that is coordinated through ZooKeeper or by brokers."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class ZooKeeperCoordination:
     """
-    The members coordinate themselves through ZooKeeper.
+    The coordination of a group whose members coordinate themselves through ZooKeeper.
 
-    ``allocator`` computes the assignments while this process leads, and ``store`` is where the group's offsets are.
+    ``allocator`` computes the assignments while this member is the leader. ``store`` is where the group's offsets are.
     """
 
     zookeeper: ZooKeeperConfig
@@ -68,7 +68,7 @@ class ZooKeeperCoordination:
     store: str = ZOOKEEPER_STORE
 
     def new_member(self, process: Process) -> GroupMember:
-        """Return a member with a session in ZooKeeper."""
+        """Create a member that joins the group through a session in ZooKeeper."""
         context = ProcessContext(process.group, self.zookeeper, process.metrics, process.runtime)
         return GroupMember(
             context, process.handler, process.subscription, self.allocator, process.on_failure, process.cluster
@@ -94,7 +94,7 @@ class ZooKeeperCoordination:
         Read a group's offsets without a member: the brokers read them from the offset znodes or from Kafka.
 
         Raises:
-            ConfigError: The brokers cannot return offsets, which brokers of Kafka 0.8.0 cannot.
+            ConfigError: The brokers do not support offset requests, as brokers of Kafka 0.8.0.
             KielGroupsError: The offsets cannot be read.
         """
         if self.store == BROKER_V1:
@@ -115,9 +115,9 @@ class ZooKeeperCoordination:
 @dataclass(frozen=True, slots=True)
 class BrokerCoordination:
     """
-    The brokers coordinate the members, from Kafka 0.9 on.
+    The coordination of a group by brokers, from Kafka 0.9 on.
 
-    ``assignors`` are the assignors that a member offers, the preferred one first.
+    ``assignors`` are the assignors that a member offers, the preferred assignor first.
     """
 
     timing: CoordinatorConfig
@@ -125,7 +125,7 @@ class BrokerCoordination:
     versions: GroupVersions
 
     def new_member(self, process: Process) -> ConsumerMember:
-        """Return a member of the group, which joins through the group's coordinator."""
+        """Create a member that joins the group through the group's coordinator."""
         context = CoordinatedContext(
             group=process.group,
             timing=self.timing,
@@ -139,7 +139,7 @@ class BrokerCoordination:
         )
 
     async def check_brokers(self, process: Process) -> None:
-        """Find out which requests the brokers support. The errors are those of ``GroupVersions.probe``."""
+        """Ask the brokers which requests they support. The errors are those of ``GroupVersions.probe``."""
         await self.versions.probe(process.cluster)
         process.cluster.asks_ids = self.versions.has_topic_ids
 
@@ -196,7 +196,7 @@ def coordination_of(
     timeouts: Timeouts,
 ) -> Coordination:
     """
-    Return the coordination of this name. ``GroupedConsumer`` describes the arguments that depend on it.
+    Create the coordination of this name. ``GroupedConsumer`` describes the other arguments.
 
     Raises:
         ConfigError: The name is unknown, or an argument is not valid or does not fit this coordination.

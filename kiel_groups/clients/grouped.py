@@ -31,9 +31,9 @@ class GroupedConsumer(Consumer):
     A member of a consumer group, with at-least-once delivery.
 
     ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
-    A record is finished when the loop asks for the next. Finished records are committed every
-    ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future
-    whose work has already started; the constructor needs no event loop.
+    A record is finished when the loop asks for the next record. Finished records are committed every
+    ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future, and
+    start their work before they return. The constructor needs no event loop.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the others.
@@ -42,10 +42,10 @@ class GroupedConsumer(Consumer):
             unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an installed package's
-            (entry points ``kiel_groups.allocators``); used while this member leads the group. If brokers coordinate
-            the group, also ``"roundrobin"`` (Java's), or a list, of which the group takes the first that all members
-            offer; the default is Java's ``"range"``, then ``"roundrobin"``.
+            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an allocator of an
+            installed package (entry points ``kiel_groups.allocators``). It is used while this member leads the group.
+            If brokers coordinate the group, also Java's ``"roundrobin"``, or a list; the group takes the list's first
+            assignor that all members offer. Then the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
@@ -308,9 +308,9 @@ class GroupedConsumer(Consumer):
     @fails_in_future
     def unsubscribe(self) -> asyncio.Future[None]:
         """
-        Leave all topics, or end an assignment of ``assign``. Nothing is delivered after the call.
+        Leave all topics, or end an assignment of ``assign``. No record is delivered after the call.
 
-        The future is done once the member has registered that it has no topics. A member remains in its group. Its
+        The future is done once the member has registered that it has no topics. The member remains in the group. Its
         records in flight are finished and committed as usual, and then their partitions are released.
 
         Raises:

@@ -1,7 +1,7 @@
 """
-Connect a grouped consumer, subscribe or assign, close it, and commit its offsets.
+Connect a grouped consumer, follow its subscription or assigned partitions, commit its offsets, and close it.
 
-The consumer joins its group, or reads alone. It commits only while it is in the group.
+After ``assign``, the consumer reads without its group, and does not commit.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 class GroupLifecycle(Lifecycle):
     """
-    Connects a consumer to its group, or to the partitions that the application assigns, and closes it.
+    The lifecycle of a grouped consumer: connect, join or leave the group, follow ``assign``, and close.
 
     Args:
         settings: The consumer's settings.
-        at_exit: Closes the consumer if necessary; see ``LeftLoop``.
+        at_exit: Closes the consumer at the interpreter's exit if necessary; see ``LeftLoop``.
     """
 
     def __init__(self, settings: ConsumerSettings, at_exit: Callable[[], None]) -> None:
@@ -53,7 +53,11 @@ class GroupLifecycle(Lifecycle):
     # ------------------------------------------------------------------ the connection
 
     def connect(self) -> asyncio.Future[None]:
-        """Connect to the brokers, and join the group unless the application has assigned partitions."""
+        """
+        Connect to the brokers, and join the group unless the application has assigned partitions.
+
+        Return the future of the attempt that runs or has succeeded, if there is one.
+        """
         if self.closed or self._connecting is None or _has_failed(self._connecting):
             self.left_loop.remember()
             self._connecting = spawn(suspended_if_left(self._connect), "GroupedConsumer.connect")
@@ -91,9 +95,10 @@ class GroupLifecycle(Lifecycle):
 
     def _reconnect(self) -> asyncio.Task[None]:
         """
-        Leave the group to follow ``assign``, or end that assignment to join the group. Return the connect.
+        Replace the connection: leave the group to follow ``assign``, or join the group after ``unsubscribe``.
 
         Loops and calls under way raise an IllegalStateError; new loops and calls use the new connection at once.
+        Return the task that connects.
         """
         old = self.connected
         assert old is not None
@@ -142,7 +147,7 @@ class GroupLifecycle(Lifecycle):
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
     def _check_not_left(self) -> None:
-        """Raise ClosedError once the close has ended. Until then, a hook may commit and ask for offsets."""
+        """Raise ClosedError if the close has ended. While it runs, a hook may commit and ask for offsets."""
         if self.connected is None or self.closing is None or self.closing.done():
             self.check_open()
 
@@ -182,7 +187,7 @@ class GroupLifecycle(Lifecycle):
     def subscribe(
         self, topics: str | Iterable[str], pattern: str | None, listener: RebalanceListener | None
     ) -> asyncio.Future[None]:
-        """Replace the subscription; the future is done once the member has registered it."""
+        """Replace the subscription; the future is done once the member has registered the new topics."""
         self.check_open()
         if pattern is not None:
             raise ConfigError(
@@ -195,7 +200,7 @@ class GroupLifecycle(Lifecycle):
         return self._registered(changed, "GroupedConsumer.subscribe")
 
     def unsubscribe(self) -> asyncio.Future[None]:
-        """Drop all topics and partitions; the future is done once the member has registered that it has none."""
+        """Drop all topics and partitions; the future is done once the member has registered that it has no topics."""
         self.check_open()
         changed = bool(self.subscription.topics)
         if self.subscription.is_manual():
@@ -206,7 +211,7 @@ class GroupLifecycle(Lifecycle):
         return self._registered(changed, "GroupedConsumer.unsubscribe")
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions alone, without the group."""
+        """Read only these partitions, without the group. A consumer that is in the group leaves it."""
         self.check_open()
         self.subscription.assign_from_user(partitions_of(partitions, "assign()"))
         self._follow_assignment()
@@ -239,7 +244,7 @@ class GroupLifecycle(Lifecycle):
         return self.require_reader(), self.settings.fetching.max_wait_ms / 1000
 
     def _add_topic(self, topic: str) -> bool:
-        """Add a topic to the subscription; the listener stays. Return whether it is new."""
+        """Add a topic to the subscription, without a change of the listener. Return whether the topic is new."""
         if topic in self.subscription.topics:
             # Most calls. A check of the whole subscription takes as long as the values of a hundred records.
             return False
@@ -248,10 +253,10 @@ class GroupLifecycle(Lifecycle):
 
     def _registered(self, changed: bool, name: str) -> asyncio.Future[None]:
         """
-        Have the member register the subscription if it has changed; join the group if the consumer has left it.
+        Have the member register a changed subscription, or join the group first if the consumer has left it.
 
-        An assignment of the application ends at the call, because another call may assign partitions before a task
-        runs.
+        The former connection is replaced before this method returns, because another call may assign partitions before
+        a task runs.
         """
         has_left = isinstance(self.connected, AssignedConsumer) and not self.subscription.is_manual()
         joining = self._reconnect() if changed and has_left else None
@@ -278,7 +283,7 @@ class GroupLifecycle(Lifecycle):
         """
         Commit finished records, release all partitions and leave the group.
 
-        ``end_in_flight`` finishes or drops what the caller has in flight. Its argument says whether a loop runs.
+        ``end_in_flight`` finishes or drops the caller's records in flight. Its argument is whether an event loop runs.
         """
         if not isinstance(autocommit, bool):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
@@ -350,11 +355,11 @@ class Commits:
     # ------------------------------------------------------------------ commits
 
     def commit(self, offsets: Offsets | None) -> _Committing:
-        """Start a commit of all finished offsets, or of chosen offsets."""
+        """Start a commit: of chosen offsets or, if None, of all finished offsets and the caller's records in flight."""
         return self._begin(None if offsets is None else offsets_of(offsets, "commit()"))
 
     def _begin(self, chosen: Mapping[TopicPartition, OffsetAndMetadata] | None) -> _Committing:
-        """Start a commit. Unless the offsets are chosen, first finish what the caller has in flight."""
+        """Start a commit. Unless the offsets are chosen, first finish the caller's records in flight."""
         connected = self._lifecycle.require_member("commit()")
         if chosen is None:
             # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
@@ -410,7 +415,7 @@ class Commits:
         before: asyncio.Event | None,
         called_now: asyncio.Event,
     ) -> frozenset[TopicPartition]:
-        """Call a callback after the commit, and after the previous commit's callback was called."""
+        """Call a callback after its commit has ended, and after the callback of the previous commit was called."""
         try:
             await asyncio.wait({committing})
             if before is not None:
@@ -430,7 +435,11 @@ class Commits:
         return committing.result()
 
     def commit_offsets(self, metadata: Callable[[], str]) -> asyncio.Future[None]:
-        """Start a commit of the caller's values, or of all values if the caller does not consume; log a failure."""
+        """
+        Finish the caller's values, or all received values if the caller does not consume, and start a commit.
+
+        A failure is logged and counted.
+        """
         connected = self._lifecycle.connected
         if connected is not None:
             try:
@@ -455,7 +464,7 @@ class Commits:
     def committed(
         self, partition: TopicPartition | Iterable[TopicPartition]
     ) -> asyncio.Future[int | None] | asyncio.Future[dict[TopicPartition, int | None]]:
-        """Return the offset that the group has committed for a partition, or for each of several."""
+        """Return the offset that the group has committed for a partition, or a dict of offsets for several partitions."""
         if is_partition(partition):
             return spawn(self._of_one(partition), "GroupedConsumer.committed")
         return spawn(self._of_all(partition), "GroupedConsumer.committed")
@@ -472,7 +481,7 @@ class Commits:
     async def fetch_committed(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets of some partitions or of all. Partitions without one are left out."""
+        """Return the group's committed offsets of partitions (None: of all). Partitions without offset are left out."""
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
         found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}

@@ -1,4 +1,4 @@
-"""The producer: sends records in batches, and returns a future for each."""
+"""The producer: sends records in batches, and returns a future for each record."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Producer:
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
         serializer: Converts a value to bytes, str or None. A str is sent as UTF-8, None as a null value. Without a
-            serializer, bytes are sent as they are, None as a null value, and anything else as JSON with sorted keys.
+            serializer, bytes are sent as they are, None as a null value, and any other value as JSON with sorted keys.
         key_maker: Makes a record's key from its value if ``produce`` gets no key.
         partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers, given the unencoded
             key. The default chooses at random. ``hash_partitioner`` keeps equal keys in one partition.
-        batch_size: Records are sent once this many wait, of all partitions together, or by ``flush()`` or
-            ``close()``. While a broker is busy, more records may join a batch. 0 and None mean 1.
+        batch_size: How many records, of all partitions together, wait until they are sent. ``flush()``, ``drain()`` and
+            ``close()`` send them earlier. While a broker is busy, more records may join a batch. 0 and None mean 1.
         required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
             (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
@@ -158,7 +158,7 @@ class Producer:
         Connect to a broker and read the cluster's metadata now, rather than with the first record.
 
         Raises:
-            NoBrokersError: No broker answered. The text gives the errors of the first five.
+            NoBrokersError: No address answered. The message has the errors of the first five addresses.
         """
         self._left_loop.remember()
         await self._cluster.refresh([], "connect")
@@ -169,16 +169,16 @@ class Producer:
         """
         Send one record, whether or not the returned future is awaited.
 
-        With a ``batch_size`` and no ``linger_ms``, a record may wait for further records. Its future is done at once,
-        with -1 for partition and offset. The future of the record that completes the batch, ``flush()`` or ``close()``
-        then waits for all records of the batch, and fails if one of these records fails.
+        With a ``batch_size`` above 1 and no ``linger_ms``, a record may wait for further records. Its future is done at
+        once, with -1 for partition and offset. Then the future of the record that completes the batch, ``flush()`` or
+        ``close()`` waits for all records of the batch, and fails if a record of the batch fails.
 
         Args:
             topic: The topic's name; the topic must exist, or brokers must create topics automatically.
             message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
-            key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
-            partition: The partition's number; the partitioner is not called then.
+            key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
+            partition: The partition's number. By default, the partitioner chooses.
 
         Returns:
             Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). The future fails
@@ -187,7 +187,7 @@ class Producer:
             ConfigError for an invalid topic or partition, or a value that cannot be serialized; a BufferFullError if
             ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a ClosedError after ``close()``; or an
             error that the serializer, ``key_maker`` or the partitioner raises. Failures of records that were accepted
-            are also logged, once for the records of a batch.
+            are also logged, in one line for the records of a batch.
         """
         if running_loop() is None:
             # The record is accepted when the loop runs.
@@ -228,7 +228,8 @@ class Producer:
         """
         Add a record to the waiting records, and return the caller's future.
 
-        All waiting records are sent once there are ``batch_size``, or once the buffer is full.
+        All waiting records are sent once there are ``batch_size`` records, or once the buffer is full. The future of
+        the record that causes this waits for all of them; the futures of the other records are done at once.
         """
         assert self._round is not None
         self._round.append(outcome)
@@ -256,7 +257,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of all records without an outcome, as sent without compression."""
+        """The size of all records without an outcome, in bytes before compression."""
         return self._sender.buffered_bytes + self._unplaced_bytes
 
     @property
@@ -266,7 +267,7 @@ class Producer:
 
     @property
     def serializer(self) -> Serializer:
-        """The function that makes the bytes of values."""
+        """The function that encodes values, by default as bytes or JSON."""
         return self._serializer or partial(serialize_value, serializer=None)
 
     @property
@@ -281,7 +282,7 @@ class Producer:
 
     @property
     def batch_size(self) -> int:
-        """The number of records that are sent together."""
+        """The number of records that wait until they are sent together."""
         return self._config.batch_size
 
     @property
@@ -309,8 +310,8 @@ class Producer:
         """
         Wait until at most half of ``max_buffered_bytes`` is buffered.
 
-        Records that wait for others are sent now. Failures are raised by the records' futures and by ``flush()``, not
-        by this method.
+        Records that wait for further records are sent now. Their failures are raised by their futures and by
+        ``flush()``, not by this method.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
             if self._lookups:
@@ -325,15 +326,15 @@ class Producer:
         Send all waiting records at once, and wait until every record produced before is stored or has failed.
 
         Raises:
-            KielGroupsError: A record failed that had waited for other records, so that its own future was done already.
-                The futures of all other records have their own failures.
+            KielGroupsError: A record failed whose future was done already, because it had waited for other records. The
+                failures of all other records are raised by their futures.
         """
         outcomes = self._take_round()
         await self._flush()
         raise_first(outcomes)
 
     def wind_down(self) -> asyncio.Future[None]:
-        """Send all waiting records: kiel's name for ``flush()`` before a close."""
+        """Flush: an alias of ``flush()`` for programs written for kiel."""
         return self.flush()
 
     async def _flush(self) -> None:
@@ -352,9 +353,9 @@ class Producer:
         may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. By default, until every record is stored or out of retries, or, as when a
-                broker is frozen, until no broker has stored a record for ``request_timeout_ms`` plus ``ack_timeout``
-                (together 30.5 s by default).
+            timeout_ms: How long to flush. By default, the flush ends when every record is stored or out of retries. It
+                also ends when brokers have stored no record for ``request_timeout_ms`` plus ``ack_timeout`` (together
+                30.5 s by default), as when a broker is frozen.
 
         Raises:
             KielGroupsError: As in ``flush()``.
@@ -366,7 +367,7 @@ class Producer:
         return self._closing
 
     def _at_exit(self) -> None:
-        """Run the stopped event loop again at the exit of the interpreter, to send the remaining records."""
+        """At the exit of the interpreter, close, to send the remaining records on the stopped event loop."""
         if self.unsent_count:
             self.close()
 
@@ -455,7 +456,11 @@ class Producer:
         fail_future(record.future, error)
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
-        """Keep the record until the topic's partitions are known. Later records of the topic wait after it."""
+        """
+        Keep a record until the partitions of its topic are known, and start their lookup if none runs.
+
+        Later records of the topic wait behind this record. Raise ConfigError if the topic's name is not legal.
+        """
         waiting = self._unplaced.get(topic)
         if waiting is None:
             check_name(topic, "topic")

@@ -1,4 +1,4 @@
-"""Start the loops and calls that get records, refuse a second style, and finish what the caller got before."""
+"""Start the loops and calls that get records, refuse a second delivery style, and finish the caller's records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Connected: TypeAlias = ConnectedConsumer | AssignedConsumer
 
 
 class Lifecycle:
-    """The connection of a consumer, from its first use or ``connect()`` to its close."""
+    """The base class of the consumers' lifecycles: the connection, from the first use or ``connect()`` to the close."""
 
     def __init__(self, subscription: SubscriptionState, left_loop: LeftLoop) -> None:
         self.subscription = subscription
@@ -60,11 +60,17 @@ class Lifecycle:
         return [] if self.connected is None else [self.connected]
 
     def check_chosen(self, call: str) -> None:
-        """Raise IllegalStateError if no record can ever come: the consumer has neither topics nor partitions."""
+        """Raise IllegalStateError for ``call`` if the application has chosen neither topics nor partitions."""
         self.subscription.check_chosen(call)
 
     def _check_close(self, timeout_s: float | None) -> bool:
-        """Check that ``close()`` may be called, limit its time, and return whether a loop runs."""
+        """
+        Check that ``close()`` may be called, and return whether an event loop runs. If so, limit the close's time.
+
+        Raises:
+            ConfigError: The time is not valid.
+            IllegalStateError: A coroutine hook of the listener makes the call.
+        """
         check_close_timeout(timeout_s)
         running = running_loop() is not None
         if running:
@@ -100,7 +106,7 @@ class RecordCalls:
         self._waiting: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
 
     def loop(self) -> RecordLoop:
-        """Begin a loop over the records."""
+        """Begin a loop over the records. The errors are those of ``Consumer.__aiter__``."""
         reader = self._lifecycle.require_reader()
         self._lifecycle.check_chosen("a loop over records")
         self._choose(DeliveryStyle.ITERATION)
@@ -111,7 +117,7 @@ class RecordCalls:
 
     def _choose(self, style: DeliveryStyle) -> None:
         """
-        Use a style. Raise ConfigError if the consumer uses another one.
+        Choose a delivery style for the consumer. Raise ConfigError if the consumer uses another style.
 
         A partition's finished offset is one number. If two styles delivered the partition, each with its own record in
         flight, the consumer could not tell which records before that offset are finished (decision 0006).
@@ -124,7 +130,7 @@ class RecordCalls:
             )
 
     def getone(self, partitions: tuple[TopicPartition, ...]) -> asyncio.Future[Record]:
-        """Start a call that returns the next record, however long that takes."""
+        """Start a call that waits for the next record, without a time limit."""
 
         def first(found: Lists[Record]) -> Record:
             for records in found.values():
@@ -163,7 +169,7 @@ class RecordCalls:
         late: Callable[[], T],
     ) -> asyncio.Future[T]:
         """
-        Start a call that returns records, and finish what the caller's earlier calls returned.
+        Start a call that returns records, and finish the records of the caller's earlier calls.
 
         If the records are delivered again before a caller reads the result, the result is what ``late`` returns or
         raises.
@@ -238,7 +244,7 @@ class RecordCalls:
     def _start(
         self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
     ) -> asyncio.Task[T]:
-        """Start a call with ``start_consume_call``, and note that the caller waits in it until it is done."""
+        """Start a call with ``start_consume_call``. Until it is done, remember the caller's latest calls."""
         started = start_consume_call(work, call, label, late)
         self._waiting[started] = self.calls_here()
         # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
@@ -250,7 +256,11 @@ class RecordCalls:
         return consume_calls_here(self)
 
     def end_in_flight(self, running: bool) -> None:
-        """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
+        """
+        At a close, finish the caller's records and values in flight.
+
+        If an exception is being handled, or no event loop runs, drop them instead, so that they are delivered again.
+        """
         finished = running and sys.exc_info()[0] is None
         loop = None if self._loop is None else self._loop()
         if loop is None or not running or loop.caller is current_caller():
@@ -269,14 +279,14 @@ class RecordCalls:
                 values.drop(here if running else None)
 
     def count_record(self) -> None:
-        """For a commit, mark the record in flight of a loop as finished, if the caller runs that loop."""
+        """Have the next commit include the record in flight of a loop, if the caller runs that loop."""
         loop = None if self._loop is None else self._loop()
         if loop is not None and loop.caller is current_caller():
             for connected in self._lifecycle.connections():
                 connected.reader.records.in_flight.count()
 
     def end_record(self, *, finished: bool) -> None:
-        """Finish the record in flight of a loop, or deliver it again."""
+        """Finish the record in flight of a loop or, if not ``finished``, have it delivered again."""
         for connected in self._lifecycle.connections():
             if finished:
                 connected.reader.records.finish()

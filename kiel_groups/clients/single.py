@@ -51,10 +51,10 @@ class SingleConsumer(Consumer):
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string; IPv6 addresses in brackets.
         deserializer: Converts a value's bytes. Without a deserializer, iteration keeps bytes, and ``consume()`` decodes
             JSON.
-        max_wait_time: How long a broker waits for ``min_bytes`` before it responds, in milliseconds.
-        min_bytes: How many bytes a broker waits for.
-        max_bytes: About how many bytes ``consume()`` returns at once, and one response holds. While partitions are
-            behind, the size of a response follows how fast the broker sends, up to four times of this.
+        max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
+        min_bytes: For how many bytes a broker waits before it responds.
+        max_bytes: About how many bytes ``consume()`` returns at once, and one response has. While partitions lag
+            behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
@@ -63,8 +63,8 @@ class SingleConsumer(Consumer):
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
             counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
             record is passed when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
-        auto_offset_reset: Where to resume if a position is not in the log (any more): ``"earliest"``, ``"latest"``, or
-            ``"none"`` to raise OffsetOutOfRangeError.
+        auto_offset_reset: Where to resume if a position is not, or no longer, in the log: ``"earliest"``, ``"latest"``,
+            or ``"none"`` to raise OffsetOutOfRangeError.
         metrics: The registry to count in; a new one by default.
         broker_settings: ``client_id``, ``request_timeout_ms`` and the other settings of ``BrokerConfig``.
 
@@ -129,7 +129,7 @@ class SingleConsumer(Consumer):
         Connect to a broker and read the cluster's metadata. Without this call, the first use connects.
 
         Raises:
-            NoBrokersError: No broker answered. The text gives the errors of the first five.
+            NoBrokersError: No address answered. The message has the errors of the first five addresses.
             ClosedError: The consumer was closed.
         """
         await self._lifecycle.connect()
@@ -145,7 +145,7 @@ class SingleConsumer(Consumer):
         """
         Iterate over records until the consumer is closed. Only one loop may be active at a time.
 
-        If a loop is left by an exception, the next one delivers its last record again.
+        If a loop is left by an exception, the next loop delivers the last record of that loop again.
 
         Raises:
             ClosedError: The consumer was closed.
@@ -175,7 +175,7 @@ class SingleConsumer(Consumer):
 
     def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[Batch | None]:
         """
-        Return the available values of one topic, from all of its partitions. The first call subscribes to it.
+        Return the available values of one topic, from all of its partitions. The first call subscribes to the topic.
 
         Values that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered
         again.
@@ -183,14 +183,14 @@ class SingleConsumer(Consumer):
         Args:
             topic: The topic's name. As long as the topic does not exist, it has no values.
             start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past; see
-                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic, and
-                when a position is not in the log any more. A partition without a leader delays no other; with END, it
-                is read from its beginning once it has a leader.
+                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic. The
+                start of the last call applies when a position is not in the log any more. A partition without a leader
+                delays no other partition. With END, such a partition is read from its beginning once it has a leader.
 
         Returns:
-            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
-            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped, unless ``on_bad_record`` is a function, which is then called.
+            Values that the deserializer made (``json.loads`` by default), or [] if no values came within
+            ``max_wait_time``, or None once the consumer is closed. A value on which the deserializer raises is logged,
+            counted and skipped. But if ``on_bad_record`` is a function, the function is called instead.
 
         Raises:
             ConfigError: The start is invalid, the name is not legal for a topic of Kafka 0.8, or the consumer is used
@@ -224,9 +224,9 @@ class SingleConsumer(Consumer):
             start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
                 offsets by partition. See ``offsets_for_times`` for how exact a time is.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
-            listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
-                delivered, and of all partitions at ``unsubscribe`` and ``close``. Partitions are never lost or
-                rebalanced.
+            listener: Its hooks are called until the next call of ``subscribe`` replaces it: ``on_partitions_assigned``
+                before the first record of a partition is delivered, ``on_partitions_revoked`` at ``unsubscribe`` and
+                ``close``. Partitions are never lost or rebalanced.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
@@ -240,17 +240,19 @@ class SingleConsumer(Consumer):
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """
-        Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
+        Read these partitions, in place of the partitions of an earlier call.
 
-        A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
-        partitions: partitions that stay keep their position, pause and high watermark.
+        The call takes effect at once, so ``seek`` and ``pause`` may follow.
+
+        A partition starts where the application seeks, else as ``auto_offset_reset`` says. Partitions that stay keep
+        their position, pause and high watermark.
 
         Args:
-            partitions: At least one. A partition that does not exist yet is read once it does.
+            partitions: At least one partition. A partition that does not exist yet is read once it exists.
 
         Raises:
             ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
-            ConfigError: There is no partition, or one has no legal topic and number.
+            ConfigError: There is no partition, or a partition has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
             ClosedError: The consumer was closed.
         """
@@ -259,10 +261,11 @@ class SingleConsumer(Consumer):
     @fails_in_future
     def unsubscribe(self) -> asyncio.Future[None]:
         """
-        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+        Leave all topics, or end an assignment of ``assign``. No record is delivered any more.
 
-        The call takes effect at once, so ``assign`` may follow. If a listener must be notified, the call takes effect
-        once the listener's hook has returned, because the hook may read the positions: await the future.
+        Without a listener, the call takes effect at once, so ``assign`` may follow. If a listener must be notified, the
+        topics are left once its hook has returned, because the hook may read the positions. Then await the future
+        before ``assign``.
 
         Raises:
             ClosedError: The consumer was closed.
@@ -322,12 +325,12 @@ class SingleConsumer(Consumer):
         If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns.
 
         Args:
-            timeout_s: How long the listener's ``on_partitions_revoked`` may delay the close, in seconds. After it, the
-                hook is cancelled.
+            timeout_s: How long the listener's ``on_partitions_revoked`` may delay the close, in seconds. After this
+                time, the hook is cancelled.
 
         Raises:
-            ConfigError: The argument is not valid; nothing is closed.
-            IllegalStateError: A coroutine hook of the listener has called this method; nothing is closed.
+            ConfigError: The argument is not valid. The consumer stays open.
+            IllegalStateError: A coroutine hook of the listener has called this method. The consumer stays open.
         """
         return self._lifecycle.close(timeout_s)
 
@@ -357,14 +360,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def offset_time(start: StartAt | None, now: datetime) -> int:
     """
-    Return the time to ask brokers for: -2 (BEGINNING), -1 (END), or milliseconds since the epoch.
+    Return a start as the time in a ListOffsets request: -2 (BEGINNING), -1 (END), or milliseconds since the epoch.
 
     Args:
-        start: None means END. A datetime before 1970 means the epoch.
-        now: An aware datetime, from which a timedelta counts back.
+        start: A start. None means END. A time before 1970 means the epoch.
+        now: The current time, with a time zone. A timedelta counts back from this time.
 
     Raises:
-        ConfigError: The start is none of these.
+        ConfigError: The start is not valid.
     """
     if start is None:
         return END
@@ -385,7 +388,7 @@ def _milliseconds(moment: datetime) -> int:
 
 
 class SingleLifecycle(Lifecycle):
-    """Connects a consumer at its first use, and reads topics, or the partitions that the application assigns."""
+    """The lifecycle of a single consumer: connect at the first use, read topics or assigned partitions, and close."""
 
     connected: AssignedConsumer | None
 
@@ -408,14 +411,14 @@ class SingleLifecycle(Lifecycle):
     # ------------------------------------------------------------------ the connection
 
     async def connect(self) -> None:
-        """Connect to a broker, and read the cluster's metadata."""
+        """Connect to a broker, read the cluster's metadata, and start to read assigned partitions."""
         self.left_loop.remember()
         connected = self.require_connected()
         await connected.reader.cluster.refresh([], "connect")
         connected.follow()
 
     def require_connected(self) -> AssignedConsumer:
-        """Return the connected parts; they are made at the first use. Raise ClosedError once the consumer is closed."""
+        """Return the connected parts, created at the first use. Raise ClosedError once the consumer is closed."""
         if self.ended:
             raise ClosedError("the consumer was closed")
         if self.connected is None:
@@ -453,7 +456,11 @@ class SingleLifecycle(Lifecycle):
         self.require_connected().follow()
 
     def unsubscribe(self) -> asyncio.Future[None]:
-        """Leave all topics, or end an assignment; the future is done once the listener's hook has returned."""
+        """
+        Leave all topics, or end an assignment, and void the calls of ``subscribe`` under way.
+
+        The future is done once the listener's hook, if there is one to call, has returned.
+        """
         connected = self.require_connected()
         self._round = object()
         for lookup in self._lookups.values():
@@ -536,7 +543,12 @@ class SingleLifecycle(Lifecycle):
             connected.start_lookup.add(dict.fromkeys(fresh, BEGINNING))
 
     async def _reset_rule(self, partition: TopicPartition) -> ResetPolicy | int:
-        """Reset a topic of ``consume`` to the start of its last call, other topics as ``auto_offset_reset`` says."""
+        """
+        Return where a partition resumes if its position is not in the log.
+
+        For a topic of ``consume``, return the offset at the start that the last call named. For any other topic, return
+        ``auto_offset_reset``.
+        """
         if partition.topic not in self._starts:
             return self._settings.fetching.auto_offset_reset
         cluster = self.require_reader().cluster
@@ -545,14 +557,16 @@ class SingleLifecycle(Lifecycle):
     # ------------------------------------------------------------------ the starts of values
 
     def check_start(self, start: StartAt | None) -> None:
-        """Check that ``consume()`` may read a topic from a start."""
+        """Raise ConfigError if a start is not valid, or IllegalStateError after ``assign``. Remember the event loop."""
         offset_time(start, datetime.now(UTC))
         self.subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
         self.left_loop.remember()
 
     async def read_topic(self, topic: str, start: StartAt | None) -> tuple[RecordReader, float] | None:
         """
-        Read a topic from a start, unless it is read already. Its start positions may be found after this has returned.
+        Start to read a topic from a start, unless the topic is read already.
+
+        Wait for the start positions, but at most ``max_wait_time``.
 
         Returns:
             The reader, and how long the call may still wait for values, in seconds; None once the consumer was closed.
@@ -600,7 +614,7 @@ class SingleLifecycle(Lifecycle):
 
 
 async def _no_offsets(_: ClusterMetadata, __: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Return the stored offsets of a consumer without a group: none."""
+    """Return no stored offsets, because the consumer has no group."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Convert messages to values with the application's deserializer, and raise, or skip and log, its failures."""
+"""Convert the bytes of messages with the application's deserializers, and return, or skip and log, their failures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Failure(NamedTuple):
 
 @dataclass(slots=True)
 class _Unlogged:
-    """The failures of one partition that are not logged yet: the first one and their number, until ``due_s``."""
+    """The failures of one partition that are not logged yet: the first failure, their number, and when to log them."""
 
     due_s: float
     first: _Failure | None = None
@@ -62,7 +62,7 @@ class _Unlogged:
 
 class FailureLog:
     """
-    Logs the failures of each partition: the first one at once, later ones together, at most once a minute.
+    Logs deserializer failures, by partition: the first failure at once, later failures together, once a minute at most.
 
     Args:
         clock: Returns seconds on a monotonic clock.
@@ -74,7 +74,7 @@ class FailureLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, error: RecordDeserializationError) -> None:
-        """Log a failure now, or keep it for the partition's next line."""
+        """Log a failure now, or count it for the next log line of its partition."""
         cause, partition = error.__cause__, error.topic_partition
         assert isinstance(cause, Exception)
         hint = _BYTES_HINT if _BYTES_HINT in str(error) else ""
@@ -119,7 +119,7 @@ class FailureLog:
             )
 
     def _start_timer(self) -> None:
-        """Start the timer that logs kept failures when they are due, even if no further value fails."""
+        """Start the timer that logs the counted failures when they are due, unless no failure is counted."""
         loop, due_s = running_loop(), min((each.due_s for each in self._unlogged.values() if each.count), default=None)
         if loop is not None and due_s is not None:
             self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._log_due)
@@ -136,8 +136,8 @@ class Converted(NamedTuple, Generic[R]):
     """
     The first records of a batch in the form in which they are delivered, and the error of the next record, if any.
 
-    ``delivered`` is the number of these records, and ``read`` the number of fetched records that they replace: skipped
-    records are left out.
+    ``delivered`` is the number of these records. ``read`` is the number of fetched records from which they were made,
+    including skipped records.
     """
 
     records: R
@@ -211,7 +211,7 @@ class Deserializer:
         self, fetched: FetchedBatch, token: FencingToken, longest_s: float | None = None
     ) -> Converted[list[Record]]:
         """
-        Deserialize a batch for a loop, ``getone()`` and ``getmany()``.
+        Deserialize a batch for a loop, ``getone()`` and ``getmany()``, up to the first record that fails.
 
         Args:
             fetched: The batch.
@@ -237,7 +237,7 @@ class Deserializer:
         return Converted(readable, len(readable), len(records))
 
     def columns(self, fetched: FetchedBatch, token: FencingToken) -> Converted[list[RecordColumns]]:
-        """Return a batch as ``consume_batches()`` returns it, with the bytes that were fetched. No record is made."""
+        """Return a batch as ``consume_batches()`` returns it: columns of the fetched bytes, without record objects."""
         columns = fetched.columns(token or None)
         return Converted([columns], len(columns), len(fetched))
 
@@ -286,7 +286,12 @@ class Deserializer:
     def _with_keys(
         self, values: list[Any], records: Sequence[Record], error: RecordDeserializationError | None
     ) -> tuple[list[Any], list[Record], RecordDeserializationError | None]:
-        """Deserialize the keys of ``records``. ``error`` is the error of the record after them."""
+        """
+        Deserialize the keys of ``records``, and return the values and records that remain, and an error.
+
+        If ``on_bad_record`` is a function, a failed key ends the records, and its error is returned. Otherwise the
+        record is skipped. ``error`` is the error of the record after ``records``; it is returned if no key fails.
+        """
         read = self._key_deserializer
         assert read is not None
         readable: list[tuple[Any, Record]] = []
@@ -329,7 +334,7 @@ class Deserializer:
         self._metrics.count("deserializer_failures")
 
     def skip(self, error: RecordDeserializationError) -> None:
-        """Count a record that is skipped, and log it, at most once a minute for each partition."""
+        """Count a record that is skipped. Log skipped records at most once a minute for each partition."""
         self.failed()
         self._failures.add(error)
 

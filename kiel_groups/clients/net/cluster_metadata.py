@@ -66,7 +66,7 @@ _REFUSED = 2
 
 
 class BrokerVersions(NamedTuple):
-    """The versions that the broker at an address supports, by API key; None for 0.8 and 0.9, which cannot tell them."""
+    """The versions that the broker at an address supports, by API key; None for a broker of 0.8 or 0.9."""
 
     address: HostPort
     ranges: Mapping[int, VersionRange] | None
@@ -74,7 +74,7 @@ class BrokerVersions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """A refresh in flight. ``asks_another``: the refresh asks another broker than the broker that answered last."""
+    """A refresh in flight. ``asks_another`` says whether it asks another broker than the broker that answered last."""
 
     topics: frozenset[str]
     asks_another: bool
@@ -83,15 +83,17 @@ class _Refresh:
 
 class ClusterMetadata:
     """
-    Brokers, leaders and the connections to them. The object belongs to one event loop.
+    The metadata of a cluster (brokers, topics, leaders), and the connections to its brokers.
+
+    The object belongs to one event loop.
 
     Args:
         config: Bootstrap addresses, timeouts, backoff.
         metrics: Counts refreshes by reason, and failures.
         broker_source: Finds further addresses when no known address answers.
         names_unknown: Whether a request may name topics that the brokers may not know; brokers with
-            ``auto.create.topics.enable`` then create these. If False, and ``listing`` is old, the request asks for all
-            topics instead.
+            ``auto.create.topics.enable`` then create these topics. If False, a request asks for all topics instead, if
+            a topic is not known or ``listing`` is not reliable.
         random: Returns numbers uniform in [0, 1), for the jitter of backoff.
     """
 
@@ -138,7 +140,7 @@ class ClusterMetadata:
 
     @property
     def brokers(self) -> dict[int, HostPort]:
-        """The live brokers by node id, as last reported."""
+        """The addresses of the live brokers by node id, as last reported."""
         return dict(self._brokers)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
@@ -154,9 +156,10 @@ class ClusterMetadata:
 
     async def leaderless(self, partitions: Collection[TopicPartition], what: str) -> dict[TopicPartition, BrokerError]:
         """
-        Return the errors of partitions whose leaders are unknown, with the text ``what``; ``{}`` is the partition.
+        Return an error for each of these partitions, whose leaders are unknown.
 
-        If no broker knows the topic, and ZooKeeper registers other brokers only, the error says so.
+        ``what`` is the start of the errors' texts; its ``{}`` is replaced by the partition. If the topic is not known,
+        and ZooKeeper registers none of the known brokers, the error says so.
         """
         named, registered = frozenset(self._brokers.values()), frozenset[HostPort]()
         if self._broker_source is not None and any(each.topic not in self._topics for each in partitions):
@@ -217,7 +220,7 @@ class ClusterMetadata:
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
         """
-        Return the topic's partition numbers, ascending. Metadata older than ``metadata_max_age_ms`` is refreshed first.
+        Return the topic's partition numbers, ascending. First refresh metadata older than ``metadata_max_age_ms``.
 
         Raises:
             UnknownTopicError: No broker knows the topic.
@@ -231,7 +234,7 @@ class ClusterMetadata:
 
     async def all_topics(self) -> frozenset[str]:
         """
-        Ask for the names of all topics of the cluster.
+        Ask a broker for all topics, and return the names of the topics that have partitions or are being created.
 
         Raises:
             NoBrokersError: No broker answered.
@@ -246,7 +249,9 @@ class ClusterMetadata:
 
     async def identity(self, *, with_id: bool) -> ClusterIdentity:
         """
-        Ask a broker for the cluster's brokers and topics and, ``with_id``, for its id, which 0.10.1 and later have.
+        Ask a broker for the cluster's brokers and topics and, if ``with_id``, for the cluster's id.
+
+        The id is None if it is not asked for, or if the broker is older than 0.10.1.
 
         Raises:
             KielGroupsError: No broker answered.
@@ -260,15 +265,15 @@ class ClusterMetadata:
 
     @property
     def known_identity(self) -> ClusterIdentity:
-        """What the brokers have named so far, without topics."""
+        """The identity of the cluster as known without a request: the brokers' addresses, without topics and id."""
         addresses = {node_id: frozenset({address}) for node_id, address in self._brokers.items()}
         return ClusterIdentity(addresses, asked=frozenset(self.config.hosts))
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """
-        Return the topic's last reported partition numbers, ascending, or None if there are none. Do not wait.
+        Return the topic's last reported partition numbers, ascending, or None if no partitions are known. Do not wait.
 
-        Metadata older than ``metadata_max_age_ms`` is returned all the same, and refreshed in the background.
+        Metadata older than ``metadata_max_age_ms`` is returned, too, and refreshed in the background.
         """
         known = self._topics.get(topic)
         if known is None or not known.partitions:
@@ -287,8 +292,8 @@ class ClusterMetadata:
         """
         Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
 
-        While no broker answers, the refresh is retried with backoff. It starts at once when brokers become
-        ``unreachable``, because no other caller may ask the brokers again.
+        While no broker answers, the refresh is retried with backoff. The refresh starts at once when the brokers become
+        ``unreachable``, because perhaps no other caller asks the brokers again.
 
         Raises:
             ClosedError: The client was closed.
@@ -366,7 +371,8 @@ class ClusterMetadata:
         """
         Request the metadata of these topics, and of all topics that are tracked already.
 
-        All callers share a request in flight. The next request waits for ``backoff_ms``, and longer after failures.
+        Callers share a request in flight that covers their topics and reason. The next request waits for
+        ``backoff_ms``, and longer after failures.
 
         Args:
             topics: Topics to track from now on; a topic that turns out to be unknown is tracked no longer. If no topic
@@ -433,7 +439,7 @@ class ClusterMetadata:
             self.seen.identified(topic, topic_id)
 
     def _apply(self, asked: frozenset[str], answer: MetadataResponse) -> None:
-        """Follow the answer that has just come."""
+        """Update brokers, topics and leaders from an answer. ``asked`` are the topics that the refresh was about."""
         now_s = time.monotonic()
         self.leaders_version += 1
         for missing in asked.difference(topic.topic for topic in answer.topics):
@@ -480,7 +486,7 @@ class ClusterMetadata:
 
     def connection_to(self, address: HostPort, purpose: str) -> Connection:
         """
-        Return the connection to a broker at this address, which another broker has named, for one purpose.
+        Return the connection to the broker at this address for one purpose. The metadata need not list the broker.
 
         Raises:
             ClosedError: The client was closed.
@@ -509,7 +515,7 @@ class ClusterMetadata:
         return self._pool.get(self._pool.best(addresses), CONTROL)
 
     def note_failure(self, connection: Connection) -> None:
-        """Note that a request on this connection failed, so that other brokers are preferred for a while."""
+        """Record that a request on this connection failed, so that other brokers are preferred for 30 s."""
         self._pool.note_failure(connection.address)
 
     async def send(
@@ -538,7 +544,7 @@ class ClusterMetadata:
         """
         Ask a broker whether it knows a request that is newer than Kafka 0.9.
 
-        The answer is not kept, because the broker may run another release after its next start.
+        Each call asks the broker again, because the broker may run another release after a restart.
 
         Raises:
             BrokerError: The broker is not known, or does not answer.
@@ -555,7 +561,7 @@ class ClusterMetadata:
         """
         Ask a broker for its versions, on a connection of its own, in a few tries.
 
-        Brokers of 0.9 cannot tell their versions, and the question makes them drop requests of other clients. So
+        Brokers of 0.9 do not support the request for versions, and it makes them drop requests of other clients. So
         another request recognises such brokers first: see ``FetchProbeRequest``.
 
         Args:

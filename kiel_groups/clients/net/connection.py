@@ -1,4 +1,4 @@
-"""Send requests to brokers over connections, and match the answers to them."""
+"""Send requests to brokers over pipelined connections, and match the responses to the requests."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _IDLE_S = 1.0
 
 class ReceiveBuffers:
     """
-    The buffers that the connections of one client receive their answers into. The object belongs to one event loop.
+    The buffers into which the connections of one client receive responses. The object belongs to one event loop.
 
-    A new buffer of some MiB is filled with zeros by Python, and each of its pages by the kernel, before a byte arrives.
-    So a buffer is used again as soon as nothing refers to it. Callers need not return it.
+    Python and the kernel fill a new buffer of some MiB with zeros before a byte arrives. So a buffer is used again as
+    soon as nothing refers to it. Callers need not return a buffer.
 
     Attributes:
-        chunk: Memory for what is handled before the next bytes are received.
+        chunk: Memory for headers and small responses, which are handled before the next bytes are received.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class ReceiveBuffers:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size with any content. It belongs to the caller as long as anything refers to it."""
+        """Return memory of this size, with arbitrary content. The memory is not used again while a view refers to it."""
         if size < LEAST_REUSED_BYTES:
             return memoryview(bytearray(size))
         if size > MOST_REUSED_BYTES:
@@ -109,12 +109,12 @@ HEADER_BYTES = 8
 
 class AnswerStream(asyncio.BufferedProtocol):
     """
-    A connection whose answers go to an owner. Nothing is received before ``start``.
+    The transport protocol of a connection: passes responses to its owner. No byte is received before ``start``.
 
-    An answer is complete as soon as its last byte is received: it needs no task, and no further step of the loop.
+    A response is passed on as soon as its last byte is received, without a task or a further step of the event loop.
 
     Args:
-        buffers: The memory that headers and small answers are received into.
+        buffers: The memory into which responses are received.
     """
 
     def __init__(self, buffers: ReceiveBuffers) -> None:
@@ -132,13 +132,13 @@ class AnswerStream(asyncio.BufferedProtocol):
         self._ended = asyncio.Event()
 
     def start(self, owner: Connection) -> None:
-        """Receive answers from now on."""
+        """Receive responses from now on, and pass them to ``owner``."""
         assert self._transport is not None
         self._owner = owner
         self._transport.resume_reading()
 
     def write(self, frame: bytes) -> None:
-        """Send a request. If that is impossible, the connection ends, and its owner learns of it a moment later."""
+        """Send a request. If the connection is closing, the request is lost, and ``owner.lost`` is called soon."""
         assert self._transport is not None
         if not self._transport.is_closing():
             self._transport.write(frame)
@@ -151,11 +151,11 @@ class AnswerStream(asyncio.BufferedProtocol):
         await self._written.wait()
 
     async def wait_ended(self) -> None:
-        """Wait until the connection has ended, and its owner knows why."""
+        """Wait until the connection has ended, and its owner was told the reason."""
         await self._ended.wait()
 
     def close(self) -> None:
-        """Close the connection at once. What is not sent yet is lost."""
+        """Close the connection at once. Bytes that are not sent yet are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -181,7 +181,7 @@ class AnswerStream(asyncio.BufferedProtocol):
             self._finish()
 
     def _divide(self, count: int) -> None:
-        """Divide the bytes in the chunk into answers. After this, other connections overwrite the chunk."""
+        """Divide the received bytes in the chunk into responses. After that, other connections overwrite the chunk."""
         assert self._owner is not None
         head = self._head
         received = self._buffers.chunk[: len(head) + count]
@@ -234,17 +234,17 @@ async def open_stream(address: HostPort, buffers: ReceiveBuffers, timeout_s: flo
     """
     Connect to the first address of a server that accepts a connection.
 
-    Addresses are tried in the resolver's order. The next address is tried when one refuses, and while one is slow, so
-    that a host that drops packets does not use up the time.
+    Addresses are tried in the resolver's order. The next address is tried when an address refuses, or has not answered
+    for 0.25 s, so that a host that drops packets does not use up the time.
 
     Args:
         address: The server.
-        buffers: The memory that the stream receives into.
+        buffers: The memory into which the stream receives.
         timeout_s: How long connecting may take, in seconds.
 
     Raises:
         TimeoutError: No address has accepted a connection in time.
-        OSError: All addresses refuse, or the name has none.
+        OSError: All addresses refuse, or the name has no address.
     """
     attempts: list[asyncio.Future[AnswerStream]] = []
     opened: asyncio.Future[AnswerStream] | None = None
@@ -271,7 +271,7 @@ async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStrea
 
 
 async def _hosts_of(address: HostPort) -> Sequence[str]:
-    """Return the addresses of a name, in the resolver's order; if there are none, the name, whose use then fails."""
+    """Return the addresses of a host, in the resolver's order. Return the name itself if it cannot be resolved."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -289,7 +289,7 @@ async def _first_open(
     attempts: Sequence[asyncio.Future[AnswerStream]], patience_s: float | None
 ) -> asyncio.Future[AnswerStream] | None:
     """
-    Return an attempt that has succeeded, or None if the caller should start the next one.
+    Return an attempt that has succeeded, or None if the caller should start the next attempt.
 
     The next attempt is due after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, the
     result None means that all attempts have failed.
@@ -308,7 +308,7 @@ async def _first_open(
 
 
 def _close(attempt: asyncio.Future[AnswerStream]) -> None:
-    """Close the stream of an attempt that has succeeded although another one was faster."""
+    """Close the stream of an attempt, if the attempt has succeeded after another attempt."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
@@ -334,7 +334,7 @@ _CORRELATION_IDS = 1 << 31
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """A request that was written and is not answered yet."""
+    """A request that is written, or about to be written, and has no response yet."""
 
     request: Request[Any]
     max_response_bytes: int
@@ -344,9 +344,9 @@ class _InFlight:
 
 class Connection:
     """
-    A pipelined connection to the broker at ``address``, on one event loop. The first request opens it.
+    A pipelined connection to the broker at ``address``, on one event loop. The first request opens the connection.
 
-    All connections of a client share its ``buffers``; by default, the connection has its own.
+    All connections of a client share the client's ``buffers``; by default, the connection has buffers of its own.
     """
 
     def __init__(
@@ -374,22 +374,22 @@ class Connection:
         self, request: Request[T], timeout_ms: int | None = None, *, max_response_bytes: int = MAX_RESPONSE_BYTES
     ) -> T | None:
         """
-        Send one request and wait for its answer.
+        Send one request and wait for its response.
 
         Args:
             request: Any request of ``kiel_groups.wire``.
-            timeout_ms: Time from the write to the answer; ``request_timeout_ms`` of the configuration if left out.
-            max_response_bytes: The largest answer to accept. A longer answer also closes the connection.
+            timeout_ms: The longest time from the write to the response; by default, the setting ``request_timeout_ms``.
+            max_response_bytes: The largest response to accept. A longer response also closes the connection.
 
         Returns:
-            The decoded answer, or None for a request without an answer (produce with acks 0), once it is written.
+            The decoded response. For a request without a response (produce with acks 0), None, once it is written.
 
         Raises:
             BrokerConnectionError: The connection could not be opened, or ended before the answer arrived. In the second
                 case, the broker may or may not have executed the request.
-            RequestTimeoutError: No answer came in time, or the broker did not take a request without an answer. The
-                connection is closed, since a broker that is late with one answer is late with all that follow.
-            ProtocolError: The answer cannot be decoded, or is longer than ``max_response_bytes``.
+            RequestTimeoutError: No response came in time, or a request without a response could not be written in time.
+                The connection is closed, because all later responses would be late, too.
+            ProtocolError: The response cannot be decoded, or is longer than ``max_response_bytes``.
             ConfigError: A field of the request does not fit its type in the protocol.
         """
         stream = await self.wait_open()
@@ -457,7 +457,7 @@ class Connection:
         spawn(self._close_with_the_loop(stream), f"connection to {self.address}")
 
     async def _close_with_the_loop(self, stream: AnswerStream) -> None:
-        """Close the connection when the loop's tasks are cancelled: its client may have been left without a close."""
+        """Close the connection when the event loop cancels its tasks: the program may not have closed the client."""
         try:
             await stream.wait_ended()
         finally:
@@ -485,10 +485,11 @@ class Connection:
 
     def announced(self, header: memoryview) -> memoryview | None:
         """
-        Return memory for the answer that follows. After a header that makes no sense, close the connection.
+        Return the buffer for the response that this header announces, or None for an invalid header.
 
-        The header makes no sense if no request in flight has its correlation id, or if the answer is longer than its
-        request allows. In the second case, the request fails with that reason.
+        A header is invalid if no request in flight has its correlation id, or if the response is longer than its
+        request allows. Then the connection is closed, and all requests in flight fail. In the second case, the request
+        of that response fails with this reason.
         """
         correlation_id, _ = split_response(header[SIZE_BYTES:])
         asked = self._in_flight.get(correlation_id)
@@ -508,13 +509,13 @@ class Connection:
         return self._buffers.take(size - (HEADER_BYTES - SIZE_BYTES))
 
     def received(self, payload: memoryview) -> None:
-        """Pass the payload to the request that the last header named."""
+        """Decode a payload, and complete the request that the last header named."""
         # A timeout may have failed all requests while the rest of the answer arrived.
         if (asked := self._in_flight.pop(self._arriving_id, None)) is not None:
             self._answer(asked, payload)
 
     def lost(self, error: Exception | None) -> None:
-        """Fail the requests in flight: no more answers will come."""
+        """Fail the requests in flight, because the connection has ended."""
         self._fail(self._broken(f"the connection broke: {_reason(error)}"))
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
@@ -555,7 +556,7 @@ class Connection:
 
 
 def _reason(error: Exception | None) -> str:
-    """Return the reason of an error, in the operating system's words if there are any."""
+    """Return the text of an error, preferably the operating system's text for its number."""
     if error is None:
         return "closed by the other side"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
@@ -573,10 +574,9 @@ BLAMED_S = 30.0
 
 class ConnectionPool:
     """
-    Keeps one connection for each address and purpose, created on first use and replaced once it is closed.
+    Keeps one connection for each address and purpose. A closed connection is replaced at the next use.
 
-    Requests with different purposes do not wait for each other, such as metadata requests and long fetches, or fetches
-    and slow produce requests.
+    Requests with different purposes do not wait for each other, for example metadata requests and long fetches.
     """
 
     def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:

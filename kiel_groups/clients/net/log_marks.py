@@ -1,4 +1,4 @@
-"""Recognise a log by a message that was read from it, for brokers that have no ids of topics."""
+"""Detect that a log was replaced, by comparing a message that was read from it, for brokers without topic ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAMPLE_BYTES = 4096
 
 
 class LogMark(NamedTuple):
-    """The offset, the size and the checksum of a message."""
+    """The offset, size and checksum of a message, which identify the log that has the message."""
 
     offset: int
     size: int
@@ -33,9 +33,9 @@ class LogMark(NamedTuple):
     @classmethod
     def of(cls, message_set: bytes | memoryview) -> Self | None:
         """
-        Return the mark of a set's first message, or None if there is no message or it is compressed.
+        Return the mark of a message set's first message, or None if there is no message or the message is compressed.
 
-        A compressed message is not a mark, because the broker may compact or repack it later.
+        A compressed message gives no mark, because the broker may compact or compress it again later.
         """
         if len(message_set) < _HEAD.size:
             return None
@@ -55,7 +55,7 @@ async def look_at_logs(
     cluster: ClusterMetadata, logs: Mapping[TopicPartition, ReadLog]
 ) -> Mapping[TopicPartition, LogSight]:
     """
-    Return the present range of offsets of each log, and whether the log still has the message that was read first.
+    Return the present range of offsets of each log, and whether the log still has the message of its mark.
 
     Partitions whose leaders do not answer are left out.
     """
@@ -83,7 +83,7 @@ def _compare(mark: LogMark | None, found: LogMark | None) -> bool | None:
 
 
 async def _sample(cluster: ClusterMetadata, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogMark]:
-    """Return the first message at each of these offsets. Partitions for which no leader sends one are left out."""
+    """Return the mark of the first message from each of these offsets on. Partitions without a message are left out."""
     led, _ = by_leader(cluster, offsets)
 
     async def ask(leader: int, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, FetchedPartition]:

@@ -1,4 +1,4 @@
-"""Ask one broker after the other for metadata, and decide whether a request may name topics that may be deleted."""
+"""Ask one broker after the other for metadata, and decide whether a metadata request may name topics."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MetadataSources:
 
     @property
     def unreachable(self) -> NoBrokersError | None:
-        """The error of the last request if ``UNREACHABLE_AFTER`` requests in a row were not answered, else None."""
+        """The error of the last request if at least ``UNREACHABLE_AFTER`` requests in a row failed, else None."""
         # A copy: an error that is raised in several places would collect the tracebacks of all.
         return copy(self._unanswered) if self.failures >= UNREACHABLE_AFTER else None
 
@@ -76,7 +76,7 @@ class MetadataSources:
         """
         Send a request to one address after the other, then to the addresses of the broker source, until one answers.
 
-        The address that has answered is ``last``.
+        The address that has answered becomes ``last``. Addresses that fail move to the end of the order.
 
         Raises:
             NoBrokersError: No address answered. The error gives the reasons of the first five addresses.
@@ -144,27 +144,27 @@ class MetadataSources:
             return []
 
     def demote(self, address: HostPort | None) -> None:
-        """Move this address, if there is one, to the end of the order."""
+        """Move this address, if it is known, to the end of the order."""
         if address in self._addresses:
             self._addresses.remove(address)
             self._addresses.append(address)
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Return True if it is known which of the ``live`` brokers answered last, or if no broker has answered yet.
+        Return whether it is known which ``live`` broker answered last. Also return True if no broker has answered yet.
 
-        A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not name
-        the broker that sent it: the next address may be the same broker under its other name. In this case the caller
-        has to ask two live brokers in turn: at least one of the two did not answer last.
+        If a bootstrap name such as ``localhost`` answered, its broker is unknown, because brokers register another
+        address, and an answer does not name its broker. Then the next live address may belong to the same broker. So
+        the caller must ask two live brokers in turn: at least one of the two did not answer last.
         """
         return self.last is None or self.last in live
 
     def rotate(self, live: Collection[HostPort]) -> None:
         """
-        Move a ``live`` broker that did not answer last to the front of the order, if there is one.
+        Move a ``live`` broker that did not answer last, if there is such a broker, to the front of the order.
 
-        A broker that is cut off from ZooKeeper keeps answering with its old metadata. The other brokers do not list it
-        as live, so it is not asked any more once another broker has answered. See also ``knows_last``.
+        A broker that is cut off from ZooKeeper keeps answering with its old metadata. Other brokers do not list that
+        broker as live. So it is not asked any more once another broker has answered. See also ``knows_last``.
         """
         self.demote(self.last)
         others = [address for address in self._addresses if address in live]
@@ -173,14 +173,14 @@ class MetadataSources:
             self._addresses.insert(0, others[0])
 
     def keep(self, addresses: Collection[HostPort]) -> None:
-        """Keep these addresses, with new addresses last, and drop all other addresses."""
+        """Keep only these addresses. Known addresses keep their order, and new addresses follow."""
         kept = [address for address in self._addresses if address in addresses]
         self._addresses = kept + [address for address in addresses if address not in kept]
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTopic:
-    """A topic as last reported: its ``partitions``, ascending, and the leader of each (None if there is none)."""
+    """A topic as last reported: its partition numbers, ascending, and the leader of each partition, or None."""
 
     partitions: tuple[int, ...]
     leaders: dict[int, int | None]
@@ -189,15 +189,17 @@ class ListedTopic:
 
 class TopicListing:
     """
-    Decides whether requests may name topics: the last listing of all topics is recent, and not contradicted since.
+    Decides whether metadata requests may name topics.
 
-    A request that names a topic creates the topic if it was deleted, on brokers with ``auto.create.topics.enable``. A
-    request that names none creates none, but is answered for all topics of the cluster, which costs every broker and
-    client of a large one.
+    Requests may name topics while the last listing of all topics is recent, and no broker has denied a topic since.
 
-    A deleted topic may still be created again in one case: it is deleted within ``NAMED_FOR_S`` after the brokers have
-    listed it, and the client asks for it by name for another reason, such as a broken connection, before a broker has
-    denied that it knows the topic or its partitions.
+    On brokers with ``auto.create.topics.enable``, a request that names a deleted topic creates the topic again. A
+    request that names no topics creates no topics, but its answer has all topics of the cluster. In a large cluster,
+    such answers are expensive for brokers and clients.
+
+    A deleted topic may still be created again if two conditions hold. The topic is deleted within ``NAMED_FOR_S`` after
+    the brokers have listed it. And the client names the topic in a request, for example after a broken connection,
+    before a broker has denied that it knows the topic or its partitions.
     """
 
     def __init__(self) -> None:
@@ -209,9 +211,9 @@ class TopicListing:
         return self._doubted_s < self._asked_s > time.monotonic() - NAMED_FOR_S
 
     def received(self, asked_s: float) -> None:
-        """Note a listing of all topics, which was requested at this monotonic time."""
+        """Record that all topics were listed, by a request that was sent at this monotonic time."""
         self._asked_s = asked_s
 
     def doubt(self) -> None:
-        """Note that a broker has denied that it knows a topic, or its partitions."""
+        """Record that a broker has denied that it knows a topic, or its partitions."""
         self._doubted_s = time.monotonic()

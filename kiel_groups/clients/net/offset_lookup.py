@@ -51,7 +51,7 @@ At: TypeAlias = int | Mapping[TopicPartition, int]
 
 
 class Failure(NamedTuple):
-    """The reason why the offset of a partition was not found. ``retriable``: another try may find it."""
+    """The reason why the offset of a partition was not found, and whether another try may find it."""
 
     error: KielGroupsError
     retriable: bool
@@ -72,11 +72,12 @@ async def list_offsets(
 
     Args:
         cluster: Provides the leaders, and the connections to them.
-        partitions: Any number, of any topics.
+        partitions: Any number of partitions, of any topics.
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
-            milliseconds. One time for all partitions, or one for each. Leaders of 0.10.1 and later return the first
-            message of this time or later, or the end of the log. Older leaders, and all leaders of logs whose messages
-            have no times, return the first offset of the newest segment that is older, or the earliest offset.
+            milliseconds. One time for all partitions, or a time for each partition. Leaders of 0.10.1 and later return
+            the offset of the first message of this time or later, or the end of the log. Older leaders, and all leaders
+            of logs whose messages have no timestamps, return the first offset of the newest segment that was last
+            written before this time, or the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
@@ -114,7 +115,7 @@ async def find_offsets(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
-    Look up as many of the offsets as leaders report now. Errors are returned as the ``failures``.
+    Look up the offsets that leaders report now. Return the found offsets, and the errors of the other partitions.
 
     Each try refreshes the metadata, then asks each leader and waits at most ``connect_timeout_ms`` for its answer.
 
@@ -174,7 +175,7 @@ async def ask_leaders(
     """
     Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures.
 
-    With ``times_ms``, add to it the times of the messages that were found for a time, as far as messages have times.
+    If ``times_ms`` is given, add the timestamps of the messages that were found for a time, if they have timestamps.
     """
     times_ms = {} if times_ms is None else times_ms
     failures: dict[TopicPartition, Failure] = {}
@@ -200,7 +201,7 @@ async def ask_leaders(
 def by_leader(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Divide partitions by their leaders. Return those of each leader, and those without a known leader."""
+    """Return the partitions of each leader, and the partitions without a known leader."""
     led: dict[int, list[TopicPartition]] = {}
     leaderless: list[TopicPartition] = []
     for partition in partitions:
@@ -213,10 +214,10 @@ async def segment_starts(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """
-    Ask all leaders once. Return the first offset of each log segment, ascending, followed by the log's end.
+    Return the first offset of each log segment, ascending, followed by the log's end, for each partition.
 
-    Where messages have no times, a look-up by time finds only these offsets. A partition whose leader does not answer
-    is left out.
+    Each leader is asked once. A partition without a leader, or whose leader does not answer, is left out. In logs whose
+    messages have no timestamps, a look-up by time finds only these offsets.
     """
     led, _ = by_leader(cluster, partitions)
     found: dict[TopicPartition, tuple[int, ...]] = {}
@@ -255,7 +256,7 @@ async def _ask_by_message(
     timeout_ms: int | None,
     times_ms: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int | Failure]:
-    """Ask a leader that knows the times of messages, and add the times of the messages found to ``times_ms``."""
+    """Ask a leader of 0.10.1 or later for offsets by time. Add the timestamps of the found messages to ``times_ms``."""
 
     async def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Failure | None]:
         answer = await cluster.send(leader, ListOffsetsRequestV1(times), timeout_ms=timeout_ms)
@@ -292,7 +293,7 @@ def _known(results: Mapping[TopicPartition, int | Failure | None]) -> dict[Topic
 
 
 def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
-    """Return the offset that a leader listed, or the failure, or None if no segment is older than the time ``at``."""
+    """Return the offset that a leader listed, or the failure, or None if no segment is older than time ``at``."""
     if listed is None or listed.error != NO_ERROR:
         return _failure(tp, None if listed is None else listed.error)
     if listed.offsets:
@@ -301,7 +302,7 @@ def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Fa
 
 
 def _read_found(tp: TopicPartition, found: FoundOffset | None, at: int) -> int | Failure | None:
-    """Return the offset that was found, or the failure, or None if no message has the time ``at`` or a later one."""
+    """Return the offset that was found, or the failure, or None if no message has time ``at`` or a later time."""
     if found is None or (found.error != NO_ERROR and found.error.number != WITHOUT_TIMES):
         return _failure(tp, None if found is None else found.error)
     return None if at >= 0 and found.offset == NO_MESSAGE else found.offset
@@ -329,9 +330,9 @@ _MOST_NAMES = 10
 
 class StartLookup:
     """
-    Looks up start positions by asking leaders, with backoff while positions are missing.
+    Looks up start positions in the background, and retries with backoff while positions are missing.
 
-    The gauge ``partitions_unopened`` counts the missing positions. A partition without a leader delays no other
+    The gauge ``partitions_unopened`` is the number of missing positions. A partition without a leader delays no other
     partition.
 
     Args:

@@ -92,11 +92,11 @@ async def fetch_offsets(
 
     Returns:
         The offsets that brokers found. A partition is left out if it has no offset, or if the broker does not know its
-        topic yet: brokers answer error 3 in both cases. A partition is also left out if its znode is not a number:
-        brokers answer error -1 to every failure to read a znode.
+        topic yet: brokers answer error 3 in both cases. A partition is also left out if brokers cannot read its znode
+        in any try, as when the znode's data is not a number: brokers answer error -1 then.
 
     Raises:
-        NoOffsetsError: A broker refuses for good. The error names a partition and the reason.
+        NoOffsetsError: A broker answers with an error that a retry cannot fix. The text names a partition.
         BrokerError, ProtocolError: No broker gave a usable answer in time.
     """
     waiting = tuple(sorted(partitions))
@@ -140,10 +140,10 @@ async def commit_offsets(
         metrics: Counts offsets that brokers refused.
         group: The group that the offsets belong to.
         offsets: The next offset of each partition.
-        metadata: A text that brokers check for its length and then discard; left out if it is too long.
+        metadata: A text whose length brokers check, before they discard the text. A text that is too long is left out.
 
     Returns:
-        The last answer for every partition, or UNKNOWN if no broker answered: the offset may or may not be stored.
+        The last answer for every partition, or UNKNOWN if no broker answered. Then the offset may or may not be stored.
     """
     answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
     waiting = dict(offsets)
@@ -183,7 +183,7 @@ def _may_pass(error: ErrorCode) -> bool:
 async def _ask(
     cluster: ClusterMetadata, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
 ) -> Mapping[TopicPartition, A]:
-    """Send a request to a broker, preferably one without a recent failure. Time out before a lease expires."""
+    """Send a request to any broker, preferably a broker without a recent failure. Wait ``ANSWER_MS`` at most."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
     connection = cluster.some_connection()
     try:
@@ -229,7 +229,7 @@ def _warn_of_metadata(group: str, metadata: str) -> None:
 
 class GroupBrokers:
     """
-    The methods of a PartitionHandler that ask brokers, for handlers to inherit.
+    A base class of partition handlers, with the methods of ``PartitionHandler`` that send requests to brokers.
 
     Args:
         cluster: The brokers that look up and store offsets.
@@ -249,7 +249,7 @@ class GroupBrokers:
         return await policy_offsets(self._cluster, partitions, policy)
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
-        """Return nothing, because ZooKeeper tells when a topic was created again."""
+        """Return an empty dict, because ZooKeeper shows when a topic was created again."""
         return {}
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -257,9 +257,9 @@ class GroupBrokers:
         return await fetch_offsets(self._cluster, self._group, partitions)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Have the brokers store the group's next offsets."""
+        """Have the brokers store the group's next offsets. Offsets that brokers refuse are logged and counted."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Ask the leaders that ZooKeeper names, even if brokers name others."""
+        """Send requests to the leaders that ZooKeeper names, even if brokers name other leaders."""
         self._cluster.override_leaders(leaders, brokers)

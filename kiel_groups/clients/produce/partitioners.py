@@ -1,4 +1,4 @@
-"""Choose the partition of a record, by its key or at random, and encode its value."""
+"""Choose the partition of a record, by its key or at random, and encode its key and value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Partitioner: TypeAlias = Callable[[Any, list[int]], int]
 
 
 def key_bytes(key: Any) -> bytes | None:
-    """Encode a key: bytes as they are, None as null, anything else as the UTF-8 of its ``str()``."""
+    """Encode a key: keep bytes and None (a null key), and encode any other key as the UTF-8 of its ``str()``."""
     if key is None or isinstance(key, bytes):
         return key
     return str(key).encode()
@@ -46,7 +46,10 @@ Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 
 def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     """
-    Encode a value. Without a serializer, keep bytes, encode None as null, and anything else as JSON with sorted keys.
+    Encode a value, or return None for a null value (a tombstone).
+
+    With a serializer, use its result, and encode a str as UTF-8. Without a serializer, keep bytes and None, and encode
+    any other value as JSON with sorted keys.
 
     Raises:
         ConfigError: JSON cannot represent the value, or the serializer returned something that cannot be sent.
