@@ -464,7 +464,7 @@ class Commits:
     def committed(
         self, partition: TopicPartition | Iterable[TopicPartition]
     ) -> asyncio.Future[int | None] | asyncio.Future[dict[TopicPartition, int | None]]:
-        """Return the offset that the group has committed for a partition, or a dict of offsets for several partitions."""
+        """Return the group's committed offset of a partition, or a dict of offsets for several partitions."""
         if is_partition(partition):
             return spawn(self._of_one(partition), "GroupedConsumer.committed")
         return spawn(self._of_all(partition), "GroupedConsumer.committed")

@@ -1,6 +1,6 @@
 """
-Support the public methods of all clients: arguments, eagerly started futures, callers, Ctrl-C, loops that were left.
+Support the public methods of all clients: check arguments, start futures, identify callers, and handle Ctrl-C.
 
-The clients and their packages use it, and so do ``sync`` and ``spark.member``.
-It opens no connection and handles no records.
+The clients and their packages use this package, and so do ``sync`` and ``spark.member``.
+The package opens no connection and handles no records.
 """

@@ -51,7 +51,7 @@ _INSTEAD = {
 
 
 def check_setting_names(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a client's constructor: an unknown argument raises a ConfigError that says what to do."""
+    """Decorate a client's constructor, so that an unknown argument raises a ConfigError that says what to do."""
     parameters = inspect.signature(init).parameters.values()
     known = {
         each.name for each in parameters if each.kind is not each.VAR_KEYWORD
@@ -88,7 +88,7 @@ class BrokerSettings(TypedDict, total=False):
 
 def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSettings]) -> BrokerConfig:
     """
-    Make a client's settings from its arguments.
+    Create the settings of a client's broker connections from its arguments.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092 by default), in a list or a comma-separated string.
@@ -165,8 +165,8 @@ def partition_of(given: object, call: str) -> TopicPartition:
     Return the partition that an application passed, as a TopicPartition or a plain tuple.
 
     Raises:
-        ArgumentTypeError: The argument is neither, or its number is not a whole number. The error is a TypeError and a
-            ConfigError.
+        ArgumentTypeError: The argument is not a TopicPartition or a tuple of a topic and a whole number. The error is a
+            TypeError and a ConfigError.
         ConfigError: The topic's name is not legal, or the number is negative.
     """
     expected = f"{call}: {given!r} given; expected TopicPartition(topic, number of at least 0)"
@@ -185,7 +185,7 @@ def partitions_of(given: object, call: str) -> list[TopicPartition]:
     Return the partitions that an application passed, without duplicates.
 
     Raises:
-        ArgumentTypeError: The argument is not a list of partitions; one partition alone is not. The error is a
+        ArgumentTypeError: The argument is not an iterable of partitions, or is a single partition. The error is a
             TypeError and a ConfigError.
         ConfigError: A topic's name is not legal, or a number is negative.
     """

@@ -1,4 +1,4 @@
-"""Identify the coroutine that calls a consumer, and track whether it has received what its calls returned."""
+"""Identify the coroutine that calls a consumer, and track whether it has received the values of its calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ConsumeCall:
 
     def is_of_another_task(self) -> bool:
         """
-        Return whether another task than the running one made this call, and that task has not ended.
+        Return whether this call was made by a task that is not the running task and has not ended.
 
         A task inherits the calls of the task that started it. That starting task may still process their values.
         """
@@ -78,25 +78,25 @@ class ConsumeCall:
     @property
     def is_dropped(self) -> bool:
         """
-        Whether nothing refers to the call's future any more, so that no caller can receive its values.
+        Whether the call's future was deleted, because nothing refers to it. Then no caller can receive its values.
 
         The future of a call in progress is kept alive.
         """
         return self._outcome is not None and self._outcome() is None
 
     def returns(self, outcome: asyncio.Future[Any]) -> None:
-        """Remember the future that callers get the values from, without keeping it alive."""
+        """Remember the future from which callers get the values, without keeping the future alive."""
         self._outcome = weakref.ref(outcome)
 
     def known(self) -> _Known:
-        """Return an object that only the coroutine's context keeps alive: its garbage collection ends the call."""
+        """Return an object to store in the coroutine's context. The call has ended once this object is deleted."""
         known = _Known(self)
         self._known_there = weakref.ref(known)
         return known
 
 
 class _Known:
-    """A reference to a call, kept by the contexts of its coroutine and of the tasks that it started."""
+    """A reference to a call, kept by the contexts of its coroutine and of the tasks that the coroutine started."""
 
     __slots__ = ("__weakref__", "call")
 
@@ -165,7 +165,7 @@ def current_caller() -> object:
 
 
 class DeliveryStyle(Enum):
-    """A way to get records, as errors name it."""
+    """A way to get records from a consumer. The values are the names of the ways in errors."""
 
     ITERATION = "iteration ('async for record in consumer')"
     VALUES = "consume(topic)"

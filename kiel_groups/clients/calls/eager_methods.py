@@ -128,7 +128,7 @@ def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
 
 
 def fails_in_future(method: Callable[P, asyncio.Future[T]]) -> Callable[P, asyncio.Future[T]]:
-    """Decorate a method that returns a future: the future raises its errors; those not retrieved are logged."""
+    """Decorate a method that returns a future, so that the future raises the KielGroupsErrors of the call itself."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -142,10 +142,10 @@ def fails_in_future(method: Callable[P, asyncio.Future[T]]) -> Callable[P, async
 
 async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:
     """
-    Await a call of a client. If the client was closed by running a loop that was left, suspend the caller.
+    Await a call of a client. If a close on a loop that was left ends the call, raise CancelledError, not ClosedError.
 
-    When a program exits, an endless loop around the call would end with a traceback of the ClosedError. A cancellation
-    is raised instead, which Tornado ignores.
+    Otherwise, when a program exits, a loop around the call would end with a traceback of the ClosedError. Tornado
+    ignores a CancelledError.
     """
     try:
         return await call()
@@ -157,7 +157,7 @@ async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:
 
 def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.Task[T]]:
     """
-    Make a coroutine function a plain function that returns an already started task.
+    Decorate a coroutine function, so that a call starts a task and returns it.
 
     The task is a Tornado-compatible future. Its failure is logged if it is never retrieved.
     """
@@ -235,7 +235,7 @@ class _ConsumeTask(LoggedTask[T]):
         return self._unless_given_up(values)
 
     def give_back(self) -> None:
-        """Declare that no caller has the values, although the call was awaited to its end."""
+        """Have the values delivered again: no caller has them, although the call was awaited to its end."""
         self._call.received, self._call.superseded = False, True
 
     def _unless_given_up(self, values: T) -> T:
@@ -249,9 +249,9 @@ def _only_drops_outcome(frame: FrameType) -> bool:
 
 def give_back(call: object) -> None:
     """
-    Deliver the values of a call again. Objects that ``start_consume_call`` has not returned are ignored.
+    Have the values of a call delivered again, because the caller's thread was interrupted while it waited for them.
 
-    The caller's thread was interrupted while it waited, so it never got the values that the event loop received for it.
+    Objects that ``start_consume_call`` has not returned are ignored.
     """
     if isinstance(call, _ConsumeTask):
         call.give_back()
@@ -261,7 +261,7 @@ def start_consume_call(
     work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]
 ) -> asyncio.Task[T]:
     """
-    Start a call that returns values or records. ``call`` notes whether a caller received them.
+    Start a call that returns values or records. ``call`` tracks whether a caller has received them.
 
     If the values are delivered again before a caller reads the result, the result is what ``late`` returns or raises.
     """

@@ -45,7 +45,11 @@ BLOCKED_S = 1.0
 
 
 class _Interrupts:
-    """The state of the handler. Only the main thread uses it, but the watching thread reads and clears ``pending``."""
+    """
+    The SIGINT handler, with its state.
+
+    Only the main thread uses the state. The exception is ``pending``: the thread of ``watch`` reads and clears it.
+    """
 
     def __init__(self) -> None:
         #: The number of the Ctrl-C that has not been raised yet, or None while there is none.
@@ -97,10 +101,10 @@ _interrupts = _Interrupts()
 
 def defer(client: object) -> None:
     """
-    Install the handler until this client is closed.
+    Install this module's SIGINT handler until this client is closed.
 
-    Only a call on the main thread has an effect, because signals interrupt no other thread. Do not replace a handler
-    that ``asyncio.run`` or the program has installed.
+    Only a call on the main thread has an effect, because signals interrupt no other thread. A handler that
+    ``asyncio.run`` or the program has installed is not replaced.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -111,10 +115,10 @@ def defer(client: object) -> None:
 
 def restore(client: object) -> None:
     """
-    Record that a client no longer needs this module's handler of SIGINT.
+    Record that a client no longer needs this module's SIGINT handler.
 
-    If no other client needs it, Python's own handler is restored. A handler that the program has set stays. Only a call
-    on the main thread can restore the handler.
+    If no client needs the handler any more, restore Python's own handler. A handler that the program has set stays.
+    Only a call on the main thread can restore Python's handler.
     """
     _interrupts.wanted.discard(client)
     on_main = threading.current_thread() is threading.main_thread()
@@ -130,9 +134,9 @@ def raised() -> int:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """
-    Delay a Ctrl-C that comes in the block while no loop runs: raise it at the end of the block.
+    Delay a Ctrl-C that comes in the block while no event loop runs: raise KeyboardInterrupt at the end of the block.
 
-    A loop that runs in the block is interrupted as usual.
+    A second Ctrl-C is raised at once. An event loop that runs in the block is interrupted as usual.
     """
     _interrupts.protected = True
     try:
@@ -202,10 +206,10 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 class LeftLoop:
     """
-    Remembers the loop that a client is used on. If the program has left that loop, the client's close runs it again.
+    Remembers the event loop of a client. If the program has left that loop, the client's close runs the loop again.
 
     Args:
-        at_exit: Closes the client if necessary; called when the interpreter exits, if the loop was left but not closed.
+        at_exit: Closes the client if necessary. It is called when the interpreter exits, unless the loop is closed.
         abandon: Ends the client without its loop, as far as possible. It is called at most once: when the interpreter
             exits, or when ``close`` finds that the loop is closed, or is interrupted.
     """
@@ -220,7 +224,7 @@ class LeftLoop:
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """Remember the loop that runs now or will run. Until the close, a Ctrl-C interrupts none of its callbacks."""
+        """Remember the loop that runs now or will run. Until the close, defer a Ctrl-C to the end of a callback."""
         self._loop = home_loop()
         defer(self)
         self._pid = os.getpid()
@@ -249,6 +253,8 @@ class LeftLoop:
     ) -> asyncio.Future[None]:
         """
         Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` at most.
+
+        If the loop that was left is closed, the client is abandoned instead.
 
         Args:
             closing: The future that an earlier call returned, or None for the first call. If it was cancelled, the

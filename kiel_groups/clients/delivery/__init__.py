@@ -1,6 +1,7 @@
 """
-Deliver fetched records to the application, and track which of them it has finished.
+Deliver fetched records to the application, and track which records the application has finished.
 
-``connected_consumer`` runs it between the fetcher and the application, for both consumers. It delivers no record while
-the gate is shut, and finishes no record that the application may still be processing.
+``connected_consumer`` uses this package for consumers with and without a group. The package delivers no record while
+the member's session does not permit delivery (its *gate* is shut). It finishes no record that the application may still
+be processing.
 """

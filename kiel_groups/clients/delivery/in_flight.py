@@ -26,10 +26,10 @@ UNCLAIMED_S = 1.0
 
 class Span(NamedTuple):
     """
-    Values of one partition that one call returned: the values from offset ``start`` up to, but not including, ``end``.
+    The values of one partition that one call returned, from offset ``start`` up to, but not including, ``end``.
 
-    ``state`` is the partition's state, in which finished values advance the offset ``finished``. ``state`` is None if
-    the values are no longer tracked.
+    ``state`` is the state of the partition's claim, whose offset ``finished`` advances when the values are finished.
+    ``state`` is None if the values are no longer tracked.
     """
 
     state: PartitionOffsets | None
@@ -49,7 +49,7 @@ class Receipt(Enum):
 
 @dataclass(slots=True)
 class _Delivered:
-    """The values that one call returned at ``at_s``. ``done``: the values are marked as finished."""
+    """The values that one call returned at ``at_s``. ``done`` says whether they are marked as finished."""
 
     call: ConsumeCall
     spans: dict[TopicPartition, Span]
@@ -94,7 +94,7 @@ class ValuesInFlight:
         return [(delivered.call, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
-        """Whether a caller may still receive some of the values."""
+        """Return whether a caller may still receive some of the values."""
         return any(delivered.receipt(now_s) is Receipt.AWAITED for delivered in self._delivered)
 
     def finish(self, calls: Collection[ConsumeCall] | None) -> None:
@@ -151,7 +151,7 @@ class ValuesInFlight:
         return resume_at
 
     def unreceived_from(self, partition: TopicPartition, state: PartitionOffsets) -> int | None:
-        """Return the first offset of a partition that a call took under this claim and no caller received, or None."""
+        """Return the first offset that a call took under this claim, but no caller has received, or None."""
         taken = (each.spans.get(partition) for each in self._delivered if not each.call.received)
         return min((span.start for span in taken if span is not None and span.state is state), default=None)
 
@@ -180,7 +180,7 @@ class ValuesInFlight:
 
 
 class BadRecordInFlight:
-    """A bad record while ``on_bad_record`` runs, and its partition's state (None: no longer tracked)."""
+    """A bad record for which ``on_bad_record`` runs, with the state of its claim, or None if no longer tracked."""
 
     __slots__ = ("_error", "_state")
 
@@ -209,7 +209,7 @@ class BadRecordInFlight:
 
 class ConsumerInFlight:
     """
-    All records in flight of one consumer: its loop's record, what its calls returned, and ``bad`` records.
+    All records in flight of one consumer: the record of its loop, the records that its calls returned, and bad records.
 
     ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
     ``getone()``, ``getmany()`` and ``consume_batches()``, which ask for any topic.
@@ -238,9 +238,9 @@ class ConsumerInFlight:
 
     def unreceived_from(self, partition: TopicPartition, state: PartitionOffsets) -> int | None:
         """
-        Return the offset of the first record or value that a call took of a partition, and no caller has received.
+        Return the offset of the first record or value of a partition that a call took, but no caller has received.
 
-        Return None if there is none. A caller may still receive that record; otherwise it is delivered again.
+        Return None if there is no such record. A caller may still receive the record; otherwise it is delivered again.
         """
         first = (values.unreceived_from(partition, state) for values in self.topics.values())
         return min((offset for offset in first if offset is not None), default=None)
@@ -249,7 +249,7 @@ class ConsumerInFlight:
         return [self.batch, *self.topics.values(), *self.bad.values()]
 
     def works(self) -> list[Work]:
-        """Return what the application is processing: a loop's record, bad records and values. Safe on any thread."""
+        """Return the work of the application: a loop's record, bad records and values. Safe on any thread."""
         works = []
         if (record := self.batch.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
@@ -275,7 +275,7 @@ class DeliveryProgress:
         self._changed.set()
 
     async def until(self, is_over: Callable[[], bool]) -> None:
-        """Wait until ``is_over`` returns True. It is called at once, and after each ``notify``."""
+        """Wait until ``is_over`` returns True. The function is called at once, and after ``notify`` was called."""
         self.waiting += 1
         try:
             while not is_over():
@@ -310,7 +310,7 @@ _offset_of = attrgetter("offset")
 
 class _View(NamedTuple):
     """
-    The records to deliver, the cursor over them, and how many delivered records are no longer in flight.
+    The records of a batch, the cursor that delivers them, and how many delivered records are no longer in flight.
 
     A view is replaced as a whole, so that other threads never see a mixture of two views.
     """
@@ -327,10 +327,10 @@ class _View(NamedTuple):
 
 class CurrentBatch:
     """
-    A batch of one partition, or none, and its record in flight.
+    The batch that a loop is delivering, if any, and its record in flight.
 
-    ``state`` is the state of the partition's claim under which the batch is delivered. That state reads its position
-    and its finished offset from this object, until the batch is replaced or its records are no longer tracked.
+    ``state`` is the state of the claim under which the batch is delivered. That state reads its position and finished
+    offset from this object, until the batch is replaced or its records are no longer tracked.
     """
 
     __slots__ = ("_base", "_counted", "_dropped", "_fetched", "_partition", "_raw", "_view", "state")
@@ -349,7 +349,7 @@ class CurrentBatch:
         self._dropped = False
 
     def start(self, fetched: FetchedBatch, state: PartitionOffsets, records: list[Record]) -> None:
-        """Start another batch, and deliver ``records``, made from it. No record may be in flight."""
+        """Replace the batch, and deliver ``records``, which were made from it. No record may be in flight."""
         if self._counts:
             assert self.state is not None
             self.state.end_delivery()
@@ -363,7 +363,7 @@ class CurrentBatch:
 
     @property
     def cursor(self) -> Iterator[Record]:
-        """Delivers the remaining records: each step makes the next record the record in flight."""
+        """The iterator that delivers the remaining records. Each step makes the next record the record in flight."""
         return self._view.cursor
 
     @property
@@ -401,7 +401,7 @@ class CurrentBatch:
         return self._fetched._replace(records=raw), len(self._raw)
 
     def cut_off(self, partition: TopicPartition, end: int) -> int:
-        """Drop a partition's records at and after the offset ``end``. Return how many of them were not delivered."""
+        """Drop a partition's undelivered records at and after the offset ``end``, and return their number."""
         if self._partition != partition:
             return 0
         records, raw = self._view.records, self._raw
@@ -446,7 +446,7 @@ class CurrentBatch:
         return self._raw[taken - 1].offset + 1 if taken else base
 
     def _taken(self, records: list[Record], delivered: int) -> int:
-        """Return how many fetched records, including skipped ones, come before the next record to deliver."""
+        """Return how many fetched records, including skipped records, come before the next record to deliver."""
         if len(records) == len(self._raw):
             return delivered
         if delivered == len(records):
@@ -473,21 +473,22 @@ class CurrentBatch:
         return frozenset({record.topic_partition})
 
     def count(self) -> None:
-        """Mark the record as finished for commits, and keep it in flight."""
+        """Have commits include the record in flight, and keep it in flight."""
         view = self._view
         self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 
     def finish(self) -> None:
-        """Finish the record: it is no longer in flight."""
+        """Finish the record in flight, if there is one."""
         view = self._view
         self._view = view._replace(done=view.delivered)
 
     def put_back(self) -> TopicPartition | None:
         """
-        Deliver the record in flight again, if it is still tracked.
+        Have the record in flight delivered again, if it is still tracked.
 
         Returns:
-            The partition that must be fetched from its position, because the batch was dropped meanwhile; else None.
+            The partition of the record if the batch was dropped meanwhile: the caller must fetch it from its position.
+            Otherwise None.
         """
         record, view = self.record, self._view
         if record is None:

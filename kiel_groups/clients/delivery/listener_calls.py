@@ -52,7 +52,11 @@ class ReadyClaims:
         return iter(self._ready)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Call the hook for new claims. They become ready when the hook ends, unless ``remove`` is called first."""
+        """
+        Return a coroutine that calls the hook for new claims. The claims become ready when the hook ends.
+
+        A claim that is removed by ``remove`` before that does not become ready.
+        """
         self.remove(partitions)
         self._calls.claimed(partitions)
         states = {partition: self._subscription.offsets.of(partition) for partition in partitions}
@@ -85,7 +89,7 @@ class ReadyClaims:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running hook, its partitions, and the partitions that were lost since the hook started."""
+    """A running hook with its partitions, and with those of its partitions that were lost since it started."""
 
     task: asyncio.Task[None]
     name: str
@@ -106,7 +110,7 @@ _HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost
 
 def check_listener(listener: object) -> None:
     """
-    Check that a listener is an object with at least one hook. Hooks that it lacks are not called.
+    Check that a listener is None or an object with at least one hook. It need not have all hooks.
 
     Raises:
         ArgumentTypeError: The object has no hook, has a hook that cannot be called, or is a class.
@@ -131,9 +135,9 @@ class ListenerCalls:
     assigned to another member while the application still works on them. A partition whose revoked hook has completed
     is not reported as lost later: the application has finished its work on it.
 
-    A loss cancels the running hook if all partitions of that hook are lost. While the member still owns one of the
-    hook's partitions, the hook continues, because that partition is delivered or released once the hook has ended. The
-    loss is reported after that.
+    A loss cancels the running hook if all partitions of that hook are lost. While the member still owns a partition of
+    the hook, the hook continues, because that partition is delivered or released once the hook has ended. The listener
+    is notified of the loss after the hook.
 
     Args:
         listener: The consumer's listener.
@@ -166,7 +170,7 @@ class ListenerCalls:
         return found
 
     def claimed(self, partitions: Collection[TopicPartition]) -> None:
-        """Note new claims before ``assigned`` is awaited for them, so that their loss is reported."""
+        """Have later losses of these new claims reported. Call this before ``assigned`` is awaited for them."""
         self._revoked.difference_update(partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -209,7 +213,7 @@ class ListenerCalls:
             )
 
     def in_progress(self) -> list[Work]:
-        """Return the running hook, if any, described as what the application is busy with. Safe on any thread."""
+        """Return the running hook, if any, as work of the application. Safe on any thread."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 

@@ -1,4 +1,4 @@
-"""Keep owned partitions' records from the fetcher until they are finished, and raise each error to one caller."""
+"""Track the records of owned partitions from the fetcher until they are finished, and handle bad records."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class OwnedRecords:
     """
     The records of the owned partitions, from the fetcher until the application has finished them.
 
-    Both ways of delivery share this object: ``RecordDelivery`` delivers records to a loop, ``ValueDelivery`` values and
-    records to callers of the other methods. It owns what is buffered and what is in flight, and decides what may be
-    delivered now: records of subscribed topics, of partitions that are not paused and whose assigned hook has ended,
-    while the gate is open.
+    ``RecordDelivery``, for a loop, and ``ValueDelivery``, for the other methods, share this object. It owns the
+    buffered records and the records in flight, and decides which records may be delivered now: records of subscribed
+    topics, of partitions that are not paused and whose assigned hook has ended, while the gate is open. The *gate* is
+    open while the member's session permits delivery.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class OwnedRecords:
         return not self.ended and self.gate.is_open(self.boot_time_s())
 
     def _raise_refused(self, topic: str | None) -> None:
-        """Raise the error of ``topic`` (None: of any topic), once, if its start position is unknown."""
+        """Raise, once, the error of ``topic`` (None: of any topic) whose start position is unknown, if there is one."""
         if topic is None and self._refused:
             raise self._refused.popitem()[1]
         if topic in self._refused:
@@ -104,10 +104,10 @@ class OwnedRecords:
         errors: bool = True,
     ) -> OwnedBatch[R] | None:
         """
-        Remove and return the next batch of a selected partition that is still owned, or None if there is none.
+        Remove and return the next batch of a selected partition that is still owned, or None if there is no such batch.
 
-        The batch ends before a record that cannot be converted, or after ``most_records``. The rest remains the next
-        batch of its partition. So a record that fails is handled when it is the first one.
+        The batch ends before a record that cannot be converted, or after ``most_records``. The rest of the batch
+        remains the next batch of its partition. A record that fails is handled when it is the first record of a batch.
 
         Args:
             selection: The partitions.
@@ -151,7 +151,7 @@ class OwnedRecords:
         return None
 
     def _next_fetched(self, selection: Selection, most_records: int | None, errors: bool) -> FetchedBatch | None:
-        """Remove and return the next batch. Handle damaged records before it."""
+        """Remove and return the next batch, or None. Handle damaged records that come before the batch."""
         while True:
             if self._fetcher.passed:
                 self._pass_empty_offsets()
@@ -164,10 +164,10 @@ class OwnedRecords:
 
     def _pass_empty_offsets(self) -> None:
         """
-        Move the position past offsets without records, if the application has finished all records before them.
+        Move positions past offsets without records, if the application has finished all records before these offsets.
 
-        So such offsets do not count as lag, and are committed like finished records. Other partitions wait for the next
-        call.
+        So such offsets do not count as lag, and are committed like finished records. A partition with unfinished or
+        buffered records is left for a later call.
         """
         for partition in list(self._fetcher.passed):
             if self.batch.has_records_of(partition) or self.in_flight.in_flight_of([partition]):
@@ -183,11 +183,11 @@ class OwnedRecords:
                 state.position = state.finished = position
 
     def is_current(self, fetched: FetchedBatch) -> bool:
-        """Return whether the partition still has the assignment under which a batch was fetched."""
+        """Return whether a batch may still be delivered: its partition was not reassigned, nor the delivery ended."""
         return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
-        """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
+        """Wait until ``poll`` is likely to return a batch. While the gate is shut, wait only ``GATE_PAUSE_S``."""
         if self.gate.is_open(self.boot_time_s()):
             await self._fetcher.ready.wait(selection)
         else:
@@ -201,7 +201,7 @@ class OwnedRecords:
         self.deserializer.close()
 
     def raise_failure(self) -> None:
-        """Raise the error with which the deliveries have ended, if any."""
+        """Raise the error with which the deliveries have ended, if there is an error."""
         if self._failure is not None:
             raise self._failure
 
@@ -233,11 +233,11 @@ class OwnedRecords:
         context_without_calls().run(self._fetcher.assign, positions, lost, paused)
 
     def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """Return the state of a partition's claim, or None if the partition is not delivered."""
+        """Return the state of a partition's claim, or None if records of the partition may not be delivered."""
         return None if self.ended or partition not in self.ready else self._subscription.offsets.of(partition)
 
     def unreceived_from(self, partition: TopicPartition) -> int | None:
-        """Return the first offset of an owned partition that a call took and no caller has received, or None."""
+        """Return the first offset of an owned partition that a call took, but no caller has received, or None."""
         state = self._subscription.offsets.of(partition)
         return None if state is None else self.in_flight.unreceived_from(partition, state)
 
@@ -257,10 +257,10 @@ class OwnedRecords:
 
     def accept(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Note that the start positions of these partitions are known now, and drop the errors of their topics.
+        Prepare for partitions whose start positions are known now: drop the errors of their topics.
 
-        If other partitions of a topic still lack a start, their error is raised anew later. Discard what was read of
-        these partitions before, because it may be from the logs of deleted topics.
+        If other partitions of a topic still lack a start position, the member reports their error again. Also forget
+        the log marks of these partitions, because they may be of logs of deleted topics.
         """
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
@@ -286,9 +286,11 @@ class OwnedRecords:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Neither fetch nor deliver these partitions until ``resume``. The subscription already marks them as paused.
+        Stop fetching and delivering these partitions until ``resume``.
 
-        Buffered records remain, as far as the buffer has room for paused partitions. Other records are fetched again.
+        The caller has marked them as paused in the subscription. A partition keeps its buffered records, unless paused
+        partitions already fill their share of the buffer. Then its records are dropped, and fetched again after
+        ``resume``.
         """
         self.bad.end_pauses(partitions)
         unfinished = [self.batch.take_rest(partition) for partition in partitions]
@@ -299,7 +301,7 @@ class OwnedRecords:
         self.fetch(over)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """End the pause of these partitions. A partition with a bad record remains set aside."""
+        """Fetch and deliver these partitions again, except those that ``BadRecords`` has set aside."""
         resumed = [partition for partition in partitions if partition not in self.bad]
         context_without_calls().run(self._fetcher.resume, resumed)
 
@@ -311,7 +313,7 @@ class OwnedRecords:
         return is_current and self.may_deliver() and not self._subscription.is_paused(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Neither fetch nor deliver a partition until ``end_set_aside``. Its buffered records remain."""
+        """Stop fetching and delivering a partition until ``end_set_aside``. Its buffered records remain."""
         self._fetcher.pause([partition])
 
     def end_set_aside(self, partition: TopicPartition) -> None:
@@ -320,7 +322,12 @@ class OwnedRecords:
             self.resume([partition])
 
     def pass_record(self, partition: TopicPartition, offset: int | None) -> None:
-        """Drop the next record, at ``offset``, of a partition set aside. None: fetch from the position."""
+        """
+        Pass a bad record of a partition that is set aside.
+
+        Drop the record at ``offset`` if it is the next record to deliver. If ``offset`` is None, drop all buffered
+        records and fetch from the position.
+        """
         if self.claim_of(partition) is None:
             return
         if offset is None:
@@ -331,7 +338,7 @@ class OwnedRecords:
     # ------------------------------------------------------------------ the reset of a position
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Return a function that returns whether the fetcher still has the partition's present assignment."""
+        """Return a function that tells whether the fetcher still has the partition's present assignment."""
         epoch = self._fetcher.epoch(partition)
         return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
 
@@ -364,7 +371,7 @@ _PAUSES = Backoff(first_s=0.1, longest_s=10.0)
 
 
 class _Raised(NamedTuple):
-    """The last error that was raised for a partition, and how often in a row."""
+    """The last error that was raised for a partition: its claim and offset, and how often it was raised in a row."""
 
     state: PartitionOffsets
     offset: int
@@ -375,12 +382,13 @@ class BadRecords:
     """
     Handles a bad record when it is the next record of its partition.
 
-    The record stays in the fetcher. The partition is set aside for a pause after its error is raised, or while its hook
-    runs; other partitions are delivered. A seek, a pause by the application, or the end of the claim ends this.
+    The record stays in the fetcher. Its partition is *set aside*, that is, neither fetched nor delivered: for a pause
+    after the error is raised, or while the hook ``on_bad_record`` runs. Other partitions are delivered. A seek, a pause
+    by the application, or the end of the claim ends the setting aside.
 
     Args:
         deserializer: Has the application's ``on_bad_record``, and counts its own failures.
-        records: Where the records are.
+        records: The owned records.
         metrics: Counts ``bad_records_raised``, ``bad_records_passed`` and ``bad_record_hooks_failed``.
     """
 
@@ -401,10 +409,13 @@ class BadRecords:
 
     def handle(self, error: BadRecordError, state: PartitionOffsets) -> None:
         """
-        Do what ``on_bad_record`` says. If this returns, the partition is set aside until its record is passed.
+        Raise the error, or start to skip the record or to call the hook, as ``on_bad_record`` says.
+
+        If this method returns, the partition is set aside until the skip or the hook has ended.
 
         Raises:
-            BadRecordError: The application has chosen "raise". The partition is set aside for a while.
+            BadRecordError: The application has chosen "raise", or the hook has failed on this record. The partition is
+                set aside for a pause.
         """
         partition = error.topic_partition
         failed = self._failed.pop(partition, None)
@@ -451,7 +462,7 @@ class BadRecords:
         self._records.end_set_aside(partition)
 
     async def _run(self, error: BadRecordError, state: PartitionOffsets, is_fetched: Callable[[], bool]) -> None:
-        """Run the hook, and pass the record once it returns. If the hook raises, keep its error."""
+        """Wait until earlier records are finished, then run the hook, and pass the record. Keep an error of the hook."""
         partition, in_flight = error.topic_partition, self._records.in_flight
         try:
             # What is finished must not get past records that the application still processes.
@@ -511,7 +522,7 @@ class BadRecords:
                 del self._aside[partition]
 
     def end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Stop setting these partitions aside (None: all), because they are dropped. Running hooks continue."""
+        """Stop setting these partitions (None: all) aside, because they are dropped. Running hooks continue."""
         for partition in list(self._aside) if partitions is None else partitions:
             self._failed.pop(partition, None)
             timer = self._aside.pop(partition, None)

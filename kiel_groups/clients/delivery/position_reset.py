@@ -1,4 +1,4 @@
-"""Reset the position of a group's partition that is not in the log: retention deleted it, or the log was truncated."""
+"""Reset a partition's position that is not in the log, because of retention or because the log was truncated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ResetRule: TypeAlias = Callable[[TopicPartition], Awaitable[ResetPolicy | int]]
 
 @dataclass(frozen=True, slots=True)
 class ResetBrokers:
-    """The functions through which a reset asks the brokers."""
+    """The functions by which a reset gets information from the brokers."""
 
     #: Returns the leader of a partition, or None if none is known.
     leader_of: Callable[[TopicPartition], int | None]
@@ -42,7 +42,7 @@ class ResetBrokers:
 
     @classmethod
     def of(cls, cluster: ClusterMetadata) -> Self:
-        """Return the functions of a cluster."""
+        """Return the functions that send requests to the brokers of a cluster."""
         return cls(cluster.leader_of, partial(log_range, cluster), cluster.new_backoff)
 
 
@@ -53,7 +53,7 @@ class ResetMember(Protocol):
         """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
 
     def store_reset(self, partition: TopicPartition, reset: PendingReset) -> Awaitable[int | None]:
-        """Store the position that a reset chose; see ``GroupMember``."""
+        """Store the position that a reset chose. Return the offset to fetch next, or None; see ``GroupMember``."""
 
 
 class PositionReset:
@@ -61,8 +61,8 @@ class PositionReset:
     Chooses and stores new positions. The fetcher of a consumer calls this object as its ``reset``.
 
     The member stores the chosen position before it delivers the first record from there. Therefore the next owner
-    resumes at this position and does not choose again. A consumer without a member stores nothing, and may have a rule
-    instead of a policy; the rest is the same.
+    resumes at this position and does not choose again. A consumer without a member stores no positions, and may have a
+    ``ResetRule`` instead of a policy.
 
     A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
     Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
@@ -96,8 +96,8 @@ class PositionReset:
 
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.
-            BrokerError: No broker could tell where the log begins and ends.
-            SessionLostError: The member has no session with which it could read the leaders.
+            BrokerError: The range of the log could not be looked up, or the leader has changed meanwhile.
+            SessionLostError: The member has no session to read the leaders.
             CoordinationError: ZooKeeper refused a read or the write for good, as when rights are missing.
         """
         is_fetched = self._records.while_fetched(partition)
@@ -149,10 +149,10 @@ class PositionReset:
         self, partition: TopicPartition, reset: PendingReset, is_fetched: Callable[[], bool]
     ) -> int | None:
         """
-        Have the member store the position, and retry while that fails.
+        Have the member store the position, and retry after retriable errors. Return the offset to fetch next, or None.
 
-        Until the position is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest``
-        would skip the records that were written after the first choice.
+        Until the position is stored, the partition is not fetched, and no other position is chosen: a second choice of
+        ``latest`` would skip the records that were written after the first choice.
         """
         backoff = self._brokers.new_backoff()
         while is_fetched():
@@ -170,8 +170,8 @@ class PositionReset:
         """
         Have the member read the leaders from ZooKeeper, with a read that starts after this call.
 
-        Partitions that are reset at the same time share a read, since retention may overtake a thousand partitions at
-        once. A read in progress may have read this partition's leader before a change, so this call waits for the next.
+        Partitions that are reset at the same time share a read, because retention may overtake a thousand partitions at
+        once. A read in progress may have read this partition's leader before a change, so wait for the next read.
         """
         if self._next_read is None:
             self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")
@@ -189,8 +189,8 @@ class PositionReset:
         """
         Drop fetched records that are not in the log any more, and report the reset.
 
-        The reset is counted here, not when its position is stored: if the partition is released in between, the release
-        stores the position; and a consumer that closes may not get the answer to its write.
+        The reset is counted here, and not when its position is stored. If the partition is released before that, the
+        release stores the position. And a consumer that closes may not get the answer to its write.
         """
         dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("offset_resets")

@@ -28,7 +28,7 @@ class PythonLoopSteps:
     """
     Steps of a loop that is awaited: ``async for``, or ``anext``.
 
-    The loop sets the cursor and the functions, all of them before the first step.
+    A subclass sets all the attributes before the first step.
     """
 
     __slots__ = ("_boot_time_s", "_cursor", "_is_open", "_pause_at_s")
@@ -54,7 +54,7 @@ class PythonLoopSteps:
 
 
 class PythonBlockingSteps:
-    """Steps of a loop that blocks its thread. The loop sets the cursor and the functions before the first step."""
+    """Steps of a loop that blocks its thread. A subclass sets all the attributes before the first step."""
 
     _cursor: Iterator[Record]
     _boot_time_s: Callable[[], float]
@@ -93,8 +93,8 @@ class PythonBlockingSteps:
 
         Args:
             error: The type of the exception.
-            asking: The call of ``ask`` that raised it; None if there was none.
-            has_taken: Whether a record had left the cursor. The C version cannot raise anything after that.
+            asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
+            has_taken: Whether a record had left the cursor. In the C version, no exception can come after that.
         """
         raise NotImplementedError
 
@@ -130,10 +130,11 @@ LONGEST_AHEAD_S = 0.001
 
 class RecordDelivery:
     """
-    Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
+    Delivers the owned records to one loop at a time.
 
-    A loop takes most records directly from the ``cursor`` of the current batch, while the gate is open and, on the
-    event loop, until ``pause_at_s``. It must ask the gate before each step. If it gets no record, it calls ``take``.
+    A loop takes most records directly from the ``cursor`` of the current batch, while the gate is open (the session
+    permits delivery) and, on the event loop, until ``pause_at_s``. The loop must check the gate before each step. If
+    the cursor has no record, the loop calls ``take``.
     """
 
     def __init__(self, owned: OwnedRecords) -> None:
@@ -162,12 +163,12 @@ class RecordDelivery:
         self.begin_quantum()
 
     def begin_quantum(self) -> None:
-        """Deliver for ``QUANTUM_S`` from now on: the event loop has just run its other tasks."""
+        """Permit delivery for ``QUANTUM_S`` from now on. Call this after the event loop has run its other tasks."""
         self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
 
     def take(self) -> Record | None:
         """
-        Finish the record in flight, and return the next record, or None if the caller must call ``wait`` first.
+        Finish the record in flight, and return the next record. If None is returned, call ``wait`` before the next try.
 
         Raises:
             BadRecordError: The next record of a partition cannot be delivered.
@@ -184,7 +185,7 @@ class RecordDelivery:
         return None
 
     def _next_batch(self) -> bool:
-        """Move to the next batch of an owned partition. Return False if there is none."""
+        """Start to deliver the next batch of an owned partition. Return False if there is no batch."""
         # Once for each batch: retention may overtake a thousand partitions at once, and a thousand waiting resets would
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
@@ -198,7 +199,9 @@ class RecordDelivery:
 
     async def next_record(self) -> Record | None:
         """
-        Wait for the next record, however long it takes. Return None once the consumer is closed.
+        Finish the record in flight, and wait for the next record, without a time limit.
+
+        Return None once the consumer is closed.
 
         Raises:
             KielGroupsError: The member stopped for good, or a partition cannot be read.
@@ -211,7 +214,12 @@ class RecordDelivery:
         return None
 
     async def wait(self) -> None:
-        """Wait until ``take`` may return a record. While the batch has more records, only yield to the event loop."""
+        """
+        Wait until ``take`` may return a record.
+
+        If the batch has more records, yield to the event loop, or pause for ``GATE_PAUSE_S`` if delivery is not
+        permitted.
+        """
         if self.in_flight.used_up:
             await self.owned.wait()
         else:
@@ -224,7 +232,7 @@ class RecordDelivery:
         self._progress.notify()
 
     def put_back(self) -> None:
-        """Deliver the record in flight once more, because the application has not finished it."""
+        """Have the record in flight delivered again, because the application has not finished it."""
         dropped = self.in_flight.put_back()
         if dropped is not None:
             # Fetch the record again if its partition is ready and its topic subscribed.
@@ -232,7 +240,7 @@ class RecordDelivery:
         self._progress.notify()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record, or deliver the record again if not ``finished``, as after an exception."""
+        """End the loop. Finish its record or, if not ``finished``, as after an exception, have it delivered again."""
         self._looping = False
         if finished:
             self.finish()
@@ -294,21 +302,21 @@ class RecordLoop(LoopSteps):
 
     def _interrupt(self) -> None:
         """
-        End the loop, because an error is raised once. The next request for a record begins the loop again.
+        End the loop, because it raises an error. The next request for a record begins the loop again.
 
-        The error's traceback keeps this object alive. An error that the application keeps must not block a new loop.
+        The error's traceback keeps this object alive. So an error that the application keeps must not block a new loop.
         """
         self.end_loop(finished=True)
         self._take = self._continue
 
     def _continue(self) -> Record | None:
-        """Begin the loop again, and take a record."""
+        """Restart a loop that an error ended. Return its next record, or None if the caller must wait."""
         self.delivery.begin_loop()
         self._left, self._take = False, self.delivery.take
         return self._take()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record, or deliver the record again if not ``finished``. Later calls do nothing."""
+        """End the loop. Finish its record or, if not ``finished``, have it delivered again. Later calls do nothing."""
         if not self._left:
             self._left, self._cursor = True, NO_RECORDS
             self.delivery.end_loop(finished=finished)

@@ -48,7 +48,7 @@ F = TypeVar("F", covariant=True)
 @dataclass(frozen=True, slots=True)
 class Form(Generic[R, F]):
     """
-    The form in which calls get records.
+    The form in which a call returns records: records, columns, or values.
 
     ``convert`` makes the records of one batch, and ``collect`` makes the call's result from all its batches.
     """
@@ -77,9 +77,9 @@ VALUES: Form[PartitionBatch, Batch] = Form(Deserializer.values, lambda taken: Ba
 
 class ValueDelivery:
     """
-    Delivers the owned records to calls, as values of a topic or as records. It owns what is in flight of all calls.
+    Delivers the owned records to calls, as values of a topic or as records, and tracks the records in flight of calls.
 
-    The values of a topic are tracked under its name, records under None.
+    The values of a topic are tracked under the topic's name, records under None.
     """
 
     def __init__(self, owned: OwnedRecords, metrics: Metrics) -> None:
@@ -97,14 +97,15 @@ class ValueDelivery:
         most_bytes: int | None = None,
     ) -> T:
         """
-        Return buffered records of the selected partitions, or an empty result if there are none or the gate is shut.
+        Return buffered records of the selected partitions.
 
-        If this raises, the records that it took are delivered again.
+        The result is empty if there are no records, or while the gate is shut (the session does not permit delivery).
+        If this method raises, the records that it took are delivered again.
 
         Args:
-            selection: The partitions. The values of a topic are tracked under its name.
+            selection: The partitions. The values of a topic are tracked under the topic's name.
             form: The form of the result.
-            call: The call that returns it.
+            call: The call that returns the records.
             most_records: The most records to return; None for no limit.
             most_bytes: About the size of the records as fetched; None for no limit.
 
@@ -144,7 +145,7 @@ class ValueDelivery:
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
     ) -> None:
-        """Track what a call is about to return. ``is_empty``: the deserializer failed on all records."""
+        """Track the records that a call is about to return. ``is_empty``: the deserializer skipped all records."""
         if not spans:
             return
         if is_empty:
@@ -159,11 +160,11 @@ class ValueDelivery:
         """
         Finish values that a caller has received, and return whether values of these topics were in flight.
 
-        Also finish values whose coroutine has asked for more or ended, and redeliver values that no caller will
-        receive.
+        Also finish values whose coroutine has asked for more values or has ended, and redeliver values that no caller
+        will receive.
 
         Args:
-            topics: The topics of the values; None among them means records. None instead of them means everything.
+            topics: The topics of the values. An element None means records. By default, all topics and records.
             calls: The calls that returned the values. None means all calls.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
@@ -205,7 +206,11 @@ class ValueDelivery:
         self._owned.progress.notify()
 
     async def drop_unclaimed(self, topics: Collection[str]) -> None:
-        """Regularly drop values of these topics that no caller will receive, so that a drain does not wait for them."""
+        """
+        Until cancelled, drop values of these topics that no caller will receive, once in ``UNCLAIMED_S``.
+
+        So a drain of the topics' partitions does not wait for these values. Records are handled in the same way.
+        """
         while True:
             now_s = self._owned.boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
             await asyncio.sleep(UNCLAIMED_S)
@@ -237,7 +242,7 @@ class ReaderSettings:
 
 def _available(callers: dict[ConsumeCall, Selection], call: ConsumeCall) -> Selection | None:
     """
-    Return what a call may take now, or None if it may take nothing.
+    Return the partitions from which a call may take records now, or None if it may not take records.
 
     Newer calls get records first, because the callers of older calls may have given up.
     """
@@ -252,13 +257,13 @@ def _available(callers: dict[ConsumeCall, Selection], call: ConsumeCall) -> Sele
 
 class RecordReader:
     """
-    The parts of a connected consumer that need no group.
+    Reads and delivers records: the parts of a connected consumer that need no group.
 
     The application's calls use the parts ``cluster``, ``records``, ``values`` and ``owned``. ``ConnectedConsumer`` or
-    ``AssignedConsumer`` decides which partitions are read, and which gate must be open.
+    ``AssignedConsumer`` decides which partitions are read, and sets the gate that permits delivery.
 
     Args:
-        settings: How to read.
+        settings: The consumer's settings.
         subscription: The state of the consumer's partitions.
         calls: Calls the hooks of the consumer's listener, if it has one.
         cluster: The brokers; closed with the reader.
@@ -293,7 +298,7 @@ class RecordReader:
         self.values = ValueDelivery(self.owned, settings.metrics)
 
     def reset_positions(self, policy: ResetPolicy | ResetRule, member: ResetMember) -> None:
-        """Have ``policy`` replace positions that a log does not have. Call this before the first fetch."""
+        """Set how positions are reset that are not in the log. Call this method before the first fetch."""
         brokers = ResetBrokers.of(self.cluster)
         self._position_reset = PositionReset(
             policy, brokers, self._subscription, self.owned, member, self._settings.metrics
@@ -307,7 +312,7 @@ class RecordReader:
         self.cluster.close()
 
     def end(self, error: KielGroupsError | None) -> None:
-        """Stop all deliveries. Loops end, or raise ``error`` if an error is given."""
+        """Stop all deliveries. Loops and calls end, or raise ``error`` if it is given. Later calls do nothing."""
         if not self.owned.ended:
             self.owned.end(error)
             self.owned.progress.notify()
@@ -325,7 +330,7 @@ class RecordReader:
         """
         Wait for records of the selected partitions, and return them as ``ValueDelivery.take`` does.
 
-        Nothing is returned if no records came within ``timeout_s`` (None: no limit), or if the caller's coroutine has
+        The result is empty if no records came within ``timeout_s`` (None: no limit), or if the caller's coroutine has
         called again. The result is None once the consumer is closed.
 
         Raises:

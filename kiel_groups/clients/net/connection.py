@@ -53,7 +53,7 @@ class ReceiveBuffers:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size, with arbitrary content. The memory is not used again while a view refers to it."""
+        """Return memory of this size, with arbitrary content. While a view refers to it, the memory is not used again."""
         if size < LEAST_REUSED_BYTES:
             return memoryview(bytearray(size))
         if size > MOST_REUSED_BYTES:

@@ -2,7 +2,7 @@
 Queue the producer's records by partition, send batches to leaders, retry failures, and set each record's outcome.
 
 One produce request at a time is in flight to each broker, with one batch of each partition that is ready. A batch that
-fails keeps its place until it succeeds or is given up, so the order within a partition holds.
+fails stays the first batch of its partition until it succeeds or is given up, so records keep their order.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def message_bytes(key: bytes | None, value: bytes | None) -> int:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records that are sent, succeed and fail together. ``created_s`` is when the first record was added."""
+    """Records of one partition that are sent together. ``created_s`` is when the first record was added."""
 
     created_s: float
     messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Batch:
     invalid_tries: int = 0
 
     def part(self, numbers: Iterable[int]) -> Batch:
-        """Return a batch of some of this batch's records, by their numbers."""
+        """Return a sealed batch of some of this batch's records, by their numbers, counted from 0."""
         chosen = [(self.messages[number], self.futures[number]) for number in numbers]
         part = Batch(self.created_s, [message for message, _ in chosen], [future for _, future in chosen], sealed=True)
         part.unresolved_tries = self.unresolved_tries
@@ -109,8 +109,8 @@ class PartitionQueue:
 
     ``busy`` is set while the first batch is in flight, or waits for a retry: no other batch overtakes it, so records
     keep their order. ``timer`` runs while a first batch lingers. ``added`` is the number of all records so far, and
-    ``settled`` the number of records with an outcome. The first ``due`` of all records no longer wait for further
-    records.
+    ``settled`` the number of records with an outcome. The first ``due`` records, counted like ``added``, no longer wait
+    for further records.
     """
 
     topic_partition: TopicPartition
@@ -133,7 +133,7 @@ class PartitionQueue:
         return last
 
     def is_ready(self, now_s: float, linger_s: float, batch_size: float) -> bool:
-        """Whether the first batch should be sent now."""
+        """Return whether the first batch should be sent now."""
         if self.busy or not self.batches:
             return False
         first = self.batches[0]
@@ -158,9 +158,10 @@ class StallWatch:
     """
     Checks the producer's partitions while batches are in flight, on one event loop.
 
-    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. The
-    partition stays stalled until a broker stores one of its records, even if records are given up. Retries are logged
-    at INFO only, since most succeed at once, and a request to a frozen broker does not fail for half a minute.
+    A partition is stalled when its records have waited for ``STALLED_AFTER_S``, and no broker has stored a record of
+    the partition since. It stays stalled until a broker stores a record of the partition, even if records are given up.
+    Stalls are logged as warnings. The log lines of retries do not replace these: they are at INFO, and a request to a
+    frozen broker does not fail for half a minute.
 
     Args:
         queues: A live view of all partitions of the producer.
@@ -176,7 +177,7 @@ class StallWatch:
         self._since_s = 0.0
 
     def sent(self, queue: PartitionQueue) -> None:
-        """Note that the partition's first batch is sent, for the first time or again."""
+        """Record that the partition's first batch is about to be sent, for the first time or again."""
         loop = asyncio.get_running_loop()
         if queue.waits_since_s is None:
             queue.waits_since_s = loop.time()
@@ -184,14 +185,14 @@ class StallWatch:
             self._timer = loop.call_at(queue.waits_since_s + STALLED_AFTER_S, self._check)
 
     def stored(self, queue: PartitionQueue) -> None:
-        """Note that a broker has stored the partition's first batch."""
+        """Record that a broker has stored the partition's first batch."""
         queue.waits_since_s = None
         if self._stalled:
             self._stalled.discard(queue)
             self._report_end()
 
     def given_up(self, queue: PartitionQueue) -> None:
-        """Note that the partition's first batch has failed for good."""
+        """Record that the partition's first batch has failed for good."""
         if queue not in self._stalled:
             # The cause may be the batch itself, such as a record that is too large; the next batches may be stored.
             queue.waits_since_s = None
@@ -285,7 +286,7 @@ class Sender:
         size_bytes: int,
         future: asyncio.Future[RecordMetadata],
     ) -> None:
-        """Queue one message. ``future`` receives the message's outcome."""
+        """Queue one message, and start to send its batch if the batch is due. ``future`` gets the outcome."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp)
@@ -330,7 +331,7 @@ class Sender:
     # ------------------------------------------------------------------ sending
 
     def send_waiting(self) -> None:
-        """Send all records added so far without waiting for more."""
+        """Start to send all records added so far, without waiting for further records."""
         for queue in self._queues.values():
             queue.due = queue.added
             self._offer(queue)
@@ -364,7 +365,7 @@ class Sender:
         self._offer(queue)
 
     async def _send_ready(self, node_id: int) -> None:
-        """Send one request after the other, as long as partitions are ready for the broker."""
+        """Send one request after the other to a broker, while it has partitions that are ready."""
         try:
             while not self._closed and (queues := self._choose(self._ready[node_id])):
                 await self._send(node_id, queues)
@@ -372,7 +373,7 @@ class Sender:
             self._sending.discard(node_id)
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """Remove and return the first partitions whose batches fit into one request: at least one, if any is ready."""
+        """Remove and return the first ready partitions whose batches fit into one request; the first always fits."""
         chosen: list[PartitionQueue] = []
         room = self._config.max_request_bytes
         for queue in ready:
@@ -467,9 +468,9 @@ class Sender:
         """
         Handle the refusal of a batch that has records without a key: a compacted topic refuses such records.
 
-        The missing key is proved to be the cause only when a batch of records without keys is refused. Until then, a
-        batch is divided at its first change between records with and without keys, which keeps its order whatever the
-        cause is. Once the cause is known, records with keys are sent, and the others fail.
+        The missing key is known to be the cause only when a batch of records without keys is refused. Until then, a
+        batch is divided at its first change between records with and without keys, so that records keep their order.
+        Once the cause is known, records with keys are sent, and records without keys fail.
         """
         batch = queue.batches[0]
         batch.invalid_tries += 1
@@ -559,7 +560,7 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
 
 
 def fail_future(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
-    """Fail a record's future. asyncio does not report the error as never retrieved, because it was logged already."""
+    """Fail a record's future, unless it is done. Keep asyncio from reporting the error, which was logged already."""
     if not future.done():
         future.set_exception(error)
         future.exception()
