@@ -1,8 +1,9 @@
 """
-Provide blocking clients for programs without an event loop; each client runs a loop on its own thread.
+Provide blocking clients for programs without an event loop, such as scripts, notebooks and threaded services.
 
-Scripts, notebooks and threaded services import them; the Spark source runs event loops with ``LoopThread``.
-These classes add no behaviour: every method calls its counterpart in ``kiel_groups.clients`` and waits for the outcome.
+Each client runs an event loop on a thread of its own. Its methods call their counterparts in ``kiel_groups.clients``;
+most methods wait for the outcome. Hooks that are plain functions run on further threads. The Spark source uses only
+``LoopThread``.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """
-Make blocking clients: an asynchronous client on its own loop thread, with methods that wait for their outcome.
+Build blocking clients: each runs an asynchronous client on a loop thread, and its methods wait for their outcome.
 
-The methods of a blocking class are made from the asynchronous client's methods, with their signatures and docstrings.
-If a docstring describes the future that a method returns, the blocking method waits for it and returns its result.
+The methods of a blocking class are built from the asynchronous client's methods, with their signatures and docstrings.
+If a docstring describes a returned future, the blocking method waits for that future and returns its result.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ _LISTENER_HOOK: ContextVar[str | None] = ContextVar("listener_hook", default=Non
 
 class HookThreads:
     """
-    Replaces plain functions by coroutine functions that run them on a daemon thread and wait for them on the loop.
+    Replaces hooks that are plain functions with coroutine functions that run them on daemon threads.
 
-    Functions of one kind run one at a time, in the order of their calls. The exception is a function that the loop
-    calls while it serves a call by a hook: the hook may be waiting for it.
+    Functions of one kind (listener, bad records, callbacks) run one at a time, in the order of their calls. The
+    exception is a function that is called because of a hook's own call: it runs at once, because that hook may wait for
+    its end.
 
-    A coroutine function stays as it is, and runs on the loop. A thread cannot be cancelled: if the call is cancelled,
-    it still waits for the thread, so that the next hook starts afterwards, unless the loop is being stopped.
+    A coroutine function stays as it is, and runs on the event loop. A thread cannot be cancelled. If the call of a hook
+    is cancelled, the call still waits for the thread, so that the next hook starts after it, unless the event loop is
+    being stopped.
 
     Args:
         thread: The loop's thread.
@@ -67,7 +69,7 @@ class HookThreads:
 
     def replace(self, argument: str, given: Any) -> Any:
         """
-        Return the object that the client gets in place of an argument.
+        Return the object to pass to the asynchronous client in place of an argument with a hook.
 
         Args:
             argument: The argument's name, one of ``HOOK_ARGUMENTS``.
@@ -82,7 +84,7 @@ class HookThreads:
         return self._function("on_bad_record" if argument == "on_bad_record" else "callback", given)
 
     def _listener(self, listener: object) -> object:
-        """Return an object with hooks in place of the listener's; ``on_stalled`` is kept: it has its own thread."""
+        """Return a listener with replaced rebalance hooks. ``on_stalled`` is kept: it is never called on the loop."""
         hooks = {name: getattr(listener, name, None) for name in _REBALANCE_HOOKS}
         replaced = {name: self._function("listener", hook) for name, hook in hooks.items() if hook is not None}
         for name, hook in replaced.items():
@@ -178,15 +180,15 @@ AT_EXIT_S = 5.0
 
 
 class _Propagating(Exception):  # noqa: N818 -- not an error
-    """Represents, on the loop's thread, the exception that is propagating in the calling thread."""
+    """Takes the place, on the loop's thread, of the exception that is propagating in the calling thread."""
 
 
 class Blocking(Generic[C]):
     """
-    A client whose calls wait for their outcome; records in flight belong to the thread that received them.
+    The base class of blocking clients. Records in flight belong to the thread that received them.
 
-    Ctrl-C interrupts the wait, and cancels the call. Inside a running event loop, a call raises a ConfigError that
-    names the asynchronous client; in a fork of the process, it raises a ClosedError.
+    Ctrl-C interrupts the wait of a call, and cancels the call. On a thread with a running event loop, a call raises a
+    ConfigError that names the asynchronous client. In a fork of the process, a call raises a ClosedError.
     """
 
     _client: C
@@ -227,7 +229,11 @@ class Blocking(Generic[C]):
         return context
 
     def _wait(self, begin: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``begin`` on the loop, and wait for the outcome of the awaitable that it returns."""
+        """
+        Call ``begin`` on the event loop, and wait for the outcome of the awaitable that it returns.
+
+        If an exception ends the wait, records that the call returns are delivered again.
+        """
         context = self._caller_context()
         begun: Awaitable[T] | None = None
 
@@ -246,7 +252,7 @@ class Blocking(Generic[C]):
     def _begin(
         self, begin: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> concurrent.futures.Future[T]:
-        """Call ``begin`` on the loop, and return the outcome of the awaitable that it returns, as a future."""
+        """Call ``begin`` on the event loop, and return a future with the outcome of the awaitable that it returns."""
         context = self._caller_context()
 
         async def call() -> T:
@@ -285,10 +291,10 @@ class Blocking(Generic[C]):
 
     def _abandon(self) -> None:
         """
-        Leave the group without the loop, which an exception has ended.
+        End the client without its event loop, because an exception has ended the loop.
 
-        The heartbeats have a thread of their own. They would keep a member's session, and with it its partitions, for
-        as long as the process lives.
+        A member's heartbeats have a thread of their own. They would keep its session and partitions until the process
+        ends.
         """
         self._client._left_loop.abandon()
 
@@ -296,8 +302,8 @@ class Blocking(Generic[C]):
         """
         Close the client, then stop the loop. Further calls, and calls in a fork of the process, do nothing.
 
-        If another thread is closing the client, it still gets this call: the call may shorten the close, and the close
-        may wait for records that this thread has in flight.
+        If another thread is already closing the client, ``close`` is still called: this call may shorten the close, and
+        the close may wait for records that this thread has in flight.
         """
         self._hooks.check_outside_listener("close()")
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
@@ -360,7 +366,7 @@ class Blocking(Generic[C]):
 def takes_arguments_of(
     make: Callable[P, C],
 ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Blocking[C], P], None]]:
-    """Replace an empty ``__init__`` with one that has the parameters of the asynchronous client."""
+    """Decorate an empty ``__init__``, to replace it with a constructor with the asynchronous client's parameters."""
 
     def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Blocking[C], P], None]:
         @functools.wraps(make)
@@ -401,7 +407,11 @@ def in_background(
 def takes_hook(
     argument: str, method: Callable[Concatenate[Blocking[Any], P], T]
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a blocking method that calls one of its arguments, a hook, on a thread beside the loop."""
+    """
+    Wrap a blocking method, so that plain functions passed as ``argument`` run on threads of their own.
+
+    ``argument`` names a callback, or a listener with hooks. Without the wrapper, they would run on the loop's thread.
+    """
     index = list(inspect.signature(method).parameters).index(argument) - 1
 
     @functools.wraps(method)
@@ -420,7 +430,7 @@ def takes_hook(
 def until_closed(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """Return a method like that of ``blocking``. It returns None if the client is closed before or during the call."""
+    """Return a method as ``blocking`` does, but the method returns None if a close comes before or during the call."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -435,7 +445,7 @@ def until_closed(
 
 
 def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a method that calls a plain method of an asynchronous client on its loop."""
+    """Return a method that calls a plain method of an asynchronous client on the client's loop."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,10 +1,10 @@
 """
 The consumers for programs without an event loop, and loops over their records.
 
-The program's thread waits for the event loop's thread only for the next batch. It takes the records of the batch by
-itself, from the same cursor as ``async for`` does, and asks the gate before each of them (decision 0025). A revocation,
-a seek, a pause or a loss takes back the records that are left. The program then gets none from the cursor, and waits
-for the event loop's thread again.
+The program's thread waits for the event loop's thread only for the next batch. It takes the batch's records by itself,
+from the same cursor as ``async for`` does. Before each record, it checks the gate, that is, whether the session permits
+delivery (decision 0025). A revocation, a seek, a pause or a loss takes back the remaining records. Then the cursor is
+empty, and the program waits for the event loop's thread again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Asker:
     """
     The part of a loop over records that runs on the event loop's thread.
 
-    It has no reference to the ``BlockingRecords``, which must be dropped when the program leaves the loop, even if work
-    is left here.
+    It has no reference to the ``BlockingRecords``: that object must be deleted when the program leaves the loop, even
+    if the event loop's thread still uses this object.
     """
 
     def __init__(self, records: RecordLoop) -> None:
@@ -58,7 +58,7 @@ class _Asker:
         self._asking: object = None
 
     def ask(self, asking: object) -> Awaitable[Record]:
-        """Finish the record in flight, and wait for the next one. ``asking`` identifies this call."""
+        """Finish the record in flight, and wait for the next record. ``asking`` identifies this call."""
         self._asking = asking
         # The event loop has just run its other tasks, since it runs this one.
         self._records.delivery.begin_quantum()
@@ -66,13 +66,14 @@ class _Asker:
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
         """
-        Settle the record in flight after a Ctrl-C: put the record back if the program never got it, else finish it.
+        After a Ctrl-C, finish the record in flight or, if the program never got it, have it delivered again.
 
         If the Ctrl-C arrived just after the record had left the cursor, or after ``ask`` had delivered the record, the
-        program never got it. Otherwise, the program has processed the record, because it has asked for the next one.
+        program never got the record. Otherwise, the program has processed the record, because it has asked for the next
+        record.
 
         Args:
-            asking: The call of ``ask`` that was interrupted; None if there was none.
+            asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
             has_taken: Whether the program's thread had taken the record in flight from the cursor.
         """
         if has_taken or (asking is not None and self._asking is asking):
@@ -96,7 +97,7 @@ class BlockingRecords(BlockingSteps):
 
     def ask(self, asking: object) -> Record:
         """
-        Have the event loop's thread finish the record in flight, and wait for the next one.
+        Have the event loop's thread finish the record in flight, and wait for the next record.
 
         Raises:
             StopIteration: The consumer was closed.
@@ -134,7 +135,7 @@ class BlockingRecords(BlockingSteps):
 
 
 class BlockingConsumer(Blocking[C]):
-    """A blocking consumer: a loop over its records, and the methods that both consumers offer."""
+    """The base class of the blocking consumers: a loop over records, and the methods of ``Consumer``."""
 
     _loop: weakref.ref[BlockingRecords] | None = None
 
@@ -186,9 +187,10 @@ class BlockingConsumer(Blocking[C]):
 
 def asked_behind(method: Callable[Concatenate[Blocking[Any], P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
     """
-    Return a method that uses the record in flight at its call, even if the event loop's thread runs it late.
+    Wrap a method, so that the program's loop takes no more records from the cursor before the method has run.
 
-    Otherwise, the program could take further records meanwhile, and a commit would include one that it still processes.
+    Otherwise, the program could take records until the event loop's thread runs a commit, and the commit would include
+    a record that the program still processes.
     """
 
     @wraps(method)
@@ -201,7 +203,7 @@ def asked_behind(method: Callable[Concatenate[Blocking[Any], P], T]) -> Callable
 
 
 def _stop_in_fork() -> None:
-    """Deliver nothing in a fork of the process: the records that are left belong to the parent."""
+    """In a fork of the process, drop the cursors of all loops: their records belong to the parent process."""
     for client in open_clients():
         if isinstance(client, BlockingConsumer):
             client._ask_behind()
@@ -212,13 +214,15 @@ os.register_at_fork(after_in_child=_stop_in_fork)
 
 class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     """
-    A member of a consumer group; see ``kiel_groups.GroupedConsumer`` for its arguments and what they mean.
+    A member of a consumer group, for programs without an event loop.
+
+    The arguments are those of ``kiel_groups.GroupedConsumer``.
 
     ``with GroupedConsumer(...) as consumer`` joins the group, and leaves it at the end of the block, also after Ctrl-C.
     ``for record in consumer`` returns records until the consumer is closed. While the program is busy, heartbeats,
     commits and releases continue in the background. Hooks of a listener, ``on_bad_record`` and callbacks of commits are
-    called on a thread of their own, and may call methods of this object; ``async`` functions run on the loop's thread,
-    as the deserializers and the allocator do, and may not.
+    called on a thread of their own, and may call methods of this object. But ``async`` functions, deserializers and the
+    allocator run on the loop's thread, and must not call methods of this object.
     """
 
     @takes_arguments_of(clients.GroupedConsumer)
@@ -252,11 +256,12 @@ class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
 
 class SingleConsumer(BlockingConsumer[clients.SingleConsumer]):
     """
-    Reads every partition of its topics; see ``kiel_groups.SingleConsumer`` for its arguments and what they mean.
+    Reads every partition of its topics, for programs without an event loop.
 
-    ``with SingleConsumer([...]) as consumer`` connects; ``for record in consumer`` returns records until the consumer
-    is closed. Hooks of a listener and ``on_bad_record`` are called on a thread of their own, and may call methods of
-    this object. The deserializer is called on the loop's thread, and may not.
+    The arguments are those of ``kiel_groups.SingleConsumer``. ``with SingleConsumer([...]) as consumer`` connects;
+    ``for record in consumer`` returns records until the consumer is closed. Hooks of a listener and ``on_bad_record``
+    are called on a thread of their own, and may call methods of this object. But ``async`` functions and deserializers
+    run on the loop's thread, and must not call methods of this object.
     """
 
     BEGINNING: ClassVar[int] = BEGINNING

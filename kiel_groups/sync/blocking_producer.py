@@ -15,10 +15,10 @@ from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, endi
 
 class Producer(Blocking[clients.Producer]):
     """
-    Sends records to topics; see ``kiel_groups.Producer`` for its arguments and what they mean.
+    Sends records to topics, for programs without an event loop. The arguments are those of ``kiel_groups.Producer``.
 
-    ``with Producer([...]) as producer`` connects, and flushes and closes at the end of the block. All methods wait for
-    their outcome except ``produce``, which returns a future. Several threads may call methods at once.
+    ``with Producer([...]) as producer`` connects, and flushes and closes at the end of the block. ``produce`` returns a
+    future; all other methods wait for their outcome. Several threads may call methods at once.
     """
 
     @takes_arguments_of(clients.Producer)
@@ -48,15 +48,15 @@ class Producer(Blocking[clients.Producer]):
         """
         Send one record, whether or not the program waits for the future.
 
-        If ``max_buffered_bytes`` are buffered already, this method first waits until at most half as many are buffered.
-        Apart from that, it works as ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms``, only
-        the future of the record that completes a batch waits for its outcome.
+        If ``max_buffered_bytes`` are buffered already, this method first waits until at most half of them are buffered.
+        Apart from that, it works as ``kiel_groups.Producer.produce``: with a ``batch_size`` above 1 and no
+        ``linger_ms``, only the future of the record that completes a batch waits for the outcomes of the batch.
 
         Args:
             topic: The topic to write to.
             message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
-            key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
+            key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
             partition: The partition's number; if it is given, the partitioner is not called.
 
         Returns:

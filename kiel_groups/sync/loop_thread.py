@@ -1,8 +1,8 @@
 """
-Run an event loop on a thread of its own, for programs that have none.
+Run an event loop on a thread of its own, for programs without an event loop.
 
-``run`` blocks its caller until a coroutine has ended on that loop. Tasks on the loop continue between the calls: they
-send heartbeats and release partitions while the program is busy with something else.
+``run`` blocks its caller until a coroutine has ended on that loop. Tasks on the loop continue between the calls, so
+that a member can send heartbeats and release partitions while the program is busy.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class LoopThread:
     """
     An event loop on a daemon thread, started when it is first needed.
 
-    Several threads may use it at once. A fork of the process has neither the thread nor its tasks: there, calls raise
-    ClosedError, and the program has to create another LoopThread.
+    Several threads may use the object at once. A fork of the process has neither the thread nor its tasks. In the fork,
+    calls raise ClosedError, and the program must create another LoopThread.
 
     Args:
         name: Part of the thread's name, and of error texts.
         instead: What a coroutine should use instead of this class, for the text of an error.
-        on_failure: Called on the loop's thread once an exception has ended the loop, before its tasks are cancelled:
-            a task may take long to end, or never do.
+        on_failure: Called on the loop's thread once an exception has ended the loop. The call comes before the loop's
+            tasks are cancelled, because a task may never end.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class LoopThread:
         Raises:
             TimeoutError: The coroutine did not end within ``timeout_s``.
             ConfigError: An event loop runs in this thread, and the wait would block it.
-            ClosedError: The loop was stopped before or during the call, it belongs to another process, or the coroutine
-                was cancelled.
+            ClosedError: The loop was stopped before or during the call, or belongs to the parent process of this fork,
+                or the coroutine was cancelled.
         """
         try:
             return self.call(lambda: work, timeout_s)
@@ -144,7 +144,11 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[[], Coroutine[Any, Any, _Result]], timeout_s: float | None = None) -> _Result:
-        """Work as ``run``, but create the coroutine on the loop: an early Ctrl-C then leaves no coroutine unawaited."""
+        """
+        Call a function on the loop, run the coroutine that it returns, and wait for its end, as ``run`` does.
+
+        Since the coroutine is created on the loop, an early Ctrl-C leaves no coroutine that was never awaited.
+        """
         # Created before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
@@ -209,7 +213,7 @@ class LoopThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether the loop was stopped: it has ended, or is about to."""
+        """Whether the loop has ended or is about to end, by ``stop`` or by an exception."""
         return self._stopped
 
     @property
@@ -224,8 +228,8 @@ class LoopThread:
         A further call only waits for the thread. A call in a fork of the process does nothing.
 
         Args:
-            timeout_s: Seconds to wait for the thread. If it has not ended by then, it is left running and an error is
-                logged.
+            timeout_s: Seconds to wait for the thread. If the thread has not ended after this time, an error is logged,
+                and the thread is left running.
 
         Returns:
             Whether the thread has ended or was never started. False in a fork, and in a call on the thread itself.
@@ -259,7 +263,7 @@ class LoopThread:
         return f"its event loop was ended by {self._failure!r}; make another one"
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, and start it if needed; the caller holds the lock."""
+        """Return the loop, and start it if needed. Raise ClosedError if it has ended. The caller holds the lock."""
         if self._failure is not None:
             raise ClosedError(f"{self._name}: {self._ended_by()}") from self._failure
         if self._stopped:
@@ -338,15 +342,15 @@ def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
 
 def check_no_loop_runs(instead: str) -> None:
     """
-    Check that a wait in this thread blocks no coroutine.
+    Check that a wait in this thread blocks no event loop, except the loop of a notebook.
 
-    The loop of a notebook's kernel may be blocked: it runs around every cell, and awaits nothing while the cell runs.
+    A wait may block the loop of a notebook's kernel, because that loop does no work while a cell runs.
 
     Args:
         instead: What a coroutine should do instead of the call, for the text of the error.
 
     Raises:
-        ConfigError: An event loop runs in this thread.
+        ConfigError: An event loop runs in this thread, outside of a notebook.
     """
     try:
         asyncio.get_running_loop()

@@ -462,7 +462,7 @@ class BadRecords:
         self._records.end_set_aside(partition)
 
     async def _run(self, error: BadRecordError, state: PartitionOffsets, is_fetched: Callable[[], bool]) -> None:
-        """Wait until earlier records are finished, then run the hook, and pass the record. Keep an error of the hook."""
+        """Wait until earlier records are finished, then run the hook and pass the record. Keep an error of the hook."""
         partition, in_flight = error.topic_partition, self._records.in_flight
         try:
             # What is finished must not get past records that the application still processes.

@@ -1,4 +1,4 @@
-"""Buffer fetched batches within a bound, neither fetch nor deliver paused partitions, and retry failed fetches."""
+"""Buffer fetched batches within a bound, withhold the batches of paused partitions, and retry failed fetches."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class FetchBuffer:
     """
     The buffered batches of all partitions, and the errors that follow batches.
 
-    Each partition keeps its own batches, in order; this object counts their bytes and selects the next partition. Bytes
-    are counted without compression. At the bound, only partitions without a buffered batch are fetched.
+    Each partition's ``PartitionFetch`` keeps its batches, in order. This object counts their bytes, without
+    compression, and selects the next partition. At the bound, only partitions without a buffered batch are fetched.
 
     Args:
         config: Sets the bound, and the size of an answer to a poll.
@@ -55,7 +55,11 @@ class FetchBuffer:
         self.passed: set[TopicPartition] = set()
 
     def has_room(self, state: PartitionFetch) -> bool:
-        """Whether a partition may be fetched: it has no buffered batch, or the bounds leave room for one more."""
+        """
+        Return whether a partition may be fetched.
+
+        It must not be paused, nor have batches of two answers. If it has a batch, the buffer must have room left.
+        """
         return not (state.paused or state.full) and (not state.buffered or self._left_bytes > 0)
 
     @property
@@ -64,7 +68,7 @@ class FetchBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffered batches reach the bound, as after an answer that was compressed more than expected."""
+        """Whether the buffered batches reach the bound. They exceed it if an answer expands more than expected."""
         return self._bytes >= self._max_bytes
 
     @property
@@ -73,7 +77,7 @@ class FetchBuffer:
         return self._paused_bytes >= self._max_bytes // 2
 
     def room(self) -> Room:
-        """Return how many bytes the next answers may have: fewer as the buffer fills, but always some for a poll."""
+        """Return the room for the next answers. It shrinks as the buffer fills, but a poll always gets some bytes."""
         most, left = self._max_poll_bytes, self._left_bytes
         return Room(max(min(LEAST_SHARE_BYTES, most), min(most, left)), left, self._starving)
 
@@ -82,7 +86,7 @@ class FetchBuffer:
         self._reserved_bytes += size_bytes
 
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
-        """Append a batch, or the error that follows the batches before it."""
+        """Append a batch or an error to a partition's buffer. An error is raised after the batches before it."""
         if isinstance(item, FetchedBatch):
             self._count(state, item.buffer_bytes)
         state.buffered.append(item)
@@ -91,7 +95,7 @@ class FetchBuffer:
             self._feed(state)
 
     def _feed(self, state: PartitionFetch) -> None:
-        """Note that a partition has a batch: no caller that waited for the partition is starving any more."""
+        """Record that a partition has a batch, so that its waiting callers no longer count as starving."""
         self._starving.feed(state.topic_partition)
 
     def _count(self, state: PartitionFetch, size_bytes: int) -> None:
@@ -103,9 +107,10 @@ class FetchBuffer:
         self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
     ) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
         """
-        Remove the next batch or error of a selected partition. Return it with its partition, or None if there is none.
+        Remove and return the next batch or error of a selected partition, with the partition's state.
 
-        See ``PartitionFetch.take``. Without ``errors``, an error remains the next item, and None is returned.
+        Return None if there is no such item, and remember the selection as starving. If ``errors`` is False, an error
+        remains the next item, and None is returned. See also ``PartitionFetch.take``.
         """
         state = self.ready.pop(selection)
         if state is None:
@@ -140,7 +145,7 @@ class FetchBuffer:
         self.passed.discard(state.topic_partition)
 
     def note_passed(self, state: PartitionFetch) -> None:
-        """Wake the callers, because a partition's position has passed offsets without messages."""
+        """Add a partition whose position has passed offsets without messages to ``passed``, and wake all callers."""
         self.passed.add(state.topic_partition)
         self.ready.wake_all()
 
@@ -161,7 +166,7 @@ class FetchBuffer:
                 self._feed(state)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
+        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records count as delivered."""
         if state.put_back(batch, taken):
             self._count(state, batch.buffer_bytes)
         if not state.paused:
@@ -189,11 +194,11 @@ class FailedFetches:
     Handles partitions that a fetcher could not fetch: fetches them again, or has ``poll`` raise their error.
 
     Args:
-        cluster: Its metadata are refreshed before partitions are fetched again.
-        buffer: Takes the errors that ``poll`` raises.
-        metrics: Counts retries, unreadable answers, and failures that are more than a retry.
+        cluster: Its metadata is refreshed before partitions are fetched again.
+        buffer: Receives the errors that ``poll`` raises.
+        metrics: Counts retries, unreadable answers, and failures that retries do not fix.
         offer: Called with partitions to fetch again. It ignores partitions that were unassigned meanwhile.
-        start: Runs a coroutine of this name in the background, until the fetcher is closed.
+        start: Runs a coroutine in the background, under a name, until the fetcher is closed.
     """
 
     def __init__(
@@ -214,7 +219,11 @@ class FailedFetches:
     def retry(
         self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
     ) -> None:
-        """Refresh the leaders and fetch again, after a delay that grows with the failures in a row."""
+        """
+        Refresh the leaders and fetch these partitions again, after a delay that grows with the failures in a row.
+
+        With ``doubt``, no longer prefer the leaders that ZooKeeper named. From the fifth failure on, log a warning.
+        """
         waiting = [state for state in states if not state.dropped]
         if not waiting:
             return
@@ -231,7 +240,7 @@ class FailedFetches:
         self._start(self._recover(waiting, failures), "retry of fetches")
 
     def fetch_again(self, state: PartitionFetch) -> None:
-        """Fetch a partition again whose error was raised. The pause before that grows with the failures in a row."""
+        """Fetch a partition again after its error was raised, after a pause that grows with the failures in a row."""
         state.enter(Phase.RETRYING)
         state.failures += 1
         self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
@@ -259,7 +268,7 @@ class FailedFetches:
         self._buffer.put(state, error)
 
     def report(self, state: PartitionFetch, what: str) -> None:
-        """Log and count a failure that is more than a retry."""
+        """Log a failure as an error, and count it in ``fetch_failures``."""
         log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
         self._metrics.count("fetch_failures")
 

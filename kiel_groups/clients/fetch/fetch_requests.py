@@ -17,7 +17,11 @@ from kiel_groups.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partitions that a caller asks for: all of ``topic``, or ``partitions``, or all; without ``excluded``."""
+    """
+    The partitions that a caller asks for, without ``excluded``.
+
+    These are the partitions of ``topic`` or, if it is None, of any topic. If ``partitions`` is given, only these.
+    """
 
     topic: str | None = None
     partitions: frozenset[TopicPartition] | None = None
@@ -38,10 +42,10 @@ class ReadyQueue:
     """
     The queue of partitions with buffered batches.
 
-    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and so has "any
-    partition". An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
-    waits for some partitions has its own event, because another caller's ``pop`` cannot tell whether those partitions
-    have a batch.
+    Callers wait for one topic, for some partitions, or for any partition. There is an event for each topic, and an
+    event for any partition. Such an event is set when there may be a batch, and cleared by a ``pop`` that finds no
+    batch. A caller that waits for some partitions has an event of its own, because the ``pop`` of another caller cannot
+    tell whether those partitions have a batch.
     """
 
     def __init__(self) -> None:
@@ -73,7 +77,7 @@ class ReadyQueue:
         self._queue = deque(other for other in self._queue if other is not state)
 
     def pop(self, selection: Selection = ANY) -> PartitionFetch | None:
-        """Remove and return the next selected partition, or None if there is none."""
+        """Remove and return the next selected partition, or None if no selected partition is in the queue."""
         is_any = selection == ANY
         for _ in range(len(self._queue)):
             state = self._queue.popleft()
@@ -90,7 +94,7 @@ class ReadyQueue:
         """
         Wait until ``pop`` is likely to return a partition. ``pop`` may still return None, as after an unassign.
 
-        The event loop always runs other tasks in between: a caller that may not take the batches calls this in a loop.
+        This method always yields to the event loop, because a caller that may not take the batches calls it in a loop.
         """
         if self._may_pop(selection):
             await asyncio.sleep(0)
@@ -141,13 +145,13 @@ _MOST_SELECTIONS = 1_000
 
 class StarvingCallers:
     """
-    The selections for which ``pop`` has found no batch, until one of their batches is buffered.
+    The selections for which ``pop`` has found no batch, until a batch of the selection is buffered.
 
-    What other callers find removes no selection, because a waiting caller does not ask again before a batch of its
-    selection is buffered. So the selection of a caller that is gone costs one batch at most.
+    Their callers are *starving*: partitions of these selections are fetched even if the buffer is full. A selection of
+    a caller that no longer waits causes the fetch of one more batch at most.
 
     Args:
-        selections: What callers wait for.
+        selections: The first selections.
     """
 
     def __init__(self, selections: Iterable[Selection] = ()) -> None:
@@ -165,8 +169,8 @@ class StarvingCallers:
         """
         Add the selection of a caller that finds no batch.
 
-        Excluded partitions are added, too: another caller waits for them now, and this caller may get them once that
-        caller is gone.
+        Its excluded partitions are included. Another caller waits for them now, but when that caller gives up, this
+        caller may get their records.
         """
         if selection.excluded:
             selection = Selection(selection.topic, selection.partitions)
@@ -181,17 +185,17 @@ class StarvingCallers:
         return any(each.has(partition) for key in _keys(partition) for each in self._by_key.get(key, ()))
 
     def feed(self, partition: TopicPartition) -> None:
-        """Remove the selections that a partition is in, because it has a batch now."""
+        """Remove the selections that include this partition, because it has a batch now."""
         for key in _keys(partition):
             if key in self._by_key:
                 self._replace(key, {each for each in self._by_key[key] if not each.has(partition)})
 
     def limit(self, waiting: Collection[frozenset[TopicPartition]]) -> None:
         """
-        Drop selections of partitions for which no caller waits, if there are too many.
+        Drop the selections of partitions, except those in ``waiting``, for which a caller waits.
 
-        A caller that does not wait adds its selection again when it asks again. Selections of topics are never more
-        than the topics.
+        A caller whose selection was dropped adds it again when it polls again. Selections without partitions are kept:
+        there is at most one for each topic, and one for all topics.
         """
         for key in list(self._by_key):
             kept = {each for each in self._by_key[key] if each.partitions is None or each.partitions in waiting}
@@ -255,7 +259,7 @@ _BULK, _POLL, _WIDE = "bulk", "poll", "wide"
 
 
 def new_bite(config: FetchConfig) -> BiteSize:
-    """Return the size of the first bulk answer of a broker, and its bounds."""
+    """Return the size to request in the first bulk answer of a broker, with the bounds of the size."""
     most = max(1, min(_MOST_ANSWERS * config.max_bytes, config.fetch_buffer_bytes // _BUFFER_PART))
     first = min(config.max_bytes, most)
     return BiteSize(first, max(1, first // _LEAST_ANSWERS), most)
@@ -263,9 +267,10 @@ def new_bite(config: FetchConfig) -> BiteSize:
 
 class PlannedFetch(NamedTuple):
     """
-    One request: its lane, how long the broker may wait, and for each partition the bytes to ask for.
+    A fetch request: its lane, how long the broker may wait, and the bytes to request of each partition (its share).
 
-    ``reserved_bytes`` is what the answer is expected to take in the buffer.
+    A *lane* is one of a broker's connections. A *bulk* request does not wait at the broker, a *poll* may wait.
+    ``reserved_bytes`` is the room in the buffer that is reserved for the answer.
     """
 
     lane: str
@@ -280,9 +285,9 @@ class PlannedFetch(NamedTuple):
 
     def rest_s(self, answered: Iterable[PartitionFetch], taken_s: float) -> float:
         """
-        Return how long to wait before the next fetch of these partitions, in seconds. Do not wait if it is 0 or less.
+        Return how long to wait before the next fetch of these partitions, in seconds; 0 or less means no wait.
 
-        This prevents a tight loop if the broker does not wait (``max_wait_ms`` of 0, errors of other partitions).
+        The wait prevents a tight loop if the broker does not wait (``max_wait_ms`` of 0, errors of other partitions).
 
         Args:
             answered: The partitions that were read from the answer.
@@ -304,7 +309,8 @@ class Room(NamedTuple):
     The room that the buffer has for the next answer.
 
     The answer to a poll may have ``poll_bytes``, and the answer to a bulk request ``bulk_bytes``. ``starving`` has the
-    selections that callers wait for. If ``is_turn`` is False, a bulk request asks only for partitions of these.
+    selections for which callers wait. If ``is_turn`` is False, another broker has precedence: a bulk request asks only
+    for partitions of these selections, and for newly assigned partitions.
     """
 
     poll_bytes: int
@@ -313,13 +319,13 @@ class Room(NamedTuple):
     is_turn: bool = True
 
     def is_awaited(self, state: PartitionFetch) -> bool:
-        """Whether a caller waits for a partition without a batch, so that it is fetched even if the buffer is full."""
+        """Return whether a partition without a batch is fetched even if the buffer is full: a caller waits for it."""
         return not state.buffered and self.starving.has(state.topic_partition)
 
 
 @dataclass(slots=True)
 class BrokerLanes:
-    """The partitions that are ready at one broker, and the requests in flight to it."""
+    """The partitions that wait for a request to one broker, and the requests in flight to that broker, by lane."""
 
     node_id: int
     config: FetchConfig
@@ -383,7 +389,11 @@ class BrokerLanes:
         return self._send(lane, 0, shares) if shares else None
 
     def _bites(self, room: Room) -> Iterator[tuple[PartitionFetch, int]]:
-        """Yield the partitions that are behind, in turn, and how many bytes to request, while the buffer has room."""
+        """
+        Yield the partitions that are behind their logs' ends, in turn, and how many bytes to request of each partition.
+
+        Partitions without buffered batches come first. If the buffer has no room, yield only awaited partitions.
+        """
         behind, left, is_turn = self._ready[Demand.BEHIND], room.bulk_bytes, room.is_turn
         in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
         for state in in_turn:
@@ -403,7 +413,7 @@ class BrokerLanes:
             yield state, asked
 
     def _bite_of(self, state: PartitionFetch) -> int:
-        """Return how many bytes to request of a partition that is behind."""
+        """Return how many bytes to request of a partition that is behind its log's end."""
         most = min(self.bite.bytes, int(self.config.fetch_buffer_bytes / _BUFFER_PART / state.expansion))
         asked = state.needed_bytes or min(most, state.rest_bytes)
         return min(max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes)), self.config.max_message_bytes)
@@ -438,15 +448,15 @@ class BrokerLanes:
         return planned
 
     def abandoned_polls(self) -> list[str]:
-        """Return the lanes of polls whose partitions were all dropped: each occupies its lane until it is answered."""
+        """Return the lanes of polls whose partitions were all dropped. Such a poll occupies its lane until its answer."""
         return [lane for lane, planned in self.in_flight.items() if not planned.is_bulk and planned.is_abandoned]
 
 
 class BulkTurns:
     """
-    The queue of the brokers that wait for room in the buffer.
+    The queue of the brokers whose bulk requests wait for room in the buffer.
 
-    Without turns, brokers whose bites are small would take each bit of room, and leave none for a large bite.
+    Without the queue, brokers with small requests would always take the free room, and a large request would starve.
     """
 
     def __init__(self) -> None:
@@ -454,10 +464,10 @@ class BulkTurns:
 
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
         """
-        Return the bulk request to send to a broker now, or None if nothing is to be sent.
+        Return the bulk request to send to a broker now, or None. If the broker lacks room, put it into the queue.
 
-        While another broker is first in the queue, the request has only new partitions, and partitions that callers
-        wait for.
+        While another broker is first in the queue, the request has only newly assigned partitions, or partitions for
+        which callers wait.
         """
         first = next(iter(self._waiting), broker.node_id)
         planned = broker.plan_bulk(room if first == broker.node_id else room._replace(is_turn=False))
@@ -477,12 +487,12 @@ def divide_budget(
     partitions: Iterable[PartitionFetch], budget_bytes: int, most_bytes: int
 ) -> dict[PartitionFetch, int]:
     """
-    Divide the budget: a partition with a large next message gets the bytes that it needs, others get even shares.
+    Divide a request's bytes: a partition with a large next message gets the bytes that it needs, others equal shares.
 
-    No share exceeds ``most_bytes``: a larger message is never received whole, and is an error.
+    Equal shares are ``most_bytes`` at most, because a larger message is refused.
 
-    The first partition with a large message is always included; further such partitions, as long as their messages fit
-    into the budget together. Partitions whose large messages do not fit wait for the next request.
+    The first partition with a large message is always included. Further such partitions are included if their messages
+    fit into the rest of the budget. Otherwise, they wait for a later request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

@@ -1,10 +1,10 @@
 """
-Fetch the assigned partitions from their leaders into the buffer, and raise errors that retries cannot help.
+Fetch the assigned partitions from their leaders into a buffer, and raise errors that retries cannot fix.
 
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
-Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader moves, a broker restarts) is
-logged, and retried with backoff as long as the partition is assigned. ``poll`` raises any other failure, and the
-partition is fetched again after that.
+Partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader moves, a broker restarts)
+is logged, and the fetch is retried with backoff as long as the partition is assigned. ``poll`` raises any other
+failure. After that, the partition is fetched again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _QUANTUM_S = 0.003
 
 
 class _End(Enum):
-    """Marks the end of an answer's runs, with a type that distinguishes it from a run."""
+    """Marks the end of an answer's runs. A *run* is a part of an answer: messages that were checked together."""
 
     END = "end"
 
@@ -76,13 +76,13 @@ _END: Final = _End.END
 
 
 class Quantum:
-    """The time for which a task may work before other tasks get their turn."""
+    """The time for which a task may work before it yields to the event loop."""
 
     def __init__(self) -> None:
         self._ends_s = time.monotonic() + _QUANTUM_S
 
     async def pause_if_over(self) -> None:
-        """Return to the event loop if the time is over."""
+        """If the time is over, yield to the event loop, and start a new time."""
         if time.monotonic() >= self._ends_s:
             await asyncio.sleep(0)
             self._ends_s = time.monotonic() + _QUANTUM_S
@@ -90,11 +90,11 @@ class Quantum:
 
 class AnswerReader:
     """
-    Reads one partition's part of an answer into the buffer.
+    Reads the partitions of a fetch answer into the buffer.
 
     Args:
         config: Bounds the size of messages.
-        buffer: Where the batches go.
+        buffer: Receives the batches.
         metrics: Counts records and bytes.
         watermark: Called with each high watermark that a leader reports.
         runtime: Provides a thread for large compressed messages.
@@ -118,10 +118,10 @@ class AnswerReader:
 
     def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
         """
-        Note the high watermark of a partition's answer, which is not an error. Return whether ``read`` must follow.
+        Record the high watermark of a partition's answer, and report it. Return whether ``read`` must follow.
 
-        Most answers of many partitions are empty, so this must be cheap. An empty answer proves nothing if only its own
-        high watermark is beyond the position: a broker reads its log before its high watermark.
+        The answer must not be an error. An empty answer needs ``read`` only if the former high watermark was beyond the
+        position, too: a broker reads its log before its high watermark. Most answers are empty, so this must be cheap.
         """
         before, state.high_watermark = state.high_watermark, fetched.high_watermark
         if self._watermark is not None:
@@ -142,18 +142,18 @@ class AnswerReader:
         self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum, *, is_first: bool = True
     ) -> None:
         """
-        Buffer the records of one partition's answer, after ``note`` has returned True for it.
+        Buffer the records of one partition's answer, after ``note`` has returned True for the answer.
 
         Each run of records is buffered as soon as it is checked. The partition may be dropped, or paused, between two
-        runs, and while a large compressed message is unpacked on a thread. Runs for which the buffer has no room are
-        fetched again.
+        runs, and while a large compressed message is decompressed on a thread. Then the rest is not buffered. Runs for
+        which the buffer has no room are fetched again. An empty answer makes the next request larger.
 
         Args:
             state: The partition.
             share: The bytes that the request asked for.
             fetched: The partition's part of the answer, which is not an error.
             quantum: The time of the task that reads the answer.
-            is_first: Whether the partition is the first one of the request.
+            is_first: Whether the partition is the first partition of the request.
 
         Raises:
             MessageTooLargeError: As for ``Fetcher.poll``.
@@ -228,9 +228,9 @@ class Fetcher:
         cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes and retries.
-        reset: Called to choose a new position when a log does not have the old one. ``poll`` raises an error of this
-            function, unless it is retriable or a broker's refusal.
-        runtime: Provides threads for what would block the event loop.
+        reset: Called to choose a new position when a log does not have the old position. ``poll`` raises the errors of
+            this function, except retriable errors and refusals of brokers.
+        runtime: Provides threads for work that would block the event loop.
         watermark: Called with each high watermark that a leader reports.
     """
 
@@ -289,7 +289,11 @@ class Fetcher:
         self._offer([state for state in states if state.topic_partition not in lost])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions and their buffered batches, and ignore their answers in flight."""
+        """
+        Drop partitions and their buffered batches, and ignore the answers to their requests in flight.
+
+        If all partitions of a poll in flight are dropped, close its connection.
+        """
         for tp in partitions:
             state = self._partitions.pop(tp, None)
             if state is not None:
@@ -309,7 +313,7 @@ class Fetcher:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """
-        Neither fetch nor deliver these partitions until ``resume``. Their buffered batches remain.
+        Stop fetching and delivering these partitions until ``resume``. Their buffered batches remain.
 
         Returns:
             The partitions whose buffered batches exceed the room for paused partitions. The caller should assign these
@@ -327,13 +331,17 @@ class Fetcher:
         return over
 
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
+        """
+        Put back the last batch of a partition, as its next batch. Its first ``taken`` records count as delivered.
+
+        Do nothing if the partition was unassigned or assigned again since the batch was polled.
+        """
         state = self._partitions.get(batch.topic_partition)
         if state is not None and state.epoch == batch.epoch:
             self._buffer.put_back(state, batch, taken)
 
     def skip(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Drop the record at ``offset``, if it is the next record of a paused partition to deliver."""
+        """Drop the record at ``offset``, if it is the next record to deliver of a paused partition."""
         state = self._partitions.get(topic_partition)
         if state is not None:
             self._buffer.skip(state, offset)
@@ -371,17 +379,17 @@ class Fetcher:
         return state.epoch if state else None
 
     def is_buffering(self, topic_partition: TopicPartition) -> bool:
-        """Whether a batch or an error of a partition is buffered."""
+        """Return whether a batch or an error of a partition is buffered."""
         state = self._partitions.get(topic_partition)
         return state is not None and bool(state.buffered)
 
     def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was read from the logs of partitions that are about to be assigned again."""
+        """Forget the log marks of former assignments of these partitions; see ``LogMark``."""
         for partition in partitions:
             self._marks.pop(partition, None)
 
     def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
-        """Return what the last assignments have read of partitions' logs, together with these positions."""
+        """Return these positions with the log marks of the partitions' last assignments."""
         states = {partition: self._partitions.get(partition) for partition in positions}
         return {
             partition: ReadLog(positions[partition], self._marks.get(partition), in_doubt=False)
@@ -396,14 +404,14 @@ class Fetcher:
         self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
     ) -> FetchedBatch | None:
         """
-        Remove and return the next batch of a selected partition, or None if none is buffered. Do not wait.
+        Remove and return the next batch of a selected partition, or None if no batch is buffered. Do not wait.
 
         A batch with more than ``most_records`` is divided: later polls return its other records.
 
-        An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
-        the partition is fetched again from the same offset. If the cause remains, the error is raised again, until the
-        partition is unassigned, or assigned at a position past the offset. Without ``errors``, an error is not
-        raised now, and remains the next item: the caller must first deliver its records.
+        An error of a partition is raised after the batches that precede the error. After a pause that grows with each
+        error, the partition is fetched again from the same offset. If the cause remains, the error is raised again,
+        until the partition is unassigned, or assigned at a position past the offset. If ``errors`` is False, an error
+        is left for a later poll, because the caller must first deliver the records that it has.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
@@ -472,12 +480,12 @@ class Fetcher:
             self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _send_held_back(self) -> None:
-        """Send the requests that waited for room in the buffer, or for a caller without other batches."""
+        """Send the bulk requests that were held back because the buffer had no room."""
         for broker in self._turns.waiting:
             self._send_bulk(broker)
 
     def _reroute(self, broker: BrokerLanes) -> None:
-        """Move partitions that are queued for this broker, but led by another broker, to their leaders' queues."""
+        """Move partitions that wait in this broker's queue, but have another leader, to their leaders' queues."""
         version = self._cluster.leaders_version
         if broker.leaders_version == version or not broker.has_free_lane:
             return
@@ -535,7 +543,7 @@ class Fetcher:
     async def _request(
         self, broker: BrokerLanes, planned: PlannedFetch
     ) -> tuple[Mapping[TopicPartition, FetchedPartition], Connection]:
-        """Send a request. Return its answer, and the connection on which it came."""
+        """Send a request. Return its answer, and the connection on which the answer came."""
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
             connection = self._cluster.connection(broker.node_id, planned.lane)
@@ -562,7 +570,11 @@ class Fetcher:
         answer: Mapping[TopicPartition, FetchedPartition],
         connection: Connection,
     ) -> list[PartitionFetch]:
-        """Read an answer, and return the partitions that were read. The others are retried."""
+        """
+        Read an answer, and return the partitions to fetch next.
+
+        Other partitions are retried or reset, or their errors are left for ``poll``.
+        """
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
         quantum, first = Quantum(), next(iter(shares))

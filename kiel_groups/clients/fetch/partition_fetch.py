@@ -42,13 +42,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(slots=True)
 class MessageSizes:
-    """The size of a partition's messages in fetched sets, as measured so far."""
+    """Measures the average size of a partition's messages in fetched message sets."""
 
     read_bytes: int = 0
     read_offsets: int = 0
 
     def note(self, read_bytes: int, read_offsets: int) -> None:
-        """Note that a message set of this size spans this many offsets."""
+        """Add a fetched message set of this size, which spans this many offsets, to the average."""
         self.read_bytes += read_bytes
         self.read_offsets += read_offsets
         while self.read_offsets > _MOST_OFFSETS:
@@ -57,7 +57,7 @@ class MessageSizes:
 
     def expected_bytes(self, offsets: int, assumed: int) -> int:
         """
-        Return how many bytes to ask for to get this many offsets, with some spare.
+        Return how many bytes to request in order to get the messages of this many offsets, with some spare.
 
         Args:
             offsets: The number of offsets.
@@ -70,11 +70,11 @@ class MessageSizes:
 
 def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key, int]:
     """
-    Choose the first partitions, as many as fill one answer, and return how many bytes to request of each.
+    Choose the first partitions, as many as fill one answer, and return how many bytes to request of each partition.
 
     Args:
-        wanted: Partitions in the order of their turns, and the bytes that each should get.
-        most_bytes: The size of the answer. The first partition gets its bytes even if they are more.
+        wanted: Partitions in the order of their turns, with the bytes to request of each partition.
+        most_bytes: The size of the answer. The first partition is chosen even if it exceeds this size.
     """
     asked: dict[Key, int] = {}
     left = most_bytes
@@ -89,7 +89,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 @dataclass(slots=True)
 class BiteSize:
     """
-    The size to request of data that is known to exist. It adapts to how fast a broker sends.
+    The number of bytes (the *bite*) to request from a broker in one answer. It adapts to how fast the broker sends.
 
     Attributes:
         bytes: The present size.
@@ -103,11 +103,11 @@ class BiteSize:
 
     def note(self, asked_bytes: int, received_bytes: int, took_s: float) -> None:
         """
-        Double the size after a full answer that came fast, and halve it after one that took long.
+        Double the size after a full answer that came fast, and halve it after a full answer that took long.
 
         Args:
-            asked_bytes: How much the request asked for. A request for less than the present size changes nothing.
-            received_bytes: How much came.
+            asked_bytes: The bytes that the request asked for. If they are less than the present size, do nothing.
+            received_bytes: The bytes that came. If they are less than three quarters of the request, do nothing.
             took_s: The time from the request to the answer, in seconds.
         """
         if asked_bytes < self.bytes or received_bytes < asked_bytes - asked_bytes // 4:
@@ -123,10 +123,10 @@ _offset_of = attrgetter("offset")
 
 class _Content:
     """
-    The messages of one or more parts of a batch.
+    The messages of a fetched batch, shared by all parts of the batch: records, or a run of undecoded messages.
 
-    Records replace the run that they are made of, since they take more memory. Columns are kept beside the run, because
-    the application may ask for some records later.
+    Records replace the run from which they are made, since both together take more memory. Columns are kept beside the
+    run, because the application may ask for some records later.
     """
 
     __slots__ = ("_columns", "messages")
@@ -140,7 +140,7 @@ class _Content:
         return len(messages) if isinstance(messages, list) else messages.count
 
     def records(self) -> list[Record]:
-        """Return the records, made at the first use."""
+        """Return the records. They are made at the first use."""
         messages = self.messages
         if not isinstance(messages, list):
             messages = self.messages = messages.records()
@@ -152,7 +152,7 @@ class _Content:
         return values_of(messages) if isinstance(messages, list) else messages.values()
 
     def columns(self) -> Columns:
-        """Return the columns, made at the first use."""
+        """Return the columns. They are made at the first use."""
         if self._columns is None:
             made = self.messages
             self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
@@ -168,7 +168,7 @@ class _Content:
         return messages.last_offset if row == messages.count - 1 else self.columns().numbers[row]
 
     def row_of(self, offset: int) -> int:
-        """Return how many messages precede an offset, without making records."""
+        """Return the number of messages before an offset, without making records."""
         messages = self.messages
         if isinstance(messages, list):
             return bisect_left(messages, offset, key=_offset_of)
@@ -181,10 +181,10 @@ class FetchedBatch:
 
     Args:
         topic_partition: The partition.
-        records: The records, or a run of checked messages, whose records are made when they are asked for.
+        records: The records, or a run: checked messages whose records are made at the first use.
         epoch: The number of the partition's assignment.
         size_bytes: About the size of the messages on the wire.
-        answer: The number of the answer with this batch; numbers start again with each assignment.
+        answer: The number of the broker's answer that has this batch. Numbers start again with each assignment.
 
     Attributes:
         buffer_bytes: The size of the messages without compression, which the buffer counts.
@@ -219,14 +219,14 @@ class FetchedBatch:
         return records
 
     def values(self) -> ValueRun:
-        """Return the values. Their records are made later, or now for a part of a batch."""
+        """Return the values. For a whole batch, records are made only when they are used; for a part, at once."""
         # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
         if len(self._rows) == len(self._content):
             return self._content.values()
         return values_of(self.records)
 
     def columns(self, fencing_token: FencingToken | None) -> RecordColumns:
-        """Return the records as columns, delivered under this claim. All parts of a batch share their columns."""
+        """Return the records as columns with this fencing token. All parts of a batch share their columns."""
         return RecordColumns(self.topic_partition, fencing_token, self._content.columns(), self._rows)
 
     def __len__(self) -> int:
@@ -247,17 +247,17 @@ class FetchedBatch:
         return self._content.offset_of(self._rows[number])
 
     def count_before(self, offset: int) -> int:
-        """Return how many of the records precede an offset."""
+        """Return the number of records before an offset."""
         return min(max(self._content.row_of(offset) - self._rows.start, 0), len(self._rows))
 
     def part(self, start: int, stop: int) -> FetchedBatch:
-        """Return a batch of some of the records, from number ``start`` to ``stop``, without making records."""
+        """Return a batch of the records from number ``start`` up to, but not including, ``stop``. Copy no records."""
         changed = self._copy()
         changed._content, changed._rows = self._content, self._rows[start:stop]
         return changed
 
     def _replace(self, *, records: list[Record]) -> FetchedBatch:
-        """Return a batch with other records and otherwise the same values, like a named tuple's method."""
+        """Return a copy of the batch with other records."""
         changed = self._copy()
         changed._content, changed._rows = _Content(records), range(len(records))
         return changed
@@ -288,17 +288,17 @@ def damage_at(
     damage: DamagedMessage, topic_partition: TopicPartition, position: int, high_watermark: int, remedy: str = ""
 ) -> ProtocolError:
     """
-    Return the error for a damaged message: a DamagedRecordError if a fetch from its ``next_offset`` skips the message.
+    Return the error for a damaged message: a DamagedRecordError if the message can be skipped, else a ProtocolError.
 
-    No CRC covers the offset of a message. An offset outside of the log's messages may be damaged, too. In this case,
-    nothing can be skipped safely.
+    A fetch from the ``next_offset`` of a DamagedRecordError skips the message. But no CRC covers the offset of a
+    message. If the offset is outside of the log's messages, it may be damaged, too, and no offset to skip to is known.
 
     Args:
-        damage: What the decoder found.
+        damage: The damaged message that the decoder found.
         topic_partition: The partition of the message.
         position: The offset of the fetch.
         high_watermark: The end of the log's messages, as the broker has answered.
-        remedy: The end of the message of a DamagedRecordError.
+        remedy: The end of a DamagedRecordError's text: what the application can do.
     """
     if not position <= damage.offset < high_watermark:
         return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
@@ -313,7 +313,7 @@ def damage_at(
 
 
 class Demand(Enum):
-    """Whether a partition has messages that are not fetched yet, as far as the fetcher knows."""
+    """The fetcher's knowledge of whether a partition has messages that are not fetched yet."""
 
     #: The fetcher does not know: the partition was just assigned.
     UNKNOWN = "unknown"
@@ -404,7 +404,7 @@ class PartitionFetch:
     expansion: float = 1.0
 
     def enter(self, phase: Phase) -> None:
-        """Enter a phase, or remain in it. A move that ``MOVES`` lacks fails an assertion."""
+        """Enter a phase, or remain in it. A change that is not in ``MOVES`` raises AssertionError."""
         before = self.phase
         assert phase is before or phase in MOVES[before], (self.topic_partition, before, phase)
         self.phase = phase
@@ -435,7 +435,7 @@ class PartitionFetch:
 
     @property
     def demand(self) -> Demand:
-        """Whether there are messages to fetch. After an empty answer there are none, whatever its high watermark is."""
+        """Whether there are messages to fetch. After an empty answer, the partition counts as caught up."""
         if self.high_watermark is None:
             return Demand.UNKNOWN
         return Demand.BEHIND if self.position < self.high_watermark and not self.idle else Demand.CAUGHT_UP
@@ -448,14 +448,15 @@ class PartitionFetch:
 
     def runs(self, message_set: bytes | memoryview, most_bytes: int) -> Iterator[MessageRun | None]:
         """
-        Check a message set, and yield one or more runs of the messages at and after the position.
+        Check a message set, and yield its messages at and after the position, in one or more runs.
 
-        Compressed messages may decompress to ``most_bytes``. None announces that the next step unpacks more than
-        ``LARGE_WRAPPER_BYTES``. The caller may run that step on a thread: it reads this object, and changes nothing.
+        Compressed messages may decompress to ``most_bytes`` at most. A yielded None announces that the next step
+        decompresses a message of more than ``LARGE_WRAPPER_BYTES``. The caller may run that step on a thread, because
+        the step does not change this object.
 
         Raises:
-            PartialMessage: The set holds only the beginning of the next message.
-            NoRecords: The log has no message from the position to another offset.
+            PartialMessage: The set has only the beginning of the next message.
+            NoRecords: The log has no message from the position up to a later offset, which the error names.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
             DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass it.
@@ -476,10 +477,12 @@ class PartitionFetch:
 
     def grow(self, share: int, needed_bytes: int, most: int) -> None:
         """
-        Request more next time: ``share`` bytes held only the beginning of a message of ``needed_bytes`` (0: unknown).
+        Request more bytes next time, because an answer of ``share`` bytes had only the beginning of a message.
+
+        ``needed_bytes`` is the size of the message, or 0 if it is unknown.
 
         Raises:
-            MessageTooLargeError: The message is larger than ``most``.
+            MessageTooLargeError: The message is larger than ``most``, or ``share`` has reached ``most``.
         """
         if needed_bytes > most or share >= most:
             size = f"takes {needed_bytes} bytes" if needed_bytes else "takes more"
@@ -489,18 +492,18 @@ class PartitionFetch:
 
     def grow_unanswered(self, share: int, most: int, *, is_first: bool) -> None:
         """
-        Request more next time: ``share`` bytes were answered with nothing, although the log has a message there.
+        Request more bytes next time, because the answer was empty, although the log has a message at the position.
 
-        Brokers of 3.x send nothing of a message that is larger than the share. So the share grows up to ``most``.
+        Brokers of 3.x send no bytes of a message that is larger than the share. So the share grows up to ``most``.
 
         Args:
             share: The bytes that the request asked for.
             most: The bound of the growth.
-            is_first: Whether the partition is the first one of the request. Brokers bound an answer as a whole, too
-                (``fetch.max.bytes``, quotas). So the partitions after the first one may get nothing for that reason.
+            is_first: Whether the partition is the first partition of the request. Brokers also bound the whole answer
+                (``fetch.max.bytes``, quotas). So the answers of later partitions may be empty for that reason.
 
         Raises:
-            MessageTooLargeError: The message is larger than ``most``.
+            MessageTooLargeError: The partition is first, and the message is larger than ``most``.
         """
         self.unanswered_bytes = max(self.unanswered_bytes, share)
         if share >= most and is_first:
@@ -512,28 +515,28 @@ class PartitionFetch:
         self.needed_bytes = min(2 * self.unanswered_bytes, most)
 
     def mark_log(self, message_set: bytes | memoryview) -> None:
-        """If a mark is due, remember the first message of an answer that was checked."""
+        """If a new mark is due, make the first message of this message set the log's mark; see ``LogMark``."""
         if self.answers % _MARKED_ANSWERS == 1:
             self.mark = LogMark.of(message_set)
 
     def doubt_log(self) -> None:
-        """Delay the next mark: a broker has denied the partition or the position, so another log may be read."""
+        """Take no first mark soon, because a broker has denied the partition or position: the log may be another one."""
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:
-        """Fetch from another offset next, because all offsets before it are read, or have no message."""
+        """Set the position to a later offset. All offsets before it are fetched, or have no message."""
         self.position = offset
         self.needed_bytes = self.unanswered_bytes = 0
 
     def pass_empty(self, offset: int, share: int, most: int) -> bool:
         """
-        Pass the offsets before ``offset``, which have no message, as the answer to ``share`` bytes says.
+        Move the position to ``offset``, because the answer to a request for ``share`` bytes has no message before it.
 
         The offsets that follow may have no message either, or a message that is larger than the share. So the next
         request asks for more, up to ``most``.
 
         Returns:
-            False if the log ends before ``offset``. In this case, nothing was passed.
+            False if the log ends before ``offset``. In this case, the position is not moved.
         """
         end = self.high_watermark or 0
         if offset > end:
@@ -552,8 +555,7 @@ class PartitionFetch:
         """
         Remove and return the next batch or error.
 
-        Of a batch with more than ``most_records``, return that many records. The other records remain, and are not
-        copied.
+        If the batch has more than ``most_records``, return only its first ``most_records``. The other records remain.
         """
         head = self.buffered[0]
         if isinstance(head, FetchedBatch):
@@ -569,10 +571,10 @@ class PartitionFetch:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> bool:
         """
-        Put back the last batch that ``take`` returned. Its first ``taken`` records are delivered.
+        Put back the last batch that ``take`` returned. Its first ``taken`` records count as delivered.
 
         Returns:
-            Whether the batch had left the buffer. Otherwise it is a part of the first buffered batch.
+            Whether the batch had left the buffer. If not, the batch was a part of the first buffered batch.
         """
         if self.taken:
             self.taken -= len(batch) - taken
@@ -612,7 +614,7 @@ class PartitionFetch:
         return records, size_bytes
 
     def drop(self) -> int:
-        """End this assignment, and return the number of bytes that were buffered."""
+        """End this assignment, drop the buffered batches, and return their size in bytes."""
         self.enter(Phase.DROPPED)
         self.dropped = True
         buffered_bytes, self.taken = self.buffered_bytes, 0

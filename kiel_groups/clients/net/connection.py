@@ -53,7 +53,7 @@ class ReceiveBuffers:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size, with arbitrary content. While a view refers to it, the memory is not used again."""
+        """Return memory of this size, with arbitrary content. It is used again once nothing refers to the view."""
         if size < LEAST_REUSED_BYTES:
             return memoryview(bytearray(size))
         if size > MOST_REUSED_BYTES:
