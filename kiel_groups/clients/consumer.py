@@ -92,13 +92,13 @@ class Consumer:
         their caller has given up are delivered again.
 
         Args:
-            partitions: The partitions from which to return records; by default all.
+            partitions: The partitions from which to return records; by default all assigned partitions.
             timeout_ms: How long to wait if no records are buffered; 0 returns at once.
             max_records: The most records to return; by default all that are buffered.
 
         Returns:
-            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
-            again meanwhile.
+            The records by partition; partitions without records are left out. {} if no records came in time, or if the
+            same coroutine has called again meanwhile.
 
         Raises:
             ConfigError: An argument is invalid, or the consumer is used in another style.
@@ -121,13 +121,13 @@ class Consumer:
         log, about 512 KiB. The parts are not joined, because that would copy the records. Keys and values are bytes.
 
         Args:
-            partitions: The partitions from which to return records; by default all.
+            partitions: The partitions from which to return records; by default all assigned partitions.
             timeout_ms: How long to wait if no records are buffered; 0 returns at once.
             max_records: The most records to return; by default all that are buffered.
 
         Returns:
-            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
-            again meanwhile.
+            The records by partition; partitions without records are left out. {} if no records came in time, or if the
+            same coroutine has called again meanwhile.
 
         Raises:
             ConfigError: As ``getmany``. Or the consumer has a deserializer, which would be called for each record.
@@ -151,7 +151,7 @@ class Consumer:
             ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: A topic's name is not legal, or a number is negative.
             UnknownTopicError: A partition does not exist.
-            BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
+            BrokerError: A leader did not answer, or refused, in 8 tries of ``request_timeout_ms`` at most.
             ClosedError: The consumer is not connected, or was closed.
         """
         return await self._list(partitions_of(partitions, "beginning_offsets()"), EARLIEST)
@@ -247,7 +247,7 @@ class Consumer:
 
         Args:
             partition: An assigned partition.
-            offset: The offset of the next record. If the log does not have it, ``auto_offset_reset`` applies.
+            offset: The offset of the next record. If the offset is not in the log, ``auto_offset_reset`` applies.
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
@@ -272,7 +272,7 @@ class Consumer:
 
         Raises:
             IllegalStateError: A partition is not assigned.
-            BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
+            BrokerError: A leader did not answer, or refused, in 8 tries of ``request_timeout_ms`` at most.
                 No position was set.
             ClosedError: The consumer is not connected, or was closed.
         """

@@ -36,11 +36,12 @@ class GroupedConsumer(Consumer):
     start their work before they return. The constructor needs no event loop.
 
     Args:
-        brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the others.
+        brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the other brokers.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
-        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one. They are needed
+        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server. Required,
             unless brokers coordinate the group.
-        deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
+        deserializer: Converts a message's bytes to a value. Without a deserializer, records keep bytes, and
+            ``consume()`` decodes JSON.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
             ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an allocator of an
             installed package (entry points ``kiel_groups.allocators``). It is used while this member leads the group.
@@ -95,7 +96,7 @@ class GroupedConsumer(Consumer):
         drain_alarm_ms: How long a revoked partition may wait for the application before the delay is reported.
         reconcile_interval_ms: How often the member reads its assignment and claims even if no watch fired, plus or
             minus a third.
-        allocator_timeout_ms: How long ``partition_allocator`` may run.
+        allocator_timeout_ms: How long the allocator function may run for one plan.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
         retry_backoff_ms: The first pause before a join is tried again; it doubles up to 5 s, and varies by half.
         default_offset_commit_callback: The callback of each ``commit_async`` call that passes no callback.

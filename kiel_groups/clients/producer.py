@@ -181,12 +181,14 @@ class Producer:
             partition: The partition's number. By default, the partitioner chooses.
 
         Returns:
-            Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). The future fails
-            with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and Kafka's code (and
-            the missing key, if the topic is compacted and the record has none); a
-            ConfigError for an invalid topic or partition, or a value that cannot be serialized; a BufferFullError if
-            ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a ClosedError after ``close()``; or an
-            error that the serializer, ``key_maker`` or the partitioner raises. Failures of records that were accepted
+            A future for topic, partition and offset of the stored record (offset -1 with ``required_acks`` 0). The
+            future fails with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and
+            Kafka's code (and, if a compacted topic refuses the record, its missing key); an OutcomeUnknownError if the
+            record may or may not be stored; a ConfigError for an invalid topic or partition, or a value that cannot be
+            serialized; a BufferFullError if ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a
+            ClosedError after ``close()``; or an error that the serializer, ``key_maker`` or the partitioner raises.
+            The future of a record that completes a batch may fail with the error of another record of the batch.
+            Failures of records that were accepted
             are also logged, in one line for the records of a batch.
         """
         if running_loop() is None:
@@ -457,7 +459,7 @@ class Producer:
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
         """
-        Keep a record until the partitions of its topic are known, and start their lookup if none runs.
+        Keep a record until the partitions of its topic are known, and look them up, unless a lookup is running.
 
         Later records of the topic wait behind this record. Raise ConfigError if the topic's name is not legal.
         """

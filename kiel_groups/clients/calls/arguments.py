@@ -114,7 +114,7 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
 
 def check_close_timeout(timeout_s: object) -> None:
     """
-    Check how long a consumer's close may take.
+    Check the argument ``timeout_s`` of a consumer's ``close()``.
 
     Raises:
         ConfigError: The time is neither None nor a number of seconds from 0 on.
@@ -125,7 +125,7 @@ def check_close_timeout(timeout_s: object) -> None:
 
 def check_on_bad_record(on_bad_record: object) -> None:
     """
-    Check what a consumer is to do with bad records.
+    Check the setting ``on_bad_record`` of a consumer.
 
     Raises:
         ConfigError: The choice is neither "raise" nor "skip" nor a function.

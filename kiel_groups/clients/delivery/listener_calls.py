@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 class ReadyClaims:
     """
-    A live collection of the partitions whose ``on_partitions_assigned`` hook has ended for their current claim.
+    The partitions that may be delivered: ``on_partitions_assigned`` has ended for their current claim.
 
     Args:
         subscription: Has a state for each claimed partition; each claim has its own state object.

@@ -49,7 +49,7 @@ class PythonLoopSteps:
         return await self.ask()
 
     async def ask(self) -> Record:
-        """Finish the record in flight, and wait for the next one. The C version awaits this method's coroutine."""
+        """Finish the record in flight, and wait for the next record. The C version awaits this method's coroutine."""
         raise NotImplementedError
 
 
@@ -80,7 +80,7 @@ class PythonBlockingSteps:
 
     def ask(self, asking: object) -> Record:
         """
-        Finish the record in flight, and wait for the next one. ``asking`` identifies the call.
+        Finish the record in flight, and wait for the next record. ``asking`` identifies the call.
 
         Raises:
             StopIteration: There are no more records.
@@ -273,7 +273,7 @@ class RecordLoop(LoopSteps):
 
     async def ask(self) -> Record:
         """
-        Finish the record in flight, and wait for the next one.
+        Finish the record in flight, and wait for the next record.
 
         Raises:
             StopAsyncIteration: The consumer was closed.

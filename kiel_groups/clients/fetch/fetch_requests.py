@@ -204,7 +204,7 @@ class StarvingCallers:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are so many selections that ``limit`` should be called."""
+        """Whether there are so many selections that the caller should call ``limit``."""
         return self._count > self._most
 
     def _replace(self, key: TopicPartition | str | None, kept: set[Selection]) -> None:
@@ -300,7 +300,7 @@ class PlannedFetch(NamedTuple):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether all partitions were dropped since the request, so that its answer is of no use."""
+        """Whether all partitions of the request were dropped, so that its answer will be ignored."""
         return all(state.dropped for state in self.shares)
 
 
@@ -448,7 +448,7 @@ class BrokerLanes:
         return planned
 
     def abandoned_polls(self) -> list[str]:
-        """Return the lanes of polls whose partitions were all dropped. Such a poll occupies its lane until its answer."""
+        """Return the lanes of polls whose partitions were all dropped. A poll occupies its lane until its answer."""
         return [lane for lane, planned in self.in_flight.items() if not planned.is_bulk and planned.is_abandoned]
 
 
@@ -487,8 +487,9 @@ def divide_budget(
     partitions: Iterable[PartitionFetch], budget_bytes: int, most_bytes: int
 ) -> dict[PartitionFetch, int]:
     """
-    Divide a request's bytes: a partition with a large next message gets the bytes that it needs, others equal shares.
+    Divide a request's bytes among partitions.
 
+    A partition with a large next message gets the bytes that the message needs. Other partitions get equal shares.
     Equal shares are ``most_bytes`` at most, because a larger message is refused.
 
     The first partition with a large message is always included. Further such partitions are included if their messages

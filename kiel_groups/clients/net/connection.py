@@ -602,7 +602,7 @@ class ConnectionPool:
         return connection
 
     def note_failure(self, address: HostPort) -> None:
-        """Note that a request to this broker failed."""
+        """Record that a request to this broker failed, so that ``best`` prefers other brokers for ``BLAMED_S``."""
         self._blamed_at_s[address] = time.monotonic()
 
     def best(self, addresses: Sequence[HostPort]) -> HostPort:
