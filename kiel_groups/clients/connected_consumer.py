@@ -356,7 +356,8 @@ class DeliveryHandler(GroupBrokers):
         """
         Stop delivering lost partitions, and notify the listener.
 
-        Drop their buffered records, and stop tracking their records in flight.
+        Drop their buffered records, and stop tracking their records in flight. Also drop the leaders that ZooKeeper
+        named for these partitions.
         """
         self._owned.ready.remove(partitions)
         self._owned.drop(partitions)
@@ -542,7 +543,7 @@ class AssignedConsumer:
             self._subscription.offsets.end(frozenset(self.reader.owned.ready))
 
     def finish_topic(self, topic: str) -> None:
-        """Finish the topic's values whose coroutine has asked for more or ended."""
+        """Finish the topic's values whose coroutine has asked for more values, or has ended."""
         self.reader.values.finish([topic], ())
 
     def abandon(self) -> None:
@@ -567,7 +568,7 @@ class AssignedConsumer:
         return await self._stored(self.reader.cluster, partitions) if partitions else {}
 
     def _look_up_starts(self) -> None:
-        """Look up the positions of all partitions without one. A look-up that still runs is replaced."""
+        """Look up the positions of all partitions without a position. A look-up that still runs is replaced."""
         if self._look_up is not None:
             self._look_up.cancel()
         if self._unopened():

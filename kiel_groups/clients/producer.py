@@ -188,8 +188,7 @@ class Producer:
             serialized; a BufferFullError if ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a
             ClosedError after ``close()``; or an error that the serializer, ``key_maker`` or the partitioner raises.
             The future of a record that completes a batch may fail with the error of another record of the batch.
-            Failures of records that were accepted
-            are also logged, in one line for the records of a batch.
+            Failures of accepted records are also logged, in one line for the records of a batch.
         """
         if running_loop() is None:
             # The record is accepted when the loop runs.
@@ -346,7 +345,7 @@ class Producer:
 
     def close(self, timeout_ms: int | None = None) -> asyncio.Future[None]:
         """
-        Flush, then close the connections. Further calls do nothing.
+        Flush, then close the connections. Further calls return the same outcome.
 
         If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns,
         within two seconds.

@@ -449,7 +449,7 @@ class SingleLifecycle(Lifecycle):
     # ------------------------------------------------------------------ partitions
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions."""
+        """Read these partitions, in place of the partitions of an earlier call. Raise ClosedError after the close."""
         if self.ended:
             raise ClosedError("the consumer was closed")
         self.subscription.assign_from_user(partitions_of(partitions, "assign()"))

@@ -1,4 +1,4 @@
-"""Make public methods plain functions: the work starts at the call, whether or not the result is awaited."""
+"""Start the work of the clients' methods at the call, whether or not the caller awaits the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 class LoggedTask(asyncio.Task[T]):
-    """A task that logs an error that was never retrieved, with this package's logger instead of asyncio's."""
+    """A task that logs an error that was never retrieved, with this package's logger instead of asyncio's logger."""
 
     def __del__(self) -> None:
         # asyncio's own mark for "has an exception that was never retrieved", on the C and the Python task alike.

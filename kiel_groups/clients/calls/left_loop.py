@@ -209,7 +209,8 @@ class LeftLoop:
     Remembers the event loop of a client. If the program has left that loop, the client's close runs the loop again.
 
     Args:
-        at_exit: Closes the client if necessary. It is called when the interpreter exits, unless the loop is closed.
+        at_exit: Closes the client if necessary. It is called when the interpreter exits, unless the loop is closed or
+            running.
         abandon: Ends the client without its loop, as far as possible. It is called at most once: when the interpreter
             exits, or when ``close`` finds that the loop is closed, or is interrupted.
     """

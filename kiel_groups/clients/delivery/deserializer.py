@@ -211,7 +211,9 @@ class Deserializer:
         self, fetched: FetchedBatch, token: FencingToken, longest_s: float | None = None
     ) -> Converted[list[Record]]:
         """
-        Deserialize a batch for a loop, ``getone()`` and ``getmany()``, up to the first record that fails.
+        Deserialize a batch for a loop, ``getone()`` and ``getmany()``.
+
+        A record that fails ends the result, unless ``on_bad_record`` is "skip".
 
         Args:
             fetched: The batch.

@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 
 class Receipt(Enum):
-    """Whether a caller has received the values of a call."""
+    """The states of a call's values: whether a caller has received the values, or may still receive them."""
 
     RECEIVED = "received"
     #: A caller may still receive the values.
@@ -271,7 +271,7 @@ class DeliveryProgress:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Have each waiting caller check its condition again."""
+        """Wake all waiting callers, so that each caller checks its condition again."""
         self._changed.set()
 
     async def until(self, is_over: Callable[[], bool]) -> None:

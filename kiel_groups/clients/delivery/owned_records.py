@@ -274,7 +274,11 @@ class OwnedRecords:
         self.progress.notify()
 
     def resume_at(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch a partition from ``offset`` once its assigned hook has ended. Stop tracking its records in flight."""
+        """
+        Set a partition's position to ``offset``, and fetch from there once its assigned hook has ended.
+
+        Drop its buffered records, and stop tracking its records in flight.
+        """
         self.in_flight.stop_counting([partition])
         # The application may have chosen the start position that was unknown.
         self._refused.pop(partition.topic, None)

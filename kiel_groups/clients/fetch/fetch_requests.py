@@ -110,7 +110,7 @@ class ReadyQueue:
 
     @property
     def waiting(self) -> set[frozenset[TopicPartition]]:
-        """The partitions that callers wait for, without the callers that wait for a topic or for any partition."""
+        """For each caller that waits for some partitions, and not for a topic or any partition: these partitions."""
         return set(self._by_partitions.values())
 
     def _may_pop(self, selection: Selection) -> bool:

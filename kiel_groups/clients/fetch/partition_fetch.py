@@ -520,7 +520,7 @@ class PartitionFetch:
             self.mark = LogMark.of(message_set)
 
     def doubt_log(self) -> None:
-        """Delay the next mark, because a broker has denied the partition or position: the log may be replaced soon."""
+        """Delay the next mark, because a broker has denied the partition or position: it may have another log now."""
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:

@@ -424,7 +424,7 @@ class ClusterMetadata:
             self._running = None
 
     async def _ask_ids(self, topics: Collection[str]) -> None:
-        """Ask the broker that has just answered for the ids of topics. The next refresh repeats a failed request."""
+        """Ask the broker that answered last for the ids of topics, and record the ids. A failure is only logged."""
         if not topics or self._sources.last is None:
             return
         timeout_ms = min(self.config.connect_timeout_ms, self.config.request_timeout_ms)

@@ -83,7 +83,7 @@ def _compare(mark: LogMark | None, found: LogMark | None) -> bool | None:
 
 
 async def _sample(cluster: ClusterMetadata, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogMark]:
-    """Return the mark of the first message from each of these offsets on. Partitions without a message are left out."""
+    """Return the mark of the first message from each of these offsets on. Partitions without a mark are left out."""
     led, _ = by_leader(cluster, offsets)
 
     async def ask(leader: int, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, FetchedPartition]:

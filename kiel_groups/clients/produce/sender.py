@@ -160,8 +160,8 @@ class StallWatch:
 
     A partition is stalled when its records have waited for ``STALLED_AFTER_S``, and no broker has stored a record of
     the partition since. It stays stalled until a broker stores a record of the partition, even if records are given up.
-    Stalls are logged as warnings. The log lines of retries do not replace these: they are at INFO, and a request to a
-    frozen broker does not fail for half a minute.
+    A stall is logged as a warning, because retries are logged only at INFO, and a request to a frozen broker fails only
+    after half a minute.
 
     Args:
         queues: A live view of all partitions of the producer.
