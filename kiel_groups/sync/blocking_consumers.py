@@ -119,13 +119,17 @@ class BlockingRecords(BlockingSteps):
             raise StopIteration from None
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
-        """After a Ctrl-C, drop the cursor, and have the event loop's thread settle the record in flight."""
+        """
+        After an exception such as a Ctrl-C, drop the cursor, and have the record in flight settled.
+
+        The event loop's thread finishes the record, or has it delivered again. A KielGroupsError needs no action.
+        """
         if not issubclass(error, KielGroupsError):
             self.ask_behind()
             self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
 
     def ask_behind(self) -> None:
-        """Have the event loop's thread deliver the next record, after everything that was started there before."""
+        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls that wait there."""
         self._cursor = NO_RECORDS
 
     def __del__(self) -> None:
@@ -180,7 +184,7 @@ class BlockingConsumer(Blocking[C]):
         return records
 
     def _ask_behind(self) -> None:
-        """Have the event loop's thread deliver the next record, after everything that was started there before."""
+        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls that wait there."""
         if self._loop is not None and (records := self._loop()) is not None:
             records.ask_behind()
 

@@ -34,7 +34,7 @@ SIGNAL_S = 0.5
 
 
 class LoggedFuture(concurrent.futures.Future[_Result]):
-    """The outcome of work that no caller waits for; logs an error that was never retrieved."""
+    """A future for work for which no caller need wait. An error that was never retrieved is logged."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class LoopThread:
             raise ClosedError(f"{self._name}: {why}") from self._failure
 
     def post(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop soon, without waiting for it; do nothing if the loop was stopped."""
+        """Schedule a function on the loop, without waiting for it. Do nothing if the loop does not run."""
         if self.forked:
             return
         with self._lock:

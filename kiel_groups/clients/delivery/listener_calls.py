@@ -237,7 +237,7 @@ class ListenerCalls:
         is_loss: bool = False,
         completed: Callable[[Collection[TopicPartition]], None] = lambda _: None,
     ) -> None:
-        """Run a hook. Once it has ended without being cancelled, call ``completed`` with its partitions."""
+        """Run a hook after the running hook has ended. Then call ``completed``, unless the hook was cancelled."""
         async with self._lock:
             task = spawn(self._call(hook, sorted(partitions), completed), hook.__name__)
             self._running = _Running(task, hook.__name__, frozenset(partitions), is_loss)

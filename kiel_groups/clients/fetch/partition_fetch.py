@@ -211,7 +211,7 @@ class FetchedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records, made at the first use."""
+        """The records. They are made at the first use."""
         records = self._content.records()
         if len(records) != len(self._rows):
             records = records[self._rows.start : self._rows.stop]
@@ -424,7 +424,7 @@ class PartitionFetch:
 
     @property
     def idle_pause_s(self) -> float:
-        """The least time from the last fetch to the next one, in seconds."""
+        """The least time from the last fetch to the next fetch, in seconds."""
         return _IDLE.delay_s(self.empty_answers)
 
     @property

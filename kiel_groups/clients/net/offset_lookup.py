@@ -105,7 +105,7 @@ async def list_offsets(
 
 
 async def policy_offsets(cluster: ClusterMetadata, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
-    """Look up where a reset policy, "earliest" or "latest", starts partitions; see ``PartitionHandler``."""
+    """Look up the start offsets of partitions for a reset policy, "earliest" or "latest"; see ``PartitionHandler``."""
     if policy == "latest":
         return await find_offsets(cluster, partitions, LATEST, patience_s=LEADERLESS_PATIENCE_S)
     return await find_offsets(cluster, partitions, EARLIEST)
