@@ -129,7 +129,7 @@ class BlockingRecords(BlockingSteps):
             self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
 
     def ask_behind(self) -> None:
-        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls that wait there."""
+        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls before it."""
         self._cursor = NO_RECORDS
 
     def __del__(self) -> None:
@@ -184,7 +184,7 @@ class BlockingConsumer(Blocking[C]):
         return records
 
     def _ask_behind(self) -> None:
-        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls that wait there."""
+        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls before it."""
         if self._loop is not None and (records := self._loop()) is not None:
             records.ask_behind()
 
