@@ -65,7 +65,7 @@ class AssignmentPlanner:
 
     async def ask_ahead(self, topics: Collection[str]) -> None:
         """
-        Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
+        Ask for the partitions of these topics and of the last assignment, while the coordinator answers a join.
 
         If this member leads, and no other member has further topics, ``plan`` then sends no request. Each join begins
         with a call of this method or of ``drop_ahead``, so ``plan`` uses no answer that is older than the join.
@@ -90,8 +90,8 @@ class AssignmentPlanner:
         """
         Return the assignment of each member, even of members that get nothing.
 
-        If no broker lists the partitions, assign those that were known before; ``changed`` notices later if there are
-        others.
+        If no broker lists the partitions in time, assign the partitions that are known already. ``changed`` notices
+        further partitions later.
 
         Raises:
             AllocatorError: The assignor has failed, took too long, or returned no valid assignment.
@@ -135,7 +135,7 @@ class AssignmentPlanner:
             log.warning("group %s: assigning the partitions known before: %s", self._group, why)
 
     async def _known_ahead(self, topics: Sequence[str]) -> bool:
-        """Wait for the request of this join; return whether it has found the partitions of all these topics."""
+        """Return whether the request of ``ask_ahead`` has found the partitions of all these topics; wait for it."""
         if self._ahead is None or not self._ahead_topics.issuperset(topics):
             return False
         is_answered = await asyncio.shield(self._ahead)
@@ -179,7 +179,7 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Wait until the partitions of the planned topics differ from those of the last assignment."""
+        """Check at least every ``interval_s`` until partitions of topics differ from those of the last assignment."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

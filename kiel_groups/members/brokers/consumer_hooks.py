@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 class ChosenStarts:
     """
-    The assigned partitions that have no start position until the application commits one.
+    Tracks assigned partitions that have no start position until the application commits an offset.
 
-    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset, in the generation of
-    the assignment only. It also ends the look-up's ``pause``, so that the look-up finds the offset at once.
+    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset in the
+    present generation, and ends the ``pause`` of the look-up, so that the look-up finds the offset at once.
 
     Args:
         group: The group's name.
@@ -84,7 +84,9 @@ class ChosenStarts:
 
     async def commit(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store starts of partitions that ``among`` has returned, and wait until they are open, or no longer assigned.
+        Store start offsets that ``among`` has returned, and return the partitions.
+
+        Wait, for at most ``timeout_s``, until the partitions are open, or no longer assigned.
 
         Raises:
             SessionLostError: The membership, or its generation, is over.
@@ -168,7 +170,7 @@ class ConsumerHooks:
         self._paused: frozenset[TopicPartition] = frozenset()
 
     def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets, renewed: RenewedTopics) -> None:
-        """Add the parts that are created from the member; the member itself is created with these hooks."""
+        """Add the parts that need the member. The member itself is created after these hooks."""
         self._starts = starts
         self._chosen = chosen
         self._offsets = owned
@@ -186,6 +188,7 @@ class ConsumerHooks:
         Return the assignors, each with this member's subscription.
 
         A member that may lead also requests the topics' partitions now, so that its assignment need not wait for them.
+        Before Kafka 0.10.1, every member does so, to notice deleted topics.
         """
         self.offered = self._subscription.topics
         # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
@@ -208,7 +211,7 @@ class ConsumerHooks:
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; repeat the look-up of unknown start positions."""
+        """Open the assigned partitions at their start positions; raises as ``MemberHooks.complete``."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -237,7 +240,7 @@ class ConsumerHooks:
         return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
 
     async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
-        """Open the partitions of a topic, and log an alarm while some have no start position."""
+        """Open the partitions of a topic. Repeat the look-up of start positions until all partitions are open."""
         waiting = frozenset(partition for partition in assigned if partition.topic == topic)
         backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
         alarm_s = self._context.group.drain_alarm_ms / 1000
@@ -285,7 +288,7 @@ class ConsumerHooks:
         self._chosen.forget(starts)
 
     def _assign(self) -> None:
-        """Tell the subscription which partitions the application has: the open ones, including those that drain."""
+        """Update the subscription: the assigned partitions are the open partitions, including those that drain."""
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics
             self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)
@@ -293,7 +296,7 @@ class ConsumerHooks:
 
     @property
     def open_partitions(self) -> frozenset[TopicPartition]:
-        """The open partitions of this assignment, without others that the tracker may have."""
+        """The open partitions of the last assignment. The tracker may have further open partitions."""
         return self._tracker.open_partitions() & self._owned
 
     @property
@@ -307,7 +310,8 @@ class ConsumerHooks:
         """
         Drain the partitions, and commit their finished records.
 
-        A partition whose records are still in flight when the gate closes is lost.
+        A partition is lost if its records are still in flight shortly before the gate closes. If the gate is closed
+        already, all partitions are lost.
         """
         self.assigned = None
         partitions = self.open_partitions
@@ -348,7 +352,7 @@ class ConsumerHooks:
     async def _drain(
         self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
     ) -> frozenset[TopicPartition]:
-        """Wait until these parts are drained, or the gate closes; return the partitions that are not drained."""
+        """Wait until these parts are drained, or the time is over; return the partitions that are not drained."""
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         now_s, alarm_s = self._context.runtime.boot_time_s, self._context.group.drain_alarm_ms / 1000
