@@ -39,8 +39,8 @@ class ChosenStarts:
     """
     Tracks assigned partitions that have no start position until the application commits an offset.
 
-    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset in the
-    present generation, and ends the ``pause`` of the look-up, so that the look-up finds the offset at once.
+    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset in the present
+    generation, and ends the ``pause`` of the look-up, so that the look-up finds the offset at once.
 
     Args:
         group: The group's name.

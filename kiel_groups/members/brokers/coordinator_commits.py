@@ -225,7 +225,7 @@ class CoordinatorOffsets:
         )
 
     def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
-        """Return the open gate of the present generation. Raise SessionLostError without it, or if it is not ``former``."""
+        """Return the open gate, or raise SessionLostError without an open gate, or after a change of ``former``."""
         gate = self._member.gate
         if (
             gate is None

@@ -38,8 +38,8 @@ class _ClaimOffsets(NamedTuple):
     """
     The claims of one topic, divided by whether their offsets can be rewritten now.
 
-    ``created`` is the topic's creation zxid, 0 if the topic does not exist. ``ready`` are the partitions to rewrite, and
-    ``stored`` has their offsets, if these were read already. ``failures`` has the reason for each claim that has no
+    ``created`` is the topic's creation zxid, 0 if the topic does not exist. ``ready`` are the partitions to rewrite,
+    and ``stored`` has their offsets, if these were read already. ``failures`` has the reason for each claim that has no
     offset.
     """
 
@@ -287,7 +287,7 @@ class ClaimOpener:
             )
 
     async def _read_folder(self, folder: str) -> tuple[set[str], Node]:
-        """Read the names of a topic's offset znodes, and their parent znode. Create the parent znode if it is missing."""
+        """Return the names of a topic's offset znodes, and the parent znode. Create a missing parent znode."""
         while True:
             # The names are read before the folder, so a change in between makes its pzxid too new, not too old. Claims
             # older than that change then count as opened, so the missing offsets are late ones: nothing is skipped.

@@ -107,7 +107,7 @@ class KafkaStore:
     # ------------------------------------------------------------------ the OffsetStore
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
-        """Store offsets with a text; see ``OffsetStore.commit``. Offsets with an unknown outcome are not in the result."""
+        """Store offsets with a text; see ``OffsetStore.commit``. The result lacks offsets with an unknown outcome."""
         started_s = self._context.runtime.boot_time_s()
         states = {partition: self._tracker.of(partition) for partition in commits}
         sent = self._tracker.sent(commits)
@@ -128,8 +128,8 @@ class KafkaStore:
         Return an empty mapping: offsets of other writers are not adopted while the partition is owned.
 
         A broker that is cut off from the others returns old offsets, and a delayed request of a former owner stores an
-        old offset. Such an offset cannot be told from an operator's offset, because any program can write the
-        note in an offset's text.
+        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note in
+        an offset's text.
         """
         return {}
 
@@ -295,8 +295,8 @@ class KafkaClaimOpener:
     Opens the claims of one member whose offsets are in Kafka.
 
     The opener finds the start position of each claimed partition, and stores it again. This write keeps Kafka from
-    expiring the offset, and notes the new claim. The write does not stop former owners: a delayed request of
-    a former owner may replace the offset.
+    expiring the offset, and notes the new claim. The write does not stop former owners: a delayed request of a former
+    owner may replace the offset.
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
@@ -405,9 +405,9 @@ class KafkaClaimOpener:
         Return start positions for those owned partitions of a topic for which Kafka has no offset.
 
         A partition starts at its first offset. A partition without a first offset was added to the topic later, or had
-        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, so that no
-        record is skipped; with the policy ``none``, it fails with NoOffsetsError. A partition is left out if its topic was created again meanwhile, or
-        if the partition has an offset by now.
+        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, so that no record
+        is skipped; with the policy ``none``, it fails with NoOffsetsError. A partition is left out if its topic was
+        created again meanwhile, or if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -449,7 +449,7 @@ class KafkaClaimOpener:
             return None
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
-        """Return each partition's first offset, or its earliest offset if that is later, or if there is no first offset."""
+        """Return the first offset of each partition, or its earliest offset if that is later or the only one known."""
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}
         if added and self._reset == "none":
@@ -520,7 +520,7 @@ class KafkaClaimOpener:
         return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}
 
     async def _write(self, topic: str, created: int, node: Node | None, offsets: Mapping[TopicPartition, int]) -> None:
-        """Create or replace the znode of a topic's first offsets, unless another member has written it since it was read."""
+        """Write the znode of a topic's first offsets, unless another member has written it since ``node`` was read."""
         path = self._layout.topic_starts(topic)
         first = FirstOffsets(created, self._context.runtime.wall_ms(), {p.partition: at for p, at in offsets.items()})
         await self._session.ensure([self._layout.starts])

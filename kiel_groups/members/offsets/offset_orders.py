@@ -32,9 +32,9 @@ class OffsetOrders:
 
     The command creates one ephemeral znode for each partition, and writes the ``orders`` znode above them, which all
     members watch. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement.
-    With offsets in ZooKeeper, one transaction does both, so an order is performed exactly if the owner has deleted it. With offsets
-    in Kafka, the owner stores the offset first, and acknowledges the order once
-    delivery continues at the offset (decision 0042).
+    With offsets in ZooKeeper, one transaction does both, so an order is performed exactly if the owner has deleted it.
+    With offsets in Kafka, the owner stores the offset first, and acknowledges the order once delivery continues at the
+    offset (decision 0042).
 
     Args:
         context: The member.

@@ -281,8 +281,8 @@ class OwnedOffsets:
         """
         Report the outcome of an attempt to store next offsets to the tracker, and return it.
 
-        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that the
-        commits name the present versions. Otherwise an operator's offset could be adopted between two commits, and then be
+        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that the commits name
+        the present versions. Otherwise an operator's offset could be adopted between two commits, and then be
         overwritten by an older offset.
         """
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}

@@ -29,7 +29,8 @@ class OffsetZnodes:
     Stores offsets in the v0 offset znodes of one group, on one session; see ``OffsetStore``.
 
     Every tool of Kafka 0.8 reads these znodes. A write expects the version of the offset znode that the member last
-    saw, in a transaction that also checks the member znode. So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
+    saw, in a transaction that also checks the member znode. So ZooKeeper refuses a late write of a former owner, and a
+    write that would overwrite an operator's reset.
 
     Args:
         context: The member; its metrics observe ``commit``, the time that a commit takes.
@@ -68,7 +69,7 @@ class OffsetZnodes:
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
-        """Return the content of an offset znode. If the data is not an offset, log an error, and return the offset None."""
+        """Return the content of an offset znode. If the data is not an offset, log an error; the offset is None."""
         try:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
@@ -312,12 +313,12 @@ class BrokerCommits:
     """
     Stores offsets as ``broker-v0``: brokers write the offset znodes on request.
 
-    The member itself writes start offsets and the offsets that a reset chose. A broker does not check the
-    version of the znode. A broker that writes late may move an offset back. Then records are repeated, and no record is
-    lost (except in a topic that was created again meanwhile). Therefore the member waits for a broker only while its
-    lease runs. The member reads the stored offsets before and after each commit, and adopts an offset that another
-    writer has changed. An offset that another writer sets between
-    the first of these reads and the broker's write is lost; only the ``zookeeper`` store prevents that.
+    The member itself writes start offsets and the offsets that a reset chose. A broker does not check the version of
+    the znode. A broker that writes late may move an offset back. Then records are repeated, and no record is lost
+    (except in a topic that was created again meanwhile). Therefore the member waits for a broker only while its lease
+    runs. The member reads the stored offsets before and after each commit, and adopts an offset that another writer has
+    changed. An offset that another writer sets between the first of these reads and the broker's write is lost; only
+    the ``zookeeper`` store prevents that.
 
     Args:
         context: The member; the lease of its session limits each wait for brokers.

@@ -1,4 +1,4 @@
-"""Keep a process in a group on one ZooKeeper session after another: open a session, join, leave, replace a lost one."""
+"""Keep a process in a group across ZooKeeper sessions: open a session, join, leave, and replace lost sessions."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SessionRole:
     """
     The role of a process on one session. These methods do nothing: a role overrides those that it needs.
 
-    ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy`` is
-    the part that this process takes in the election, or None if it takes none.
+    ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy``
+    takes part in the election for this process; it is None if the process is no candidate.
     """
 
     proof: str
@@ -52,7 +52,7 @@ class SessionRole:
         """Start the work of a process that has registered."""
 
     def recheck(self) -> None:
-        """Read again everything that is watched: the watches may have been lost."""
+        """Read all watched znodes again, because watches may have been lost."""
 
     async def restore(self) -> None:
         """Restore znodes of this process that an operator deleted and that other processes rely on."""
@@ -186,8 +186,8 @@ class GroupSession(Generic[RoleT]):
                 as soon as a server can be reached.
 
         Raises:
-            NoZooKeeperError: ZooKeeper did not answer by then; the message names the step that joining waited for.
-            SessionLostError: The session ended before it had joined; the next session may succeed.
+            NoZooKeeperError: ZooKeeper did not answer in time; the message names the step that the join waited for.
+            SessionLostError: The session ended before the process had joined. The next session may succeed.
             ChrootMissingError: The chroot does not exist.
             ConfigError: ``heartbeat_interval_ms`` is too long for the timeout granted to the first session.
             GroupConfigError: The group's settings differ from this member's, or cannot be read.
@@ -427,12 +427,12 @@ class GroupSession(Generic[RoleT]):
 
 
 def is_fatal(error: BaseException | None) -> bool:
-    """Whether a new session would fail with the same error."""
+    """Return whether a new session would fail with the same error."""
     return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable
 
 
-#: The longest pause before a join is tried again, in seconds, longer or shorter by up to half. The first one is
-#: ``retry_backoff_ms``.
+#: The longest pause before a join is tried again, in seconds, longer or shorter by up to half. The first pause
+#: is ``retry_backoff_ms``.
 LONGEST_JOIN_PAUSE_S = 5.0
 
 

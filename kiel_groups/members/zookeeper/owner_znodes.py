@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The partitions ``released`` by this member, and partitions whose owner znode was ``gone`` before."""
+    """The partitions that this member ``released``, and the partitions whose owner znode was ``gone`` already."""
 
     released: frozenset[TopicPartition]
     gone: frozenset[TopicPartition]
@@ -69,7 +69,7 @@ class OwnerZnodes:
             freed: The partitions among them whose owner znodes were just deleted, so that no read is needed.
 
         Returns:
-            The partitions that this member owns now; the others belong to other sessions.
+            The partitions that this member owns now. Other sessions own the other partitions.
         """
         unseen = frozenset(partitions) - frozenset(freed)
         free, _ = await asyncio.gather(self._seen_free(unseen), self._prepare({p.topic for p in partitions}))
@@ -92,7 +92,7 @@ class OwnerZnodes:
 
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
-        """Stop if another session owns a partition. It may own more, and each of them would cost a transaction."""
+        """Stop if another session owns a partition. It may own more partitions, each at the cost of a transaction."""
         if failure is Failure.NODE_EXISTS:
             raise Stop
 
@@ -134,8 +134,8 @@ class OwnerZnodes:
         """
         Return whether these partitions certainly have owner znodes and the offsets that the tracker knows.
 
-        That is one transaction for many partitions, and no read. It finds another owner, too: before a member delivers
-        records of a partition, it writes the offset, which then has another version.
+        The check takes one transaction for many partitions, and no read. It also detects another owner: before a member
+        delivers records of a partition, it writes the offset, so the offset znode has another version.
         """
         versions = {partition: state.version for partition in partitions if (state := self._tracker.of(partition))}
         if self._tracker.rules.in_kafka or versions.keys() != set(partitions):
@@ -154,7 +154,7 @@ class OwnerZnodes:
         return gone
 
     async def watch(self, watchers: Mapping[TopicPartition, Callable[[], None]]) -> Ownership:
-        """Read the owner znodes of some partitions and set a watch on each."""
+        """Watch the owner znodes of these partitions, and return their ownership."""
         paths = [self._layout.owner(partition) for partition in watchers]
         return self._ownership(watchers, await self._session.exists_many(paths, list(watchers.values())))
 
@@ -204,8 +204,8 @@ class OwnerZnodes:
         """
         Delete the owner znodes of partitions whose offsets are stored elsewhere already.
 
-        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted
-        one, and another member may have created its own.
+        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted an
+        owner znode, and another member may have created it again.
         """
         # The opening of a claim, which may be under way, stores nothing from now on.
         self._tracker.end_unopened(partitions)
@@ -368,7 +368,7 @@ class PartitionLeaders:
         return await self._writer.holds(checks)
 
     async def _read(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read the leaders of partitions."""
+        """Read and remember the leaders of these partitions."""
         self._known = {}
         created = {partition: self._topics.creation(partition.topic) for partition in partitions}
         paths = [partition_state_path(partition) for partition in partitions]

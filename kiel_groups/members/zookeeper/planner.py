@@ -85,7 +85,7 @@ class WatchedValues:
         self._reading.clear()
 
     def watcher(self, what: str) -> Callable[[], None]:
-        """Return the one watcher for a kind of change, so that renewed watches do not accumulate."""
+        """Return the watcher for a kind of change, always the same one, so that renewed watches do not accumulate."""
         return self._watchers.setdefault(what, partial(self._changed, what))
 
     def _changed(self, what: str) -> None:
@@ -272,7 +272,7 @@ class PlanReader:
         }
 
     async def _read_dynamic_config(self) -> tuple[DynamicConfig, Node | None]:
-        """Read the group's dynamic settings, with their znode. If invalid, return the previous ones, and None."""
+        """Read the group's dynamic settings, with their znode. If invalid, return the previous settings, and None."""
         node = await self._values.watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig(), None
@@ -285,7 +285,7 @@ class PlanReader:
 
     async def _read_weights(self) -> Weights:
         """
-        Read the weights of partitions. If the weights cannot be read, return the previous ones.
+        Read the weights of partitions. If the weights cannot be read, return the previous weights.
 
         Without the previous weights, a garbled znode would move partitions, and its repair would move them back.
         """
@@ -333,7 +333,7 @@ class PlanReader:
         return {each: max(0, end - stored[each]) for each, end in ends.items() if each in stored}
 
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
-        """Log settings that are probably mistakes, each only once until it is corrected."""
+        """Log each probable mistake in the settings once, until the setting is corrected."""
         warnings = set(self._dynamic_config.unknown_field_hints())
         warnings |= {f"drained: {slot} is no member" for slot in self._dynamic_config.unknown_drained(slots)}
         for warning in sorted(warnings - self._warnings):
@@ -355,7 +355,7 @@ class PartitionPlanner:
         context: The process on its session.
         allocator: Computes the assignments.
         handler: Asks brokers for the ends of logs, for allocators that use lags; None if this process has no consumer.
-        requests: Asks the leader to plan.
+        requests: The leader's driver. It is informed of changed inputs.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ class PartitionPlanner:
 
     @property
     def alone(self) -> bool:
-        """Whether the newest plan knows of no other member."""
+        """Whether the newest plan has no other member than this process."""
         known = self._planned_from
         return known is not None and {m.member_id for m in known.members.values()} <= {self._member_id}
 
@@ -429,7 +429,7 @@ class PartitionPlanner:
         return partial(self._plan, await self._reader.read())
 
     async def _plan(self, inputs: Inputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Run the allocator on the inputs, and compare its result with the published plan."""
+        """Run the allocator, and return the writes that publish its plan; None if no plan must be published."""
         self._apply_dynamic_config(inputs)
         if not self._may_plan(inputs):
             return None
@@ -457,14 +457,14 @@ class PartitionPlanner:
         return publication
 
     def published(self, generation: int, moved: int) -> None:
-        """Log the plan, and monitor its owners."""
+        """Log the plan, and monitor the owners of its partitions."""
         self._monitor_owners()
         group, cause = self._layout.group, self._cause
         moves = counted(moved, "partition moves", "partitions move")
         log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
 
     def _monitor_owners(self) -> None:
-        """Record that the newest plan is the published one, and monitor its owners."""
+        """Record that the newest plan is published, and monitor the owners of its partitions."""
         assert self._planned_from is not None
         self._before = self._planned_from
         self._ownership_monitor.expect(self._wanted, {member.member_id for member in self._before.members.values()})
