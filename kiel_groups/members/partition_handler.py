@@ -85,8 +85,8 @@ class PartitionHandler(Protocol):
         """
         Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-        The call returns within a time limit. It returns errors of brokers in ``failures`` and does not raise them. A
-        partition without a leader, or with a leader that fails or does not answer, delays no other partition.
+        The call returns within a time limit. Errors of brokers are returned in ``failures``, not raised. A partition
+        without a leader, or with a leader that fails or does not answer, delays no other partition.
         """
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
@@ -156,4 +156,4 @@ class PartitionHandler(Protocol):
         """Return the application's work in progress. Other threads may call this method, too."""
 
     def stalled(self, stall: Stall) -> None:
-        """Handle a stall that has lasted half its time limit. This method runs on its own thread, and may block it."""
+        """Handle a stall that has lasted for half its time limit. This method runs on its own thread, and may block."""

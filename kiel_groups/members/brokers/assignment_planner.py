@@ -88,7 +88,7 @@ class AssignmentPlanner:
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
-        Return the assignment of each member, even of members that get nothing.
+        Return the assignment of each member, with an empty assignment for a member that gets no partitions.
 
         If no broker lists the partitions in time, assign the partitions that are known already. ``changed`` notices
         further partitions later.
@@ -142,7 +142,7 @@ class AssignmentPlanner:
         return is_answered and all(self._topics.known_partitions(topic) for topic in topics)
 
     def _subscriptions(self, joined: JoinedGroup) -> dict[str, AssignorMember]:
-        """Return the members' subscriptions; a member whose subscription cannot be read gets nothing."""
+        """Return the readable subscriptions by member. Report members with an unreadable subscription."""
         found: dict[str, AssignorMember] = {}
         for member, metadata in joined.members.items():
             try:
@@ -179,7 +179,7 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Check at least every ``interval_s`` until partitions of topics differ from those of the last assignment."""
+        """Wait until the topics' partitions differ from the last assignment; check at least every ``interval_s``."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

@@ -1,4 +1,4 @@
-"""The hooks of a consumer in a broker-coordinated group: open assigned partitions, drain and commit revoked ones."""
+"""The hooks of a consumer in a broker-coordinated group: open assigned partitions, drain revoked partitions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ChosenStarts:
         self._chosen = asyncio.Event()
 
     def lack(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept commits that choose start positions for these partitions, which have none."""
+        """Accept commits that choose start positions for these partitions without a start position."""
         for partition in partitions:
             self._lacking.setdefault(partition, asyncio.Event())
 
@@ -135,7 +135,7 @@ class ConsumerHooks:
         subscription: The topics that the application has subscribed to, and the offsets of its partitions.
         topics: The topics of the cluster.
         assignors: The assignors that the member offers, the preferred one first.
-        tasks: Runs the application's hooks, which may outlast a cancelled ``complete``.
+        tasks: Runs the application's hooks. A hook may outlast a cancelled ``complete``.
     """
 
     def __init__(
@@ -187,8 +187,8 @@ class ConsumerHooks:
         """
         Return the assignors, each with this member's subscription.
 
-        A member that may lead also requests the topics' partitions now, so that its assignment need not wait for them.
-        Before Kafka 0.10.1, every member does so, to notice deleted topics.
+        A member that may lead also requests the topics' partitions now, so that its assignment need not wait for the
+        answer. Before Kafka 0.10.1, every member does so, to notice deleted topics.
         """
         self.offered = self._subscription.topics
         # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
@@ -224,7 +224,7 @@ class ConsumerHooks:
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Return the partitions whose topics this member has named in its join; count and log the others.
+        Return the partitions whose topics this member has named in its join; count and log the other partitions.
 
         Topics that the application has unsubscribed since are left out, too: the next join reports that to the leader.
         """
@@ -390,7 +390,7 @@ class ConsumerHooks:
                 log.warning("group %s: the last commit before the rebalance failed: %s", self._group, error)
 
     def lost(self, gate: GenerationGate) -> None:
-        """Drop all partitions: other members may have them."""
+        """Drop all partitions: other members may own them already."""
         partitions = self.open_partitions
         self.assigned, self._owned, self._paused = None, frozenset(), frozenset()
         if partitions:

@@ -261,7 +261,8 @@ class ConsumerMember:
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """
-        Return all partitions of the cluster. The caller asks for each one, because no request lists a group's offsets.
+        Return all partitions of the cluster. The caller asks for the offset of each partition, because no request lists
+        a group's offsets.
 
         Raises:
             NoBrokersError: No broker has listed the topics.
@@ -331,7 +332,7 @@ class ConsumerMember:
         self._tasks.start(self._join_after_stall())
 
     async def _join_after_stall(self) -> None:
-        """Join again once the application makes progress. Before that, it would not process new partitions either."""
+        """Join again once the application makes progress. A stalled application would not process new partitions."""
         stalled = self._handler.in_progress()
         self._member.given_up()
         await caught_up(self._handler.in_progress, stalled)

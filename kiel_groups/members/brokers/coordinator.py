@@ -192,8 +192,8 @@ class CoordinatorHeartbeat:
         within an interval of the last heartbeat. Otherwise, a coordinator that refuses connections would get
         heartbeats without a pause.
 
-        Each later heartbeat is due a whole number of intervals after the first one, even if a heartbeat was late. All
-        members of a generation get their assignments at the same time. So they also learn of the next rebalance at
+        Each later heartbeat is due a whole number of intervals after the first heartbeat, even if a heartbeat was late.
+        All members of a generation get their assignments at the same time. So they also learn of the next rebalance at
         the same time.
         """
         if target == self._target:

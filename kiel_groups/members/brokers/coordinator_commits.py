@@ -145,7 +145,7 @@ class CoordinatorOffsets:
         may_store: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> frozenset[TopicPartition]:
         """
-        Store next offsets, and return the partitions whose offsets were stored. The coordinator refused other offsets.
+        Store next offsets, and return the partitions whose offsets were stored. Offsets may be refused or left out.
 
         Before each try, offsets that ``may_store`` no longer permits are left out. A text that is too long is left out.
 
@@ -225,7 +225,7 @@ class CoordinatorOffsets:
         )
 
     def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
-        """Return the open gate, or raise SessionLostError without an open gate, or after a change of ``former``."""
+        """Return the present gate. Raise SessionLostError if it is closed, or if it is not a given ``former`` gate."""
         gate = self._member.gate
         if (
             gate is None
@@ -248,7 +248,7 @@ class CoordinatorOffsets:
         Read the group's offsets, whether or not this member owns the partitions.
 
         Returns:
-            The offset of each partition that has one.
+            The offset of each partition that has a committed offset.
 
         Raises:
             NoOffsetsError: As ``read_offsets``.

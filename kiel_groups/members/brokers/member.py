@@ -146,7 +146,7 @@ class HeldAssignment:
             )
 
     def drain(self) -> None:
-        """Start the hook ``prepare``, by which the program releases its assignment. First cancel ``complete``."""
+        """Have the program release its assignment: cancel a running ``complete``, then call ``prepare``."""
         assert self.gate is not None
         log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
         self._completing = self._hook
@@ -305,7 +305,7 @@ class CoordinatedMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member must join again, or its join is in progress, to get a present assignment."""
+        """Whether the member has no assignment of the present generation, or must join again."""
         return self._state.rejoin_due or self._state.phase is not Phase.STABLE
 
     @property

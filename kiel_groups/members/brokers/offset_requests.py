@@ -126,7 +126,7 @@ async def read_offsets(
     Read the offsets that a group has committed; the arguments are those of ``fetch_stored``.
 
     Returns:
-        The offset of each partition that has one.
+        The offset of each partition that has a committed offset.
 
     Raises:
         NoOffsetsError: The coordinator refuses the read permanently.
@@ -362,7 +362,7 @@ async def find_kafka_offsets(
 
 async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None:
     """
-    Return the address if the broker is of 0.8.1, or else None.
+    Return the address if the broker runs Kafka 0.8.1, or else None.
 
     Brokers of 0.8.1 answer an OffsetFetch v1 from ZooKeeper, and report a missing znode. Later brokers report that they
     do not coordinate the group, or that it has no offset. The result is None, too, for a broker that does not answer.

@@ -33,7 +33,7 @@ class RenewedTopics:
 
     Args:
         group: The group's name.
-        handler: Compares logs with the records that were read from them.
+        handler: Compares logs with the records that the member has read.
         tracker: The offsets of the member's partitions.
         tasks: Runs the look-ups.
         metrics: Counts recreated topics, and logs that may be new without proof.

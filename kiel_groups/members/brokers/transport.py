@@ -183,8 +183,8 @@ class ClusterTransport:
         Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
 
         The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
-        itself. Only the search after a failed search may ask it. After a failure, the brokers' addresses are read
-        again, because this may be the client's only request.
+        itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses are
+        read again, because this may be the client's only request.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:

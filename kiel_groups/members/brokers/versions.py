@@ -26,7 +26,7 @@ class GroupVersions:
     broker does not list its versions.
 
     Args:
-        api_version: The brokers' release, such as ``(0, 9)``; None to ask them.
+        api_version: The brokers' release, such as ``(0, 9)``; None to ask the brokers.
 
     Raises:
         ConfigError: The release is not a tuple of numbers, or its brokers are too old or too new.

@@ -66,7 +66,7 @@ class ClaimOpener:
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offset znodes.
     """
@@ -143,7 +143,8 @@ class ClaimOpener:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Return the partitions of ``mine`` with valid offsets; if there are none, create offsets that leaders return.
+        Return the partitions of ``mine`` with valid offsets; without a valid offset, create the offsets that leaders
+        return.
 
         Offsets of partitions that no member owns yet are created together with the missing offsets of ``mine``.
         """
@@ -219,7 +220,7 @@ class ClaimOpener:
         partitions still know their offsets and store them again.
 
         Args:
-            topic: The topic of all of these partitions.
+            topic: The topic of these partitions.
             numbers: The numbers of the topic's partitions.
             mine: The partitions without an offset that this member has claimed.
 

@@ -87,7 +87,7 @@ class KafkaStore:
 
     Args:
         context: The member; the lease of its session limits each request.
-        writer: The member's fenced writer; its gate must be open before each request.
+        writer: Proves the member's session; its gate must be open before each request.
         topics: The incarnations of the member's topics.
         limit: Limits all waits for brokers once the member leaves.
     """
@@ -300,7 +300,7 @@ class KafkaClaimOpener:
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offsets that the group has stored in ZooKeeper, if it had another store before.
         store: The offsets in Kafka.

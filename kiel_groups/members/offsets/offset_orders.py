@@ -30,18 +30,18 @@ class OffsetOrders:
     """
     Stores the offsets that an operator orders for one member's partitions, on one session of the member.
 
-    The command creates one ephemeral znode for each partition, and writes the ``orders`` znode above them, which all
-    members watch. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement.
-    With offsets in ZooKeeper, one transaction does both, so an order is performed exactly if the owner has deleted it.
-    With offsets in Kafka, the owner stores the offset first, and acknowledges the order once delivery continues at the
-    offset (decision 0042).
+    The command creates one ephemeral znode for each partition, and writes their parent znode ``orders``. All members
+    watch ``orders``. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement.
+    With offsets in ZooKeeper, one transaction does both, so an order is performed if and only if its znode was deleted
+    by the owner. With offsets in Kafka, the owner stores the offset first, and acknowledges the order once delivery
+    continues at the offset (decision 0042).
 
     Args:
         context: The member.
         owned: Has the lock of all writes of offsets, and adopts the offsets of other writers.
         store: The offset store of the group.
         znodes: The offset znodes, for offsets in ZooKeeper.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         owned_now: Returns the partitions whose records are delivered: opened and not draining.
     """
 

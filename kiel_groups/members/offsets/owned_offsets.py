@@ -63,7 +63,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim in neither field is opened by a later call, or its owner znode is gone.
+    A claim in neither field is opened by a later call, or its owner znode does not exist any more.
     """
 
     found: dict[TopicPartition, StartPosition]
@@ -184,7 +184,7 @@ class OwnedOffsets:
         If another writer has changed an offset meanwhile, the member adopts the new offset and continues there.
 
         Args:
-            metadata: A text for stores that have room for one.
+            metadata: The text of the offsets, for stores that support texts.
 
         Returns:
             The partitions whose offsets were stored. A partition whose topic was created again is included only after
@@ -279,7 +279,7 @@ class OwnedOffsets:
 
     def _settle(self, commits: Mapping[TopicPartition, Commit], written: Written) -> Attempt:
         """
-        Report the outcome of an attempt to store next offsets to the tracker, and return it.
+        Report the outcome of a write of next offsets to the tracker, and return the resulting ``Attempt``.
 
         The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that the commits name
         the present versions. Otherwise an operator's offset could be adopted between two commits, and then be

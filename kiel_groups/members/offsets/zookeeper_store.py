@@ -34,7 +34,7 @@ class OffsetZnodes:
 
     Args:
         context: The member; its metrics observe ``commit``, the time that a commit takes.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         topics: The incarnations of the member's topics.
     """
 
@@ -148,7 +148,7 @@ class OffsetZnodes:
 
         Args:
             commits: The offsets.
-            orders: The path of the order of each partition.
+            orders: The path of the order znode of each partition.
 
         Returns:
             The offsets that were stored. For any other offset, the order was withdrawn, another writer has changed the
@@ -365,7 +365,7 @@ class BrokerCommits:
         return Written({}, found)
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
-        """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""
+        """Return whether this member stored the offset; if a broker stored it late, inform the tracker."""
         finding = self._tracker.judge(partition, stored)
         if finding is Finding.OWN:
             # The next request replaces the last one, after which this offset would be taken for another writer's.

@@ -168,7 +168,7 @@ class GenericMember:
         Raises:
             NoZooKeeperError: No ZooKeeper server has answered in time.
             NoBrokersError: No broker has named the coordinator in time.
-            GroupConfigError: The group's members are of another type, or have no protocol in common with this one.
+            GroupConfigError: The group's members are of another type, or have no protocol in common with this member.
             ConfigError: A setting was refused.
             HookError: A hook raised, or returned something illegal or too large.
             ClosedError: The member was closed, or has started already.
@@ -234,7 +234,7 @@ class GenericMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member must join again, or its join is in progress, to get a present assignment."""
+        """Whether the member has no assignment of the present generation, or must join again."""
         return self._member is None or self._member.need_rejoin
 
     @property
@@ -245,7 +245,7 @@ class GenericMember:
 
     @property
     def member_id(self) -> str:
-        """The member's id in its group, which may change after a loss; "" if it has not joined."""
+        """The member's id in its group; "" if it has not joined. The id may change after a loss."""
         token = None if self._member is None else self._member.token
         return "" if token is None else token.member_id
 
@@ -264,7 +264,7 @@ class GenericMember:
         return None if self._member is None else self._member.coordinator_id
 
     def coordinator_unknown(self) -> bool:
-        """Return whether the coordinator is unknown: no broker has named it, or there is no ZooKeeper session."""
+        """Return whether the coordinator is unknown: no broker has named it, or no ZooKeeper session exists."""
         return self.coordinator_id is None
 
     async def ensure_coordinator_known(self, timeout_ms: int | None = None) -> bool:

@@ -100,14 +100,14 @@ class ZooKeeperCoordinator:
     """
     The coordinator of a group on ZooKeeper; see ``GroupCoordinator``. Each session is a coordinator of its own.
 
-    If the member has no session, ``find`` opens one. Answers have the codes of a broker: "unknown member" after the end
-    of a session, "rebalance in progress" after the beginning of another round.
+    If the member has no session, ``find`` opens a session. Answers have the codes of a broker: "unknown member" after
+    the end of a session, "rebalance in progress" after the beginning of another round.
 
     Args:
         process: The process that the member runs in.
         hooks: The hooks of the program that the member belongs to.
         rebalance_timeout_s: How long a round waits for members, while this process leads.
-        report: Called when the member has to join again, or is no longer a member.
+        report: Called when the member must join again, or has lost its membership.
     """
 
     words = CoordinatorWords(confirmer="ZooKeeper", find="open a ZooKeeper session")
@@ -147,7 +147,7 @@ class ZooKeeperCoordinator:
     # ------------------------------------------------------------------ sessions
 
     async def find(self) -> int:
-        """Return the number of the present session. If there is no session, open one; raise FindError on failure."""
+        """Return the number of the present session. If there is none, open a session; raise FindError on failure."""
         if self._session is None or self._session.ended:
             session = GroupSession(self._process, self._kind, first=self._number == 0)
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
@@ -257,7 +257,7 @@ class ZooKeeperCoordinator:
         return SyncAnswer(NO_ERROR, found)
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Close the session, which deletes the member znode: the next round begins at once."""
+        """Close the session. ZooKeeper then deletes the member znode, so that the next round begins."""
         await self._current(coordinator).leave()
 
     def abandon(self) -> None:

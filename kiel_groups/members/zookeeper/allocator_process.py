@@ -69,8 +69,9 @@ class AllocatorProcess(SessionSupervisor[AllocatorRole]):
     """
     A candidate in one group's election, from ``start`` to ``close``, across sessions.
 
-    An allocator process registers neither as a member nor as a consumer; its only znode is its election znode, which a
-    close deletes at once. Members that join check their settings against the group's, not against this process's.
+    An allocator process registers neither as a member nor as a consumer. Its only znode is its election znode, which is
+    deleted when the process closes. Members that join check their settings against the group's, not against this
+    process's.
 
     Args:
         process: The process and its settings. Only these settings are used: the group's name, the debounce, and the

@@ -121,7 +121,7 @@ class GroupMember:
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
-        cluster: The brokers, which the first join compares with those that ZooKeeper registers. None skips the
+        cluster: The brokers. The first join compares them with the brokers that ZooKeeper registers. None skips the
             comparison.
     """
 
@@ -173,7 +173,7 @@ class GroupMember:
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session. None before the first join."""
+        """The member id of the current session, which changes with each session; None before the first join."""
         return self._supervisor.member_id
 
     @property

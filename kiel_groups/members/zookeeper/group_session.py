@@ -320,7 +320,7 @@ class GroupSession(Generic[RoleT]):
 
     def _check_heartbeat(self, *, strictly: bool) -> None:
         """
-        Check the heartbeat interval against the granted session timeout, which may differ between servers.
+        Check the heartbeat interval against the granted session timeout. Servers may grant different timeouts.
 
         In the first session, an interval that is too long is an error for the user to correct. Later, it is a warning.
         """
@@ -475,7 +475,7 @@ class SessionSupervisor(Generic[RoleT]):
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session. None before the first one."""
+        """The member id of the current session, which changes with each session; None before the first session."""
         return self.current.member_id if self.current else None
 
     @property

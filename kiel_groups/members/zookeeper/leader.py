@@ -44,7 +44,7 @@ class PlanMaker(Protocol):
 
     async def read(self) -> MakePlan:
         """
-        Read the inputs of the next plan, and return the function that makes it.
+        Read the inputs of the next plan, and return the function that makes the plan.
 
         From now on, changes of the inputs are reported.
         """

@@ -1,9 +1,9 @@
 """
 Monitor, while this process leads a group, the owners of partitions, and foreign members; log alarms.
 
-Foreign members are Java, pykafka and kiel consumers, which do not take part in this library's protocol. They would read
-and commit partitions that members own. A member refuses to join a group that has foreign members. If these join later,
-the leader can only raise an alarm, because no znode that it writes would stop them.
+Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. They would read
+and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign members
+join later, the leader can only raise an alarm, because no znode that it writes would stop them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
     """
     Return the consumer ids that still exist and are not member ids: a member id ends in the id of its owning session.
 
-    If a member id is found here, an operator or a forced release has deleted the member znode. The member notices this
+    If ``names`` has a member id, an operator or a forced release has deleted the member znode. The member notices this
     at its next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])

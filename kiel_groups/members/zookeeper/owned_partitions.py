@@ -194,7 +194,8 @@ class MemberOffsets:
     """
     Creates the parts that handle one member's offsets on one session, for the offset store of its group.
 
-    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers once the member leaves.
+    ``writer`` writes in transactions that require the member znode to exist. ``limit`` limits all waits for brokers
+    once the member leaves.
     """
 
     def __init__(self, context: MemberContext) -> None:

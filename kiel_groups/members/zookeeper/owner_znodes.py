@@ -227,7 +227,7 @@ class OwnerZnodes:
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """
-        Return the offsets of claims that were never opened, and the claims among them that are gone.
+        Return the offsets of claims that were never opened, and the claims that are lost, as their owner znodes show.
 
         The owner znodes are read after the offsets. A new owner writes the offset before it delivers a record. So if
         the release still finds the version that was read here, no other member has opened a claim of the partition in
@@ -256,7 +256,7 @@ class OwnerZnodes:
     def _release_changed(
         self, stored: Mapping[TopicPartition, StoredOffset | None]
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
-        """Return the operations that release partitions whose stored offset is not the expected one."""
+        """Return the operations that release partitions whose stored offset is not the expected offset."""
         decisions = {p: self._tracker.release_changed(p, found) for p, found in stored.items()}
         self._warn(
             [partition for partition, decision in decisions.items() if decision.is_superseded],
@@ -308,7 +308,7 @@ async def registered_brokers(session: Session) -> dict[int, HostPort]:
 
 class PartitionLeaders:
     """
-    Reads the leaders of a member's partitions in ZooKeeper, and passes them to the handler.
+    Reads the leaders of a member's partitions in ZooKeeper, and passes these leaders to the handler.
 
     A broker that loses only its connection to ZooKeeper is not notified that it was deposed. It keeps answering fetches
     of partitions that another broker leads, and its consumers miss the records that the new leader accepts. A
@@ -360,7 +360,7 @@ class PartitionLeaders:
         self._handler.leaders_changed(leaders, brokers)
 
     async def _holds(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether the leaders of these partitions are certainly known, which takes a transaction and no read."""
+        """Return whether the leaders of these partitions are certainly known, by one transaction and no read."""
         known = {each: found for each, found in self._known.items() if found[0] == self._topics.creation(each.topic)}
         if known.keys() != set(partitions):
             return False

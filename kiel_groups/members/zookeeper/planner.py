@@ -184,8 +184,9 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode,
-    which is created again when its subscription changes. ``on_change`` is called with a text that names the change.
+    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode. A
+    member's znode is created again when its subscription changes. ``on_change`` is called with a text that names the
+    change.
     """
 
     def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
@@ -244,7 +245,7 @@ class PlanReader:
         )
 
     def _forgetting(self, config: Node) -> Put | None:
-        """Return the write that removes drained members that have left from the group's config, or None."""
+        """Return the write that removes departed members from ``drained`` in the group's config; None if not needed."""
         after = forget_departed(parse_object(config.data, self._layout.config), self._values.member_names)
         if self._dynamic_config.drained.issubset(after.get("drained", ())):
             return None
@@ -425,7 +426,7 @@ class PartitionPlanner:
             self._requests.changed("return", urgent=True)
 
     async def read(self) -> MakePlan:
-        """Read the inputs of the next plan, and return the function that makes it."""
+        """Read the inputs of the next plan, and return the function that makes the plan."""
         return partial(self._plan, await self._reader.read())
 
     async def _plan(self, inputs: Inputs, candidate: str, cause: str, since_s: float) -> Publication | None:
@@ -470,7 +471,7 @@ class PartitionPlanner:
         self._ownership_monitor.expect(self._wanted, {member.member_id for member in self._before.members.values()})
 
     def _describe_cause(self, cause: str, inputs: Inputs, target: Target) -> str:
-        """Describe, for the log and the group state, why this plan differs from the last published one."""
+        """Describe, for the log and the group state, why this plan differs from the last published plan."""
         changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
         described = ", ".join(filter(None, (changed, describe_allocator(inputs.group_state, target))))
         if described:

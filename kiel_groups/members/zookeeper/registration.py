@@ -141,7 +141,7 @@ async def refuse_programs(session: Session, layout: GroupLayout, settings: Node 
         settings: The group's ``config``, as it was read.
 
     Raises:
-        GroupConfigError: The members are programs, which would not understand a plan of partitions.
+        GroupConfigError: The members are programs. Programs would not understand a plan of partitions.
     """
     if (found := await _program_type(session, layout, settings)) is not None:
         raise refusal_by_programs(layout.group, found)
@@ -291,7 +291,7 @@ class SubscriptionRegistration:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the application wants other topics than the registered ones."""
+        """Whether the application has subscribed to other topics than the registered topics."""
         return self._registered != self._subscription()
 
     def check(self, topics: Collection[str]) -> None:
