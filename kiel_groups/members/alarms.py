@@ -1,4 +1,4 @@
-"""Report partitions that cannot be released yet, and claims whose start position is not known yet."""
+"""Report a member's partitions that cannot be released yet, or whose start position is not known yet."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class PartitionHandler(Protocol):
 
     @property
     def kafka_offsets(self) -> KafkaOffsets:
-        """The group's offsets in Kafka. Only the ``broker-v1`` offset store uses them."""
+        """The group's offsets in Kafka. Only the ``broker-v1`` offset store uses this property."""
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """

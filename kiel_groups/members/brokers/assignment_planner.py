@@ -1,4 +1,4 @@
-"""Assign the partitions of a group's topics to its members, as the leader does, and notice when the topics change."""
+"""Assign the partitions of a group's topics to its members, for the leader, and detect changes of the topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _METADATA_SHARE = 1 / 6
 
 
 class TopicSource(Protocol):
-    """The topics of the cluster. ``ClusterMetadata`` has those of real brokers, and the simulator has its own."""
+    """The topics of the cluster. ``ClusterMetadata`` has the topics of real brokers."""
 
     @property
     def seen(self) -> SeenTopics: ...
@@ -123,7 +123,7 @@ class AssignmentPlanner:
         }
 
     async def _refresh(self, topics: Sequence[str]) -> None:
-        """Ask for the topics' partitions, but only for a part of the session timeout, so that no session expires."""
+        """Ask for the topics' partitions, but wait only for a part of the session timeout. Log a failure."""
         limit_s = self._session_s * _METADATA_SHARE
         try:
             async with asyncio.timeout(limit_s):

@@ -180,7 +180,7 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers, the same as of Java's, so that both can share a group."""
+        """The protocol type of consumers, also of Java consumers, so that they can share a group."""
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:

@@ -261,8 +261,7 @@ class ConsumerMember:
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """
-        Return all partitions of the cluster. The caller asks for the offset of each partition, because no request lists
-        a group's offsets.
+        Return all partitions of the cluster, because no request lists the partitions in which a group has offsets.
 
         Raises:
             NoBrokersError: No broker has listed the topics.

@@ -103,7 +103,7 @@ class GroupCoordinator(Protocol):
         """Wait for this member's assignment. Only the leader passes ``assignments``: the assignments of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group, in one attempt; raises ``KielGroupsError`` if the coordinator refuses."""
+        """Send one leave request; raises ``KielGroupsError`` if the coordinator refuses or does not answer."""
 
     def abandon(self) -> None:
         """Cancel the join or the sync in flight. The task that waits for its answer is cancelled, too."""
@@ -372,7 +372,7 @@ class BrokerCoordinator:
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether the brokers know JoinGroup v1; older ones remove a member that sends only heartbeats."""
+        """Whether the brokers know JoinGroup v1; older brokers remove a member that sends only heartbeats."""
         return self._context.has_rebalance_timeout
 
     async def find(self) -> int:
@@ -500,5 +500,5 @@ class BrokerCoordinator:
         return NoBrokersError(str(error))
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
-        """Return the error of a refused member. It names the brokers' settings that cause the refusal."""
+        """Return the error of a refused member. The text names the settings that cause the refusal."""
         return refusal(request, code, self._context, self._hooks.protocol_type, self._offered)

@@ -113,7 +113,7 @@ class HeldAssignment:
         """
         Log once that the assignment may not be used because the lease is over, and once that it may be used again.
 
-        A timer calls this at the end of the lease. After that, each heartbeat that is answered or fails calls it.
+        A timer calls this at the end of the lease. After that, the result of each heartbeat calls it.
         """
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -406,7 +406,7 @@ class CoordinatedMember:
         """
         Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
 
-        Any thread may call this. It logs nothing, because a blocked event loop may hold the lock of the log.
+        Any thread may call this. It logs nothing, because the blocked event loop may hold the log's lock.
         """
         self._leave_by_thread()
 

@@ -91,7 +91,7 @@ _MOST_BYTES = 1 << 24
 
 class HeartbeatConnection:
     """
-    A connection for one request at a time, used by one thread. A failure closes it; the next request opens it again.
+    A connection for one request at a time, on one thread. After a failure, the next request opens it again.
 
     Args:
         client_id: The name that brokers log.
@@ -129,7 +129,7 @@ class HeartbeatConnection:
             raise
 
     def _read(self, size: int, by_s: float) -> bytes:
-        """Return this many bytes of the answer."""
+        """Return the next ``size`` bytes of the answer. Raise OSError if they do not arrive before ``by_s``."""
         assert self._socket is not None
         received = bytearray()
         while len(received) < size:

@@ -1,4 +1,4 @@
-"""Open claims: find or create the stored offset of each claimed partition, and rewrite it unchanged."""
+"""Open claims: find or create the stored offset of each claimed partition, and rewrite it unchanged in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -143,8 +143,7 @@ class ClaimOpener:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Return the partitions of ``mine`` with valid offsets; without a valid offset, create the offsets that leaders
-        return.
+        Return the partitions of ``mine`` with valid offsets. If no offset is valid, create offsets that leaders return.
 
         Offsets of partitions that no member owns yet are created together with the missing offsets of ``mine``.
         """
@@ -259,8 +258,8 @@ class ClaimOpener:
 
         The caller passes the folder if the group starts in the topic. Two members may then reach the leaders of
         different partitions, and would create different znodes. The second member's partitions would start later than
-        the group, and "latest" would skip the records in between. So each transaction also writes the folder, whose
-        new version makes the second transaction fail.
+        the group, and "latest" would skip the records in between. So each transaction also writes the folder. Its new
+        version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:

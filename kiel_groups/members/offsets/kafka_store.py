@@ -242,7 +242,7 @@ class KafkaStore:
             return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
 
     async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
-        """Read the offsets whose outcome is unknown, and add those that are stored to the outcome."""
+        """Read the offsets whose outcome is unknown, and add the stored offsets to the outcome."""
         try:
             async with self._limit.timeout(REREAD_S):
                 found = (await self._brokers.read(outcome.unknown)).found
@@ -362,7 +362,7 @@ class KafkaClaimOpener:
         return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
 
     async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
-        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
+        """Return the start positions of claims: the group's offsets in Kafka, or else its first offsets."""
         stored, failed = await self._store.stored(claims.keys())
         found: dict[TopicPartition, StartPosition] = {}
         failures = dict(failed)

@@ -49,7 +49,7 @@ class TopicIncarnations:
         self._audited = -1
 
     async def follow(self, topics: Collection[str]) -> None:
-        """Watch these topics, too, and wait for their first read. Callers await this before they read positions."""
+        """Watch these topics, too, and wait for their first read. Callers must do so before they read positions."""
         for topic in sorted(topics):
             if topic not in self._first_reads:
                 self._hints[topic] = partial(self._hint, topic)
@@ -93,7 +93,7 @@ class TopicIncarnations:
 
     async def catch_up(self) -> None:
         """
-        Wait until all topics whose watch has fired have been read. Callers await this before they store offsets.
+        Wait until all topics whose watch has fired have been read. Callers must do so before they store offsets.
 
         After an outage, or a long block of the event loop, watches have fired for topics that are not read yet.
         """

@@ -151,7 +151,7 @@ class CheckedHooks:
         return self._protocol_type
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the program's protocols, checked: at least one, different names, and metadata as bytes."""
+        """Return the program's protocols. Check that there is a protocol, that names differ, and metadata are bytes."""
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
@@ -174,7 +174,7 @@ class CheckedHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the program's assignments, checked: bytes, and for members of this generation only."""
+        """Return the program's assignments. Check that they are bytes, and leave out assignments of unknown members."""
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):

@@ -1,4 +1,4 @@
-"""The public member for programs of any kind: they share work other than partitions in a group."""
+"""Provide the public group member for programs that share work of any kind, not only partitions."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class RoundExchange:
     """
-    Passes a round from the leader to the member of the same process, and the assignments back.
+    Passes the members of a round from the leader to the member of the same process, and passes its assignments back.
 
     The leader calls ``assignments_of``, and the member calls the other methods. ``changed`` is called when the members
     of the round have joined.
@@ -259,7 +259,7 @@ class RoundMembership:
             await self._changed.wait()
 
     def refusal(self, generation: int) -> str:
-        """Return why the leader of a generation has refused this member, or "" if it has not."""
+        """Return why the leader of a generation has refused this member, or "" without a refusal."""
         state = self.state
         return "" if state is None or state.generation != generation else state.refused.get(self._member_id, "")
 
@@ -347,12 +347,12 @@ class RoundPlanner:
         self._disturbed.set()
 
     def stop(self) -> None:
-        """End the round under way: another process leads, or the session is over."""
+        """Stop the present round: another process leads, or the session is over."""
         if self._planning is not None:
             self._planning.cancel()
 
     def published(self, generation: int, moved: int) -> None:
-        """Log the end of the round."""
+        """Log that the round is complete."""
         log.info("group %s: round %d is complete: %s", self._layout.group, generation, self._cause)
 
     def _on_change(self, what: str) -> None:

@@ -51,7 +51,7 @@ class MemberRole(SessionRole):
         await self.registration.register()
 
     async def joined(self) -> None:
-        """Follow the assignment."""
+        """Start to follow the assignment; register a subscription that has changed during the join."""
         self.owned_partitions.start()
         await self.registration.warn_of_missing_topics()
         # The subscription may have changed while the member joined.
@@ -73,7 +73,7 @@ class MemberRole(SessionRole):
         self.owned_partitions.recheck()
 
     async def restore(self) -> None:
-        """Restore a deleted consumer id."""
+        """Restore the consumer id if it was deleted."""
         await self.registration.restore_consumer_id()
 
     def in_progress(self) -> Collection[Work]:

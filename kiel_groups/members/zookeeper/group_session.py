@@ -55,7 +55,7 @@ class SessionRole:
         """Read all watched znodes again, because watches may have been lost."""
 
     async def restore(self) -> None:
-        """Restore znodes of this process that an operator deleted and that other processes rely on."""
+        """Restore the znodes that an operator has deleted and that other processes need."""
 
     def in_progress(self) -> Collection[Work]:
         """Return the application's work in progress. Other threads may call this method, too."""
@@ -66,7 +66,7 @@ class SessionRole:
 
     async def release(self, *, alone: bool) -> None:
         """
-        Hand over what this process owns, before it leaves.
+        Release what this process owns, before the process leaves.
 
         ``alone`` means that this process leads, and that no other process can take over.
         """
@@ -282,7 +282,7 @@ class GroupSession(Generic[RoleT]):
         self._enter(phase)
 
     def _enter(self, phase: SessionPhase) -> None:
-        """Enter a phase by a legal move, or remain in it."""
+        """Enter a phase, which must be the present phase or one that ``MOVES`` permits."""
         before = self.phase
         assert phase is before or phase in MOVES[before], (self._config.group, before, phase)
         self.phase = phase
@@ -403,7 +403,7 @@ class GroupSession(Generic[RoleT]):
 
     def close(self) -> asyncio.Future[Any]:
         """
-        Close the session, which deletes its ephemeral znodes at once.
+        Close the session. ZooKeeper then deletes its ephemeral znodes at once.
 
         The close begins before this returns, so a caller that is cancelled before it awaits the future leaves no
         session behind. Without a running event loop, use ``abandon`` of the session.
@@ -487,7 +487,7 @@ class SessionSupervisor(Generic[RoleT]):
         """
         Join with a first session, and replace lost sessions in the background.
 
-        If the first session ends before it has joined, the next one gets the rest of the time.
+        If the first session ends before it has joined, the next session gets the rest of the time.
 
         Raises:
             KielGroupsError: The error that prevents the first session from joining; ClosedError after ``close``.
@@ -547,7 +547,7 @@ class SessionSupervisor(Generic[RoleT]):
         return asyncio.get_running_loop().time() + self._limit_s
 
     async def _open_and_join(self, by_s: float) -> GroupSession[RoleT]:
-        """Open a session that joins the group by the given time on the event loop's clock."""
+        """Open a session, join the group by the given time, and return the session; after a stall, wait first."""
         if self.current is not None and self.current.stalled:
             role = self.current.role
             await caught_up(role.in_progress, role.in_progress())

@@ -88,7 +88,7 @@ class LeaderDriver:
 
     @property
     def alone(self) -> bool:
-        """Whether this process leads and knows of no other member."""
+        """Whether this process leads, and its newest plan has no other member."""
         return self.is_leader and self._planner.alone
 
     def lead(self, candidate: str, *, succeeds: bool) -> None:
@@ -120,7 +120,7 @@ class LeaderDriver:
         self._feed(leader_state.DebounceChanged(debounce))
 
     def close(self) -> None:
-        """Cancel all timers."""
+        """Cancel the timer, and stop the planner, because the session is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -176,7 +176,8 @@ class LeaderDriver:
         """
         Return whether a transaction that first checks the election znode was executed.
 
-        If it was not, log a warning. If the check of the election znode failed, call ``on_doubt``.
+        If the transaction was not executed, log a warning. If the check of the election znode failed, call
+        ``on_doubt``.
         """
         if isinstance(answer, Done):
             return True
@@ -254,7 +255,7 @@ class Candidacy:
 
     @property
     def alone(self) -> bool:
-        """Whether this process leads and knows of no other member."""
+        """Whether this process leads, and its newest plan has no other member."""
         return self._leader_driver.alone
 
     def enter(self) -> None:

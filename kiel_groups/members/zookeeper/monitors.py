@@ -88,7 +88,7 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 
 
 class ForeignMemberMonitor:
-    """Watches for foreign members while this process leads. If there are any, logs an error and sets a gauge."""
+    """Watches for foreign members while this process leads. Logs an error and sets a gauge if it finds some."""
 
     def __init__(self, context: SessionContext) -> None:
         self._session = context.session

@@ -297,11 +297,11 @@ class OwnedPartitions:
 
     @property
     def idle(self) -> bool:
-        """Whether no partition is owned, being claimed or awaited."""
+        """Whether the member owns, claims and awaits no partition."""
         return not self._claims.phases
 
     async def all_released(self) -> None:
-        """Wait until no partition is owned, being claimed or awaited."""
+        """Wait until the member owns, claims and awaits no partition."""
         while self._claims.phases:
             self._empty.clear()
             await self._empty.wait()

@@ -164,7 +164,8 @@ class OwnerZnodes:
 
         Without autocommit, and with a store that does not commit in releases, only positions that a reset chose are
         committed here. A partition whose offset another writer has changed is released without a commit, and that
-        offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
+        offset remains. If a topic was created again meanwhile, the offsets of its partitions are read before the
+        release.
         """
         unopened, gone = await self._read_unopened(partitions)
         waiting = {each: self._release(each, unopened.get(each)) for each in sorted(set(partitions) - gone)}
@@ -268,7 +269,7 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; otherwise, drop the partition, whose znodes ``release`` then reads."""
+        """Create a deleted offset znode again; otherwise, drop the partition, so that ``release`` reads its znodes."""
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))

@@ -484,7 +484,7 @@ class PartitionPlanner:
         return "allocator" if stored == published != wanted else "manual"
 
     def _apply_dynamic_config(self, inputs: Inputs) -> None:
-        """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
+        """Apply the group's dynamic settings, and plan again when the next grace period of a static member ends."""
         self._requests.set_debounce(inputs.dynamic_config.debounced(self._config.debounce))
         if self._grace_timer is not None:
             self._grace_timer.cancel()

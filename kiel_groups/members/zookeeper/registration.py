@@ -202,7 +202,7 @@ async def _founded(session: Session, layout: GroupLayout, node: Node | None, min
 
 def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
     """
-    Return the settings of the group, whose members must be programs.
+    Return the settings of a group of programs.
 
     Raises:
         GroupConfigError: The settings are those of consumers, or cannot be read.
@@ -364,7 +364,7 @@ class SubscriptionRegistration:
         await self._session.ensure(self._context.layout.parents)
 
     async def restore_consumer_id(self) -> None:
-        """Restore a deleted consumer id: without it, Kafka 0.8 tools and consumers do not see this member."""
+        """Restore a deleted consumer id. Kafka 0.8 tools and consumers see this member by its consumer id."""
         async with self._writing:
             if self._registered is None or await self._session.exists(self._consumer_id) is not None:
                 return
