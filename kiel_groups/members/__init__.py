@@ -1,6 +1,6 @@
 """
-Be a member of a group that ZooKeeper or brokers coordinate, as a consumer or as another kind of program.
+Run a member of a group that ZooKeeper or brokers coordinate, as a consumer or as another kind of program.
 
-Clients, workers and Spark's drivers use it. ``group`` makes the decisions. Members never deliver records themselves:
-``partition_handler`` is the interface of the consumer that reads and delivers for them.
+Clients, workers and Spark's drivers use this package. The package ``kiel_groups.group`` makes the decisions. Members do
+not deliver records. A member's consumer delivers them, behind the interface in ``partition_handler``.
 """

@@ -1,4 +1,4 @@
-"""Report partitions that cannot be released yet, and claims whose start position is not known yet."""
+"""Report a member's partitions that cannot be released yet, or whose start position is not known yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report_slow_drain(
     group: str, partitions: Collection[TopicPartition], seconds: float, handler: PartitionHandler, metrics: Metrics
 ) -> None:
     """
-    Log an error: the application has held up the release of these partitions for ``seconds``; count ``drain_alarms``.
+    Log that the application has delayed the release of these partitions for ``seconds``. Count ``drain_alarms``.
 
     Hooks run one at a time, so a hook for other partitions may be the cause, too.
     """
@@ -56,7 +56,9 @@ class _Failure:
 
 class UnopenedClaims:
     """
-    The claims of one member whose last attempt to open failed, each with the error.
+    Tracks the claims of one member that could not be opened yet, with the error of each claim.
+
+    A claim is a partition that the member owns. The member opens a claim when its start position is known.
 
     The gauge ``claims_unopened`` is the number of these claims. The counter ``claims_not_opened`` counts the failed
     attempts, and ``open_alarms`` the alarms.
@@ -70,10 +72,10 @@ class UnopenedClaims:
 
     def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
         """
-        Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``.
+        Record a failed attempt to open these claims; warn once of each claim that has failed for ``NEW_TOPIC_S``.
 
-        If no reset policy applies, an operator or the application has to choose the start position. So the next call
-        that consumes this topic raises the error. Calls that consume other topics do not raise it.
+        A NoOffsetsError means that an operator or the application must choose the start position. Then the next call
+        that consumes this topic raises the error. Calls that consume other topics do not raise the error.
         """
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
@@ -98,13 +100,13 @@ class UnopenedClaims:
             self._handler.start_unknown(topic, refusals[0])
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop reporting claims that were opened or are gone."""
+        """Stop reporting these claims, because they were opened, or the member no longer owns them."""
         for partition in partitions:
             self._failures.pop(partition, None)
         self._set_gauge()
 
     def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
-        """Log an alarm: these claims have been without a position for ``seconds``."""
+        """Log an error if there are claims: they have had no position for ``seconds``. Count ``open_alarms``."""
         if not partitions:
             return
         self._metrics.count("open_alarms")

@@ -38,7 +38,7 @@ class StoreAnswer(Enum):
     """The outcome of a request to a group's coordinator to store an offset."""
 
     STORED = auto()
-    #: No answer, or one after which the same request may succeed. The offset may be stored, or may still be.
+    #: No answer came, or an error after which the same request may succeed. The offset may be stored now or later.
     UNKNOWN = auto()
     #: The text is too long; nothing was stored.
     TOO_LONG = auto()
@@ -48,9 +48,9 @@ class StoreAnswer(Enum):
 
 class ReadOffsets(NamedTuple):
     """
-    The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
+    The committed offsets that were ``found``, and the error of each partition whose offset could not be read.
 
-    A partition without an offset is in neither field.
+    A partition without a committed offset is in neither field.
     """
 
     found: Mapping[TopicPartition, OffsetAndMetadata]
@@ -58,17 +58,17 @@ class ReadOffsets(NamedTuple):
 
 
 class KafkaOffsets(Protocol):
-    """The offsets of the member's group in Kafka, which the coordinator of the group stores and returns."""
+    """Stores and returns the offsets of the member's group in Kafka, by requests to the group's coordinator."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
-        """Read offsets; repeat that, for some seconds, while the coordinator moves or loads them."""
+        """Read committed offsets. Retry for some seconds while the coordinator moves or loads them."""
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
         """Ask the coordinator once to store offsets, and return the outcome for each partition."""
 
 
 class Gate(Protocol):
-    """Decides whether records may be delivered at a moment; each session has another gate, see ``DeliveryGate``."""
+    """Decides whether records may be delivered now. Each session or generation of a member has a gate of its own."""
 
     def is_open(self, now_s: float) -> bool:
         """Return whether records may be delivered at the boot time ``now_s``."""
@@ -85,19 +85,20 @@ class PartitionHandler(Protocol):
         """
         Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-        The call returns within a time limit. It returns errors of brokers in ``failures`` and does not raise them. A
-        partition without a leader, or with a leader that fails or does not answer, delays no other partition.
+        The call returns within a time limit. Errors of brokers are returned in ``failures``, not raised. A partition
+        without a leader, or with a leader that fails or does not answer, delays no other partition.
         """
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """
-        Compare logs with the records that were read from them. Only members that brokers coordinate call this method.
+        Compare logs with the given positions, and with the records that were read before these positions.
 
-        Partitions whose leaders do not answer are left out.
+        The result lacks the partitions whose leaders do not answer. Only members that brokers coordinate call this
+        method.
         """
 
     def gate_changed(self, gate: Gate) -> None:
-        """Deliver records only while ``gate`` is open: a new session has joined, and its claims need this gate."""
+        """Deliver records only while ``gate`` is open from now on: a new session or generation of the member begins."""
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """
@@ -107,14 +108,14 @@ class PartitionHandler(Protocol):
         """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions; return those with records in flight."""
+        """Stop fetching and delivering these partitions; return the partitions that have records in flight."""
 
     def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
         """Wait until no record of these partitions is in flight, then notify the listener of the revocation."""
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Drop the buffered records of these partitions, stop counting those in flight, and notify the listener.
+        Drop the buffered records of these partitions, stop counting their records in flight, and notify the listener.
 
         Another member may own the partitions already.
         """
@@ -126,7 +127,7 @@ class PartitionHandler(Protocol):
         """
         Have the next request for the topic raise ``error``, because a start position is unknown.
 
-        The member keeps looking it up. Other topics are not affected.
+        The member keeps looking for the start position. Requests for other topics do not raise the error.
         """
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
@@ -134,20 +135,20 @@ class PartitionHandler(Protocol):
 
     @property
     def kafka_offsets(self) -> KafkaOffsets:
-        """The group's offsets in Kafka. Only the ``broker-v1`` offset store uses them."""
+        """The group's offsets in Kafka. Only the ``broker-v1`` offset store uses this property."""
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """
-        Resume at ``offset`` once the assigned hook has ended; stop counting the records in flight.
+        Resume at ``offset`` once ``on_partitions_assigned`` has ended; stop counting the partition's records in flight.
 
         Another writer has stored the offset, or the topic was created again and has a new log.
         """
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Fetch from the leaders that ZooKeeper names for the owned partitions; they replace those of the previous call.
+        Fetch the owned partitions from these leaders, read from ZooKeeper. They replace the leaders of an earlier call.
 
-        ``brokers`` are the addresses of the registered brokers. A partition that is left out has no registered leader
+        ``brokers`` has the addresses of the registered brokers. A partition that is left out has no registered leader
         in ZooKeeper, or its znode cannot be read.
         """
 
@@ -155,4 +156,4 @@ class PartitionHandler(Protocol):
         """Return the application's work in progress. Other threads may call this method, too."""
 
     def stalled(self, stall: Stall) -> None:
-        """Handle a stall that has lasted half its time limit. This method runs on its own thread, and may block it."""
+        """Handle a stall that has lasted for half its time limit. This method runs on its own thread, and may block."""

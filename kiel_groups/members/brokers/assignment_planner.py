@@ -1,4 +1,4 @@
-"""Assign the partitions of a group's topics to its members, as the leader does, and notice when the topics change."""
+"""Assign the partitions of a group's topics to its members, for the leader, and detect changes of the topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _METADATA_SHARE = 1 / 6
 
 
 class TopicSource(Protocol):
-    """The topics of the cluster. ``ClusterMetadata`` has those of real brokers, and the simulator has its own."""
+    """The topics of the cluster. ``ClusterMetadata`` has the topics of real brokers."""
 
     @property
     def seen(self) -> SeenTopics: ...
@@ -65,7 +65,7 @@ class AssignmentPlanner:
 
     async def ask_ahead(self, topics: Collection[str]) -> None:
         """
-        Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
+        Ask for the partitions of these topics and of the last assignment, while the coordinator answers a join.
 
         If this member leads, and no other member has further topics, ``plan`` then sends no request. Each join begins
         with a call of this method or of ``drop_ahead``, so ``plan`` uses no answer that is older than the join.
@@ -88,10 +88,10 @@ class AssignmentPlanner:
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
-        Return the assignment of each member, even of members that get nothing.
+        Return the assignment of each member, with an empty assignment for a member that gets no partitions.
 
-        If no broker lists the partitions, assign those that were known before; ``changed`` notices later if there are
-        others.
+        If no broker lists the partitions in time, assign the partitions that are known already. ``changed`` notices
+        further partitions later.
 
         Raises:
             AllocatorError: The assignor has failed, took too long, or returned no valid assignment.
@@ -123,7 +123,7 @@ class AssignmentPlanner:
         }
 
     async def _refresh(self, topics: Sequence[str]) -> None:
-        """Ask for the topics' partitions, but only for a part of the session timeout, so that no session expires."""
+        """Ask for the topics' partitions, but wait only for a part of the session timeout. Log a failure."""
         limit_s = self._session_s * _METADATA_SHARE
         try:
             async with asyncio.timeout(limit_s):
@@ -135,14 +135,14 @@ class AssignmentPlanner:
             log.warning("group %s: assigning the partitions known before: %s", self._group, why)
 
     async def _known_ahead(self, topics: Sequence[str]) -> bool:
-        """Wait for the request of this join; return whether it has found the partitions of all these topics."""
+        """Return whether the request of ``ask_ahead`` has found the partitions of all these topics; wait for it."""
         if self._ahead is None or not self._ahead_topics.issuperset(topics):
             return False
         is_answered = await asyncio.shield(self._ahead)
         return is_answered and all(self._topics.known_partitions(topic) for topic in topics)
 
     def _subscriptions(self, joined: JoinedGroup) -> dict[str, AssignorMember]:
-        """Return the members' subscriptions; a member whose subscription cannot be read gets nothing."""
+        """Return the readable subscriptions by member. Report members with an unreadable subscription."""
         found: dict[str, AssignorMember] = {}
         for member, metadata in joined.members.items():
             try:
@@ -179,7 +179,7 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Wait until the partitions of the planned topics differ from those of the last assignment."""
+        """Wait until the topics' partitions differ from the last assignment; check at least every ``interval_s``."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

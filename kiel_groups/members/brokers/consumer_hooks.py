@@ -1,4 +1,4 @@
-"""The hooks of a consumer in a broker-coordinated group: open assigned partitions, drain and commit revoked ones."""
+"""The hooks of a consumer in a broker-coordinated group: open assigned partitions, drain revoked partitions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 class ChosenStarts:
     """
-    The assigned partitions that have no start position until the application commits one.
+    Tracks assigned partitions that have no start position until the application commits an offset.
 
-    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset, in the generation of
-    the assignment only. It also ends the look-up's ``pause``, so that the look-up finds the offset at once.
+    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset in the present
+    generation, and ends the ``pause`` of the look-up, so that the look-up finds the offset at once.
 
     Args:
         group: The group's name.
@@ -58,7 +58,7 @@ class ChosenStarts:
         self._chosen = asyncio.Event()
 
     def lack(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept commits that choose start positions for these partitions, which have none."""
+        """Accept commits that choose start positions for these partitions without a start position."""
         for partition in partitions:
             self._lacking.setdefault(partition, asyncio.Event())
 
@@ -84,7 +84,9 @@ class ChosenStarts:
 
     async def commit(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store starts of partitions that ``among`` has returned, and wait until they are open, or no longer assigned.
+        Store start offsets that ``among`` has returned, and return the partitions.
+
+        Wait, for at most ``timeout_s``, until the partitions are open, or no longer assigned.
 
         Raises:
             SessionLostError: The membership, or its generation, is over.
@@ -133,7 +135,7 @@ class ConsumerHooks:
         subscription: The topics that the application has subscribed to, and the offsets of its partitions.
         topics: The topics of the cluster.
         assignors: The assignors that the member offers, the preferred one first.
-        tasks: Runs the application's hooks, which may outlast a cancelled ``complete``.
+        tasks: Runs the application's hooks. A hook may outlast a cancelled ``complete``.
     """
 
     def __init__(
@@ -168,7 +170,7 @@ class ConsumerHooks:
         self._paused: frozenset[TopicPartition] = frozenset()
 
     def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets, renewed: RenewedTopics) -> None:
-        """Add the parts that are created from the member; the member itself is created with these hooks."""
+        """Add the parts that need the member. The member itself is created after these hooks."""
         self._starts = starts
         self._chosen = chosen
         self._offsets = owned
@@ -178,14 +180,15 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers, the same as of Java's, so that both can share a group."""
+        """The protocol type of consumers, also of Java consumers, so that they can share a group."""
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
         """
         Return the assignors, each with this member's subscription.
 
-        A member that may lead also requests the topics' partitions now, so that its assignment need not wait for them.
+        A member that may lead also requests the topics' partitions now, so that its assignment need not wait for the
+        answer. Before Kafka 0.10.1, every member does so, to notice deleted topics.
         """
         self.offered = self._subscription.topics
         # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
@@ -208,7 +211,7 @@ class ConsumerHooks:
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; repeat the look-up of unknown start positions."""
+        """Open the assigned partitions at their start positions; raises as ``MemberHooks.complete``."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -221,7 +224,7 @@ class ConsumerHooks:
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Return the partitions whose topics this member has named in its join; count and log the others.
+        Return the partitions whose topics this member has named in its join; count and log the other partitions.
 
         Topics that the application has unsubscribed since are left out, too: the next join reports that to the leader.
         """
@@ -237,7 +240,7 @@ class ConsumerHooks:
         return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
 
     async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
-        """Open the partitions of a topic, and log an alarm while some have no start position."""
+        """Open the partitions of a topic. Repeat the look-up of start positions until all partitions are open."""
         waiting = frozenset(partition for partition in assigned if partition.topic == topic)
         backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
         alarm_s = self._context.group.drain_alarm_ms / 1000
@@ -285,7 +288,7 @@ class ConsumerHooks:
         self._chosen.forget(starts)
 
     def _assign(self) -> None:
-        """Tell the subscription which partitions the application has: the open ones, including those that drain."""
+        """Update the subscription: the assigned partitions are the open partitions, including those that drain."""
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics
             self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)
@@ -293,7 +296,7 @@ class ConsumerHooks:
 
     @property
     def open_partitions(self) -> frozenset[TopicPartition]:
-        """The open partitions of this assignment, without others that the tracker may have."""
+        """The open partitions of the last assignment. The tracker may have further open partitions."""
         return self._tracker.open_partitions() & self._owned
 
     @property
@@ -307,7 +310,8 @@ class ConsumerHooks:
         """
         Drain the partitions, and commit their finished records.
 
-        A partition whose records are still in flight when the gate closes is lost.
+        A partition is lost if its records are still in flight shortly before the gate closes. If the gate is closed
+        already, all partitions are lost.
         """
         self.assigned = None
         partitions = self.open_partitions
@@ -348,7 +352,7 @@ class ConsumerHooks:
     async def _drain(
         self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
     ) -> frozenset[TopicPartition]:
-        """Wait until these parts are drained, or the gate closes; return the partitions that are not drained."""
+        """Wait until these parts are drained, or the time is over; return the partitions that are not drained."""
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         now_s, alarm_s = self._context.runtime.boot_time_s, self._context.group.drain_alarm_ms / 1000
@@ -386,7 +390,7 @@ class ConsumerHooks:
                 log.warning("group %s: the last commit before the rebalance failed: %s", self._group, error)
 
     def lost(self, gate: GenerationGate) -> None:
-        """Drop all partitions: other members may have them."""
+        """Drop all partitions: other members may own them already."""
         partitions = self.open_partitions
         self.assigned, self._owned, self._paused = None, frozenset(), frozenset()
         if partitions:

@@ -1,4 +1,4 @@
-"""The member of a consumer in a group that brokers coordinate; ``GroupMember`` is its counterpart on ZooKeeper."""
+"""Run a consumer's member in a group that brokers coordinate. Its counterpart on ZooKeeper is ``GroupMember``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def owner_words(group: str, member_id: str | None, partition: TopicPartiti
 
 
 async def _owner(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str | None:
-    """Return the owner of a partition as a phrase, such as "by no member", or None if it is this member."""
+    """Return the owner of a partition as a phrase, such as "by no member", or None if this member is the owner."""
     try:
         (described,) = await send(DescribeGroupsRequest((group,)))
         if described.error != NO_ERROR:
@@ -77,7 +77,7 @@ async def _owner(group: str, member_id: str | None, partition: TopicPartition, s
 
 class ConsumerMember:
     """
-    Membership of one consumer in a group that brokers coordinate, from ``start`` to ``close``.
+    The membership of one consumer in a group that brokers coordinate, from ``start`` to ``close``.
 
     Args:
         context: The member's settings, transport and runtime.
@@ -164,7 +164,7 @@ class ConsumerMember:
 
     async def resubscribe(self) -> None:
         """
-        Join with the present subscription; raises as ``start``. A member without topics joins once it has some.
+        Join with the present subscription; raises as ``start``. Do nothing if no topics were ever subscribed to.
 
         A member that has partitions joins in the background, because it revokes them first, and the caller of this
         method may be the one that processes their records.
@@ -214,7 +214,7 @@ class ConsumerMember:
 
     async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
-        Store the offsets of all finished records, with a text.
+        Store the offsets of all finished records, with ``metadata`` as their text.
 
         Returns:
             The partitions whose offsets were stored.
@@ -237,9 +237,10 @@ class ConsumerMember:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose: all, or none; raises as ``OwnedOffsets.commit_chosen``.
+        Store next offsets that the application chose; raises as ``OwnedOffsets.commit_chosen``. Return the partitions.
 
         With the policy ``none``, an assigned partition without an offset of the group starts at the offset stored here.
+        Such start offsets are stored after the other offsets, so a failure may leave some offsets stored.
         """
         starts = self._starts.among(offsets)
         others = {partition: offset for partition, offset in offsets.items() if partition not in starts}
@@ -248,17 +249,19 @@ class ConsumerMember:
 
     async def stored_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """
-        Read the group's offsets from its coordinator, whether or not this member owns the partitions.
+        Read the group's offsets from its coordinator, also of partitions that this member does not own.
+
+        The result lacks the partitions without an offset.
 
         Raises:
-            NoOffsetsError: The coordinator refuses to return them.
+            NoOffsetsError: The coordinator refuses to return the offsets.
             BrokerError: The coordinator has not answered in several tries.
         """
         return dict(await self._offsets.fetch(partitions))
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """
-        Return all partitions of the cluster. The caller asks for each one, because no request lists a group's offsets.
+        Return all partitions of the cluster, because no request lists the partitions in which a group has offsets.
 
         Raises:
             NoBrokersError: No broker has listed the topics.
@@ -274,7 +277,7 @@ class ConsumerMember:
         """
         Ask another broker for the leaders, because a deposed leader may not know yet that it was deposed.
 
-        Also find out whether topics were created again, because then, too, logs lack the positions of their partitions.
+        Also find out whether topics were created again. In that case, too, logs lack the positions of their partitions.
         """
         await self._renewed.look_at({each.topic for each in self._tracker.open_partitions()})
 
@@ -328,7 +331,7 @@ class ConsumerMember:
         self._tasks.start(self._join_after_stall())
 
     async def _join_after_stall(self) -> None:
-        """Join again once the application makes progress. Before that, it would not process new partitions either."""
+        """Join again once the application makes progress. A stalled application would not process new partitions."""
         stalled = self._handler.in_progress()
         self._member.given_up()
         await caught_up(self._handler.in_progress, stalled)

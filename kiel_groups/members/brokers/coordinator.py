@@ -1,4 +1,4 @@
-"""Talk to the coordinator of a group (Kafka 0.9 or later): join, sync, leave, and send heartbeats on a thread."""
+"""Send requests to the coordinator of a group (Kafka 0.9 or later): joins, syncs, leaves, and heartbeats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorWords(NamedTuple):
-    """How a member's log lines name what confirms its membership, and the search for it."""
+    """Phrases for a member's log lines: the name of what confirms the membership, and the search for it."""
 
     confirmer: str = "the coordinator"
     find: str = "find its coordinator"
@@ -62,7 +62,7 @@ class SyncAnswer(NamedTuple):
 
 
 class BeatTarget(NamedTuple):
-    """The membership that heartbeats prove, and the coordinator that receives them."""
+    """The coordinator that receives heartbeats, and the gate of the membership that these heartbeats confirm."""
 
     coordinator: int
     gate: GenerationGate
@@ -77,7 +77,7 @@ class GroupCoordinator(Protocol):
     The coordinator of one member's group: a broker, or the leader on ZooKeeper of a group of programs.
 
     Numbers identify coordinators: the node ids of brokers, or one number for each ZooKeeper session. Requests raise
-    ``BrokerError`` or ``ProtocolError`` if there is no answer, or none that can be read.
+    ``BrokerError`` if no answer comes, and ``ProtocolError`` if the answer cannot be read.
     """
 
     @property
@@ -86,7 +86,7 @@ class GroupCoordinator(Protocol):
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether heartbeats keep a member in the group that has to join again and has not done so yet."""
+        """Whether heartbeats keep a member in the group during a rebalance, before the member has joined again."""
 
     async def find(self) -> int:
         """
@@ -100,19 +100,19 @@ class GroupCoordinator(Protocol):
         """Join with the protocols that the hooks offer now, and wait for the other members. A new member's id is ""."""
 
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
-        """Wait for the member's assignment. Only the leader passes ``assignments``, those of all members."""
+        """Wait for this member's assignment. Only the leader passes ``assignments``: the assignments of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group, in one attempt; raises ``KielGroupsError`` if the coordinator refuses."""
+        """Send one leave request; raises ``KielGroupsError`` if the coordinator refuses or does not answer."""
 
     def abandon(self) -> None:
-        """Cancel the join or the sync under way, and with it the task that waits for its answer."""
+        """Cancel the join or the sync in flight. The task that waits for its answer is cancelled, too."""
 
     def new_gate(self, token: GenerationToken, sent_s: float) -> GenerationGate:
         """Return the gate of a generation whose sync was sent at the boot time ``sent_s``."""
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Prove this membership from now on, and report the coordinator's answers. None means to prove nothing."""
+        """Confirm this membership by heartbeats, and report their answers. With None, send no heartbeats."""
 
     def leave_at_once(self, target: BeatTarget) -> None:
         """Leave the group without the event loop. Any thread may call this."""
@@ -153,7 +153,7 @@ _ANSWER_SHARE = 1 / 6
 
 class CoordinatorHeartbeat:
     """
-    Proves a membership to the coordinator at regular intervals, while there is a target.
+    Sends heartbeats for a membership at regular intervals, on a thread of its own, while there is a target.
 
     Args:
         context: The member's settings, its transport, and its runtime; its metrics observe ``heartbeat``, the time to
@@ -192,8 +192,8 @@ class CoordinatorHeartbeat:
         within an interval of the last heartbeat. Otherwise, a coordinator that refuses connections would get
         heartbeats without a pause.
 
-        Each later heartbeat is due a whole number of intervals after the first one, even if a heartbeat was late. All
-        members of a generation get their assignments at the same time. So they also learn of the next rebalance at
+        Each later heartbeat is due a whole number of intervals after the first heartbeat, even if a heartbeat was late.
+        All members of a generation get their assignments at the same time. So they also learn of the next rebalance at
         the same time.
         """
         if target == self._target:
@@ -269,7 +269,7 @@ class CoordinatorHeartbeat:
         self._transport.beat(target.coordinator, request, self._limit_s, answered)
 
     def _synced(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
-        """Take the answer to a sync: success opens the gate again; after an error, a heartbeat finds out the reason."""
+        """Handle the answer to a sync: reopen the gate after success; send a heartbeat after an error."""
         if answer.code in (0, None):
             self._answered(target, sent_s, True, answer)
         elif self._target != target:
@@ -309,7 +309,7 @@ def refusal(
         request: The request that was refused.
         code: The coordinator's error code.
         context: The member's settings.
-        protocol_type: The type of the member's program.
+        protocol_type: The protocol type of the member, such as "consumer".
         protocols: The protocols that the member has joined with.
     """
     group, known = context.group.group, error_code(code)
@@ -372,7 +372,7 @@ class BrokerCoordinator:
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether the brokers know JoinGroup v1; older ones remove a member that sends only heartbeats."""
+        """Whether the brokers know JoinGroup v1; older brokers remove a member that sends only heartbeats."""
         return self._context.has_rebalance_timeout
 
     async def find(self) -> int:
@@ -415,13 +415,13 @@ class BrokerCoordinator:
 
     async def _patiently(self, coordinator: int, request: Request[T]) -> T:
         """
-        Send a request that is answered when the other members are ready, which may take minutes.
+        Send a join or a sync, and return its answer. The other members may delay the answer for minutes.
 
-        During this time, the member would not notice that the coordinator hangs. So it also asks other brokers whether
-        this one is still the coordinator.
+        During this time, the member would not notice that the coordinator hangs. So the member also asks other brokers
+        whether this broker is still the coordinator.
 
         Raises:
-            BrokerError: Another broker is the coordinator now.
+            BrokerError: This broker no longer coordinates the group, or it does not answer.
         """
         transport = self._context.transport
         self._sending = sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
@@ -435,12 +435,16 @@ class BrokerCoordinator:
             sending.cancel()
 
     def abandon(self) -> None:
-        """Cancel the join or the sync under way, and with it the task that waits for its answer."""
+        """Cancel the join or the sync in flight. The task that waits for its answer is cancelled, too."""
         if self._sending is not None:
             self._sending.cancel()
 
     async def _other_coordinator(self, coordinator: int) -> str | None:
-        """Ask another broker for the coordinator; if it names another one than this, return its answer in words."""
+        """
+        Ask another broker for the coordinator, and return a phrase with its answer.
+
+        Return None if the broker names ``coordinator``, or does not answer.
+        """
         try:
             found = await self._context.transport.find(doubted=coordinator)
         except FindError as error:
@@ -455,7 +459,7 @@ class BrokerCoordinator:
 
     async def leave(self, coordinator: int, member_id: str) -> None:
         """
-        Send one leave request, beside a join that may be under way.
+        Send one leave request, even while a join is in flight.
 
         Raises:
             BrokerError: The coordinator refuses. If it has removed the member already, no error is raised.
@@ -473,7 +477,7 @@ class BrokerCoordinator:
         return GenerationGate(token, self._context.timing.session_timeout_ms, sent_s, drain_s)
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Send heartbeats for this membership."""
+        """Send heartbeats for this membership, or no heartbeats if ``target`` is None."""
         self._heartbeat.follow(target)
 
     def leave_at_once(self, target: BeatTarget) -> None:
@@ -488,13 +492,13 @@ class BrokerCoordinator:
         """Return at once: only the heartbeat runs beside the member, on its own thread."""
 
     def wait_ended(self, timeout_s: float) -> None:
-        """Block until the heartbeat's thread has ended."""
+        """Block until the heartbeat's thread has ended, for at most ``timeout_s``."""
         self._heartbeat.wait_ended(timeout_s)
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return the error that no broker has answered."""
+        """Return a NoBrokersError with the text of ``error``, the last failure of the first join."""
         return NoBrokersError(str(error))
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
-        """Return the error of a refused member. It names the brokers' settings that cause the refusal."""
+        """Return the error of a refused member. The text names the settings that cause the refusal."""
         return refusal(request, code, self._context, self._hooks.protocol_type, self._offered)

@@ -1,8 +1,9 @@
 """
 Store the offsets of a member's partitions with the coordinator of its group, and read the offsets of the group.
 
-The coordinator is the fence: it accepts a commit only from a member of the present generation. So it fences the group
-as a whole, not each partition. When it answers a commit, the replicas of its log have stored the commit (acks -1).
+The coordinator protects the offsets from former members: it accepts a commit only from a member of the present
+generation. So it protects the group as a whole, not each partition. When the coordinator answers a commit, the replicas
+of its log have stored the commit (acks -1).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _OVER = frozenset(
 
 class CoordinatorOffsets:
     """
-    The offsets of a group that its coordinator stores; see ``OffsetStore``.
+    Stores and reads the offsets of a group by requests to its coordinator; see ``OffsetStore``.
 
     Args:
         context: The member's settings and runtime.
@@ -112,7 +113,7 @@ class CoordinatorOffsets:
         return Written(stored, {})
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
+        """Return an empty mapping: while a group has members, its coordinator accepts offsets only from members."""
         return {}
 
     async def store_starts(
@@ -123,9 +124,9 @@ class CoordinatorOffsets:
         renew: Renew[object],
     ) -> Mapping[TopicPartition, StoredOffset]:
         """
-        Store the starts of new logs without a check of what is stored: only members of the group can have stored it.
+        Store the starts of new logs, and return the stored offsets. The offsets that were stored before do not matter.
 
-        If there is no membership or no answer, nothing is stored, and the caller tries again.
+        The result is empty if there is no membership, or if an offset is not confirmed. Then the caller tries again.
         """
         trusted = self._seen.trusted(topic)
         try:
@@ -144,9 +145,9 @@ class CoordinatorOffsets:
         may_store: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> frozenset[TopicPartition]:
         """
-        Store next offsets, and return the partitions whose offsets were stored; others were refused or left out.
+        Store next offsets, and return the partitions whose offsets were stored. Offsets may be refused or left out.
 
-        Before each try, offsets that ``may_store`` no longer permits are left out.
+        Before each try, offsets that ``may_store`` no longer permits are left out. A text that is too long is left out.
 
         Raises:
             SessionLostError: As ``commit``.
@@ -183,7 +184,7 @@ class CoordinatorOffsets:
     async def _attempt(
         self, gate: GenerationGate, offsets: Mapping[TopicPartition, int], metadata: str
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Send one commit, and return the error code of each partition; return nothing if no answer came."""
+        """Send one commit; return the code of each partition, or nothing without an answer. Raises as ``store``."""
         token, now_s = gate.token, self._runtime.boot_time_s()
         texts = {partition: OffsetAndMetadata(offset, metadata) for partition, offset in offsets.items()}
         request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
@@ -224,7 +225,7 @@ class CoordinatorOffsets:
         )
 
     def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
-        """Return the open gate of the present generation. If there was an attempt before, its gate must be the same."""
+        """Return the present gate. Raise SessionLostError if it is closed, or if it is not a given ``former`` gate."""
         gate = self._member.gate
         if (
             gate is None
@@ -247,7 +248,7 @@ class CoordinatorOffsets:
         Read the group's offsets, whether or not this member owns the partitions.
 
         Returns:
-            The offset of each partition that has one.
+            The offset of each partition that has a committed offset.
 
         Raises:
             NoOffsetsError: As ``read_offsets``.
@@ -272,10 +273,10 @@ class CoordinatorOffsets:
 
     def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """
-        Return the offsets that this process has stored itself, and that the coordinator no longer has.
+        Return the offsets of these partitions that this process has stored, and that the coordinator has lost.
 
-        Brokers before Kafka 2.1 also expire the offsets of groups with members. That is logged as an alarm: without the
-        offset that this process remembers, the partition would be reset silently.
+        Brokers before Kafka 2.1 also expire the offsets of groups with members. An error is logged. Offsets in earlier
+        incarnations of a topic are left out.
         """
         stored = {partition: self._stored[partition] for partition in missing if partition in self._stored}
         lost = {each: offset for each, (number, offset) in stored.items() if number == self._seen.number(each.topic)}

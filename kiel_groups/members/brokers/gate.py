@@ -8,8 +8,8 @@ membership opens the gate again. Only ``shut`` is final, when the member leaves 
 A sync or a heartbeat that succeeds says that the group is stable. During a rebalance, the coordinator answers
 heartbeats with a code that says so, and still accepts commits, until the end of the rebalance timeout. Then it removes
 each member that has not joined again, even one that sends heartbeats or commits. So these answers extend the lease only
-up to nine tenths of that timeout, counted from the last moment when the group was stable. In 0.9 they do not extend it:
-there, the rebalance timeout is the session timeout.
+up to nine tenths of that timeout, counted from the last moment when the group was stable. In Kafka 0.9, these answers
+do not extend the lease, because the session timeout is also the rebalance timeout there.
 
 The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
 no lock is needed.
@@ -30,14 +30,14 @@ DRAIN_SHARE = 0.9
 
 class GenerationGate:
     """
-    The gate of one member in one generation.
+    Decides whether one member may deliver records and commit offsets in one generation.
 
     Args:
         token: The generation and the member id.
         session_timeout_ms: The session timeout that the member has joined with.
         sent_s: The boot time at which the answered sync was sent.
         rebalance_timeout_s: How long a rebalance waits for a member that sends heartbeats, in seconds; 0 if heartbeats
-            do not count then.
+            do not keep a member in a group that rebalances.
     """
 
     def __init__(
@@ -58,16 +58,21 @@ class GenerationGate:
         return self._deadline_s
 
     def renew(self, token: GenerationToken, sent_s: float) -> None:
-        """Extend the lease after a heartbeat sent at ``sent_s`` whose answer says that the group is stable."""
+        """
+        Extend the lease: the answer to a heartbeat, sent at ``sent_s``, says that the group is stable.
+
+        Do nothing if ``token`` is of another generation or member.
+        """
         if token == self.token:
             self.confirmed_s = max(self.confirmed_s, sent_s)
             self._deadline_s = max(self._deadline_s, sent_s + self._lease_s)
 
     def renew_in_rebalance(self, token: GenerationToken, sent_s: float) -> None:
         """
-        Extend the lease after a heartbeat sent at ``sent_s`` whose answer says that the group rebalances.
+        Extend the lease: the answer to a heartbeat, sent at ``sent_s``, says that the group rebalances.
 
-        An accepted commit proves no more than such an answer, because it may have been answered during a rebalance.
+        Callers also use this method after an accepted commit, because the coordinator also accepts commits during a
+        rebalance. Do nothing if ``token`` is of another generation or member.
         """
         if token == self.token:
             removed_s = self.confirmed_s + self._drain_s

@@ -22,7 +22,7 @@ class JoinedGroup(NamedTuple):
     """
     The result of a join: the ``protocol`` that the coordinator chose, and the id of the leader.
 
-    ``members`` has the metadata of each member by its id; it is empty for members that do not lead.
+    ``members`` has the metadata of each member by its id. It is empty unless this member is the leader.
     """
 
     protocol: str
@@ -35,8 +35,8 @@ class CoordinatedContext:
     """
     The settings and tools that the parts of a member share in a group that brokers coordinate.
 
-    ``versions`` says whether the brokers know JoinGroup v1. If they do not, the session timeout is also the time that a
-    rebalance waits for a member.
+    ``versions`` says whether the brokers know JoinGroup v1. If the brokers do not know JoinGroup v1, a rebalance waits
+    for a member for the session timeout.
     """
 
     group: GroupConfig
@@ -48,7 +48,7 @@ class CoordinatedContext:
 
     @property
     def has_rebalance_timeout(self) -> bool:
-        """Whether a member tells the coordinator its rebalance timeout."""
+        """Whether a join sends the member's rebalance timeout to the coordinator."""
         return self.versions.has_rebalance_timeout
 
     @property
@@ -72,14 +72,14 @@ class MemberHooks(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """The kind of group, such as "consumer". All members of a group have the same one."""
+        """The kind of the group, such as "consumer". All members of a group have the same kind."""
 
     async def protocols(self) -> Sequence[GroupProtocol]:
         """Return the protocols for the member's next join: names with metadata, the preferred one first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """
-        Return an assignment for each member. The member that leads calls this method. An error fails that member.
+        Return an assignment for each member. Only the leader calls this method. An error stops the leader.
 
         Raises:
             KielGroupsError: No assignment can be made.
@@ -87,18 +87,18 @@ class MemberHooks(Protocol):
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """
-        Take over the assignment of this member. Work may continue after it returns, while the gate is open.
+        Take over this member's assignment. The program may use the assignment while the gate is open.
 
         Raises:
-            ProtocolError: The assignment cannot be read. The member has none, and joins again later.
+            ProtocolError: The assignment cannot be read. The member has no assignment, and joins again later.
         """
 
     async def prepare(self, gate: GenerationGate) -> None:
         """
-        Give the assignment back, before the member joins again or leaves.
+        Release the assignment before the member joins again or leaves.
 
-        Parts of it that are not given back when the gate closes are lost; this method then returns promptly.
+        When the gate closes, the program loses the parts that it has not released, and this method returns promptly.
         """
 
     def lost(self, gate: GenerationGate) -> None:
-        """Drop the assignment at once: other members may have it already. The gate is shut."""
+        """Drop the assignment at once: other members may have it already. The gate is shut before this call."""

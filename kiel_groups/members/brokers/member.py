@@ -1,4 +1,4 @@
-"""Be a member of a group that has a coordinator: perform what ``group.member_state`` decides, and call the hooks."""
+"""Run a member of a group that has a coordinator: perform the effects of ``group.member_state``, and call hooks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class HeldAssignment:
         runtime: The clock.
         hooks: The hooks of the program that the member belongs to.
         confirmer: The name, for log lines, of what confirms the membership, such as the coordinator.
-        drained: Called when the program has given an assignment back.
+        drained: Called when the program has released an assignment.
         rejoin: Called to have the member join again.
         crashed: Called with the error of a hook.
     """
@@ -103,7 +103,7 @@ class HeldAssignment:
         self._completing: asyncio.Task[None] | None = None
 
     def open(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Have the program take an assignment over."""
+        """Start the hook ``complete`` with a new assignment."""
         self.gate = gate
         log.info("group %s: joined generation %d as %s", self._name, *gate.token)
         self.report_lease()
@@ -113,7 +113,7 @@ class HeldAssignment:
         """
         Log once that the assignment may not be used because the lease is over, and once that it may be used again.
 
-        A timer calls this at the end of the lease. After that, each heartbeat that is answered or fails calls it.
+        A timer calls this at the end of the lease. After that, the result of each heartbeat calls it.
         """
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -146,14 +146,14 @@ class HeldAssignment:
             )
 
     def drain(self) -> None:
-        """Have the program give the assignment back."""
+        """Have the program release its assignment: cancel a running ``complete``, then call ``prepare``."""
         assert self.gate is not None
         log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
         self._completing = self._hook
         self._run(self._drain(self.gate, self._completing))
 
     def drop(self) -> None:
-        """End the assignment at once; a hook that still runs for it is cancelled first."""
+        """If there is an assignment, end it at once: shut its gate, cancel its running hook, and call ``lost``."""
         gate, hook = self.gate, self._hook
         if gate is None:
             return
@@ -191,7 +191,7 @@ class HeldAssignment:
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
-        """Continue without an unreadable assignment; join again after a pause, unless a rebalance comes first."""
+        """Report an unreadable assignment, and join again after a pause; a rebalance cancels this task."""
         pause_s = self._unreadable_pauses.next_s()
         self._metrics.count("assignments_unreadable")
         log.error(
@@ -229,13 +229,13 @@ LONGEST_REQUEST_PAUSE_S = 5.0
 
 class CoordinatedMember:
     """
-    One member, from ``start`` to ``close``. It joins again by itself after each rebalance and each loss.
+    One member of a group, from ``start`` to ``close``. After each rebalance and each loss, it joins again by itself.
 
     Args:
         group: The member's group.
         find_timeout_ms: How long the first join waits for a coordinator.
         metrics: Receives the counters and gauges.
-        runtime: Clock and randomness.
+        runtime: The clock, and the source of random numbers.
         coordinate: Creates the member's ``GroupCoordinator``, given a function that takes the answers to heartbeats.
         hooks: The hooks of the program that the member belongs to.
         on_failure: Called with the error of a member that stops for good.
@@ -305,22 +305,22 @@ class CoordinatedMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
+        """Whether the member has no assignment of the present generation, or must join again."""
         return self._state.rejoin_due or self._state.phase is not Phase.STABLE
 
     @property
     def holds_assignment(self) -> bool:
-        """Whether the program still has partitions of an assignment, even if it is giving them back."""
+        """Whether the program has an assignment that it has not yet released completely."""
         return self._state.holding is not Holding.NOTHING
 
     @property
     def may_commit(self) -> bool:
-        """Whether the program's assignment is that of the present generation."""
+        """Whether the program has an assignment of the present generation, so that the coordinator accepts commits."""
         return self._state.may_commit
 
     @property
     def gate(self) -> GenerationGate | None:
-        """The gate of the newest assignment."""
+        """The gate of the newest assignment; None before the first assignment, and after a loss."""
         return self._held.gate
 
     async def start(self) -> None:
@@ -343,7 +343,8 @@ class CoordinatedMember:
         """
         Wait until the member has an assignment of the present generation; raises as ``start``.
 
-        The other members of a rebalance may delay that for as long as their rebalance timeout.
+        The other members may delay a rebalance for as long as their rebalance timeout. If the member leaves the group
+        meanwhile, a ClosedError is raised.
         """
         await self._until(lambda: not self.need_rejoin)
 
@@ -370,7 +371,7 @@ class CoordinatedMember:
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """
-        Give the assignment back and leave the group. After the limit, leave without waiting for the application.
+        Release the assignment, and leave the group. After the limit, leave without waiting for the application.
 
         If the caller is cancelled, or no broker answers, the heartbeat's thread sends the leave request.
         """
@@ -405,7 +406,7 @@ class CoordinatedMember:
         """
         Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
 
-        Any thread may call this. It logs nothing, because a blocked event loop may hold the lock of the log.
+        Any thread may call this. It logs nothing, because the blocked event loop may hold the log's lock.
         """
         self._leave_by_thread()
 
@@ -415,7 +416,7 @@ class CoordinatedMember:
         self._coordination.abandon()
 
     def leave(self) -> None:
-        """Leave at once, and stay away until ``request_rejoin``; the program loses its assignment."""
+        """Leave at once; join again only after ``request_rejoin``. The program loses its assignment."""
         self.give_up()
         self.given_up()
 
@@ -433,12 +434,12 @@ class CoordinatedMember:
         Send a request about offsets, and return its answer. The caller passes error codes of the answer to ``note``.
 
         Args:
-            kind: Which request it is.
-            request: Sends it to the coordinator of this number.
+            kind: The kind of the request.
+            request: Sends the request to the coordinator with the given number.
 
         Raises:
             SessionLostError: The coordinator is not known at the moment, or the member has left.
-            KielGroupsError: There is no answer in time, or none that can be read.
+            KielGroupsError: No answer came in time, or the answer cannot be read.
         """
         if self._state.phase is Phase.ENDED:
             raise SessionLostError(f"group {self._name}: this member has left the group")
@@ -474,7 +475,7 @@ class CoordinatedMember:
         self._follow()
 
     def _follow(self) -> None:
-        """After a change of state, set the target of heartbeats, and wake waiting callers if no join is due."""
+        """After a step, set the target of the heartbeats, and wake the callers that wait for a change of state."""
         state, gate, coordination = self._state, self._held.gate, self._coordination
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:

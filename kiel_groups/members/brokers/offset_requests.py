@@ -81,7 +81,7 @@ async def fetch_stored(
             ends.
 
     Returns:
-        The offsets. The error of a partition is a NoOffsetsError for a permanent refusal.
+        The offsets, and the error of each partition whose offset was not read. A NoOffsetsError is a permanent refusal.
     """
     waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
     found: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -126,12 +126,12 @@ async def read_offsets(
     Read the offsets that a group has committed; the arguments are those of ``fetch_stored``.
 
     Returns:
-        The offset of each partition that has one.
+        The offset of each partition that has a committed offset.
 
     Raises:
-        NoOffsetsError: The coordinator refuses for good.
+        NoOffsetsError: The coordinator refuses the read permanently.
         BrokerError: The coordinator has not answered in several tries, or not for all partitions.
-        KielGroupsError: As ``send``, which has failed in several tries.
+        KielGroupsError: ``send`` has failed with this error in several tries.
     """
     found, failures = await fetch_stored(group, partitions, send, refused)
     if failures:
@@ -179,7 +179,7 @@ _DOUBTFUL = frozenset({CoordinatorCode.UNKNOWN, CoordinatorCode.NOT_AVAILABLE, C
 
 class StoredInKafka:
     """
-    The offsets of a group that its coordinator stores; see ``KafkaOffsets``.
+    Stores and reads the offsets of a group in Kafka; see ``KafkaOffsets``.
 
     Args:
         cluster: The brokers.
@@ -216,7 +216,7 @@ class StoredInKafka:
         return {partition: _meaning(code) for partition, code in found.items()}
 
     async def _ask(self, request: Request[T]) -> T:
-        """Find the coordinator if it is not known, and send it a request."""
+        """Send a request to the coordinator. If the coordinator is unknown, find it first."""
         if self._coordinator is None:
             self._coordinator = await self._transport.find(self._doubted)
         timeout_s = min(_ANSWER_MS, self._cluster.config.request_timeout_ms) / 1000
@@ -231,13 +231,13 @@ class StoredInKafka:
             self._doubt()
 
     def _doubt(self) -> None:
-        """Have the next request search for the coordinator first, at another broker if there is one."""
+        """Forget the coordinator. The next request asks for it, at another broker if there is another broker."""
         if self._coordinator is not None:
             self._coordinator, self._doubted = None, self._coordinator
 
 
 def report_refused(group: str, metrics: Metrics, refused: Mapping[TopicPartition, ErrorCode]) -> None:
-    """Count and log the offsets that a coordinator refuses to store, and why."""
+    """Count and log the offsets that a coordinator refuses to store, with the reason."""
     for code in sorted(set(refused.values()), key=lambda each: each.number):
         partitions = [partition for partition, each in refused.items() if each == code]
         metrics.count("commits_refused", len(partitions), error=code.name)
@@ -269,7 +269,7 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers can store offsets in Kafka. Brokers of 0.8.0 and 0.8.1 close the connection instead.
+    Check that the brokers can store offsets in Kafka. Brokers of 0.8.0 and 0.8.1 close the connection when asked.
 
     Raises:
         ConfigError: The brokers cannot store offsets in Kafka.
@@ -302,7 +302,7 @@ async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
 @dataclass(frozen=True, slots=True)
 class FoundOffsets:
     """
-    The offset of each partition that has one.
+    The offsets of one group in Kafka, without partitions that have no offset.
 
     ``problem`` is the reason why offsets may be missing, or "" if the coordinator has answered for all partitions.
     """
@@ -319,13 +319,13 @@ async def find_kafka_offsets(
     timeout_s: float = 5.0,
 ) -> dict[str, FoundOffsets]:
     """
-    Read offsets of groups for the tools. Errors are returned as the ``problem``.
+    Read the offsets of groups, for command-line tools. An error is returned as the ``problem`` of a group.
 
     Args:
         brokers: Addresses of brokers, to ask for the coordinator.
         wanted: Partitions of existing topics, by the group's name.
-        doubtful: The addresses of brokers that may be of 0.8.1. Such a broker closes the connection when it is asked
-            for a coordinator. So if one of these is of 0.8.1, no broker is asked, and the result is empty.
+        doubtful: The addresses of brokers that may run Kafka 0.8.1. Brokers of 0.8.1 close the connection when they are
+            asked for a coordinator. So if one of these brokers runs 0.8.1, the result is empty.
         timeout_s: Time for the whole look-up, in seconds.
     """
     found = {group: FoundOffsets() for group in wanted}
@@ -362,7 +362,7 @@ async def find_kafka_offsets(
 
 async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None:
     """
-    Return the address if the broker is of 0.8.1, or else None.
+    Return the address if the broker runs Kafka 0.8.1, or else None.
 
     Brokers of 0.8.1 answer an OffsetFetch v1 from ZooKeeper, and report a missing znode. Later brokers report that they
     do not coordinate the group, or that it has no offset. The result is None, too, for a broker that does not answer.

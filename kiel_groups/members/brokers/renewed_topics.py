@@ -1,4 +1,4 @@
-"""Restart the partitions of a member in new logs, when topics were deleted and created again while the group runs."""
+"""Detect topics that were deleted and created again, in a group that brokers coordinate."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PAUSES_S = (0.0, 1.0, 4.0)
 
 class RenewedTopics:
     """
-    Notices that topics of a member's partitions were created again, and calls ``on_recreated`` with each one.
+    Detects that a topic of a member's partitions was created again, and calls ``on_recreated`` with the topic.
 
     Args:
         group: The group's name.
-        handler: Compares logs with what was read from them.
+        handler: Compares logs with the records that the member has read.
         tracker: The offsets of the member's partitions.
         tasks: Runs the look-ups.
         metrics: Counts recreated topics, and logs that may be new without proof.
@@ -71,7 +71,7 @@ class RenewedTopics:
     # ------------------------------------------------------------------ what RecreatedTopics needs
 
     def announce(self, topic: str) -> None:
-        """Have the partitions that were opened in an earlier log of the topic restarted in its newest one."""
+        """If partitions were opened in an earlier log of the topic, report that, and call ``on_recreated``."""
         number = self._seen.number(topic)
         self.tracker.recreated(topic, number)
         outdated = sorted(self.tracker.to_restart(topic, number))
@@ -91,16 +91,16 @@ class RenewedTopics:
         self.on_recreated(topic, number)
 
     def unless_recreated(self, topic: str) -> Callable[[Any, Any], Any]:
-        """Return a function that drops all writes as soon as a newer incarnation of the topic is known."""
+        """Return a ``renew`` function that drops all writes as soon as a newer incarnation of the topic is known."""
         number = self._seen.number(topic)
         return lambda _, written: written if self._seen.number(topic) == number else None
 
     async def store_beginnings(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Store 0 for partitions that are revoked before their restart: their stored offsets are of old logs.
+        Store the offset 0 for partitions that are revoked before their restart, because their offsets are of old logs.
 
         Raises:
-            KielGroupsError: The coordinator has not stored all of them.
+            KielGroupsError: As ``CoordinatorOffsets.store``.
         """
         outdated = [partition for partition in partitions if not self.tracker.may_store(partition)]
         if outdated:
@@ -109,7 +109,7 @@ class RenewedTopics:
     # ------------------------------------------------------------------ doubts
 
     def identify(self, topics: Collection[str]) -> None:
-        """Ask for unknown ids of topics, so that a later change of an id shows that a topic was created again."""
+        """Ask brokers for the unknown ids of topics. A later change of an id shows that the topic was created again."""
         unknown = [topic for topic in topics if not self._seen.has_id(topic)]
         if unknown and self._topics.asks_ids:
             self.tasks.start(self._refresh(unknown))
@@ -125,7 +125,7 @@ class RenewedTopics:
             self.tasks.start(self._look_again(topic, has_id=self._seen.has_id(topic)))
 
     async def _look_again(self, topic: str, *, has_id: bool) -> None:
-        """Check a doubted topic again, after pauses, until it is known whether the topic was created again."""
+        """Check several times, after pauses, whether a doubted topic was created again."""
         try:
             for pause_s in _PAUSES_S:
                 await asyncio.sleep(pause_s)
@@ -137,7 +137,7 @@ class RenewedTopics:
             self._doubted.discard(topic)
 
     async def look_regularly(self, interval_s: float) -> None:
-        """Compare logs at intervals: nothing else reveals a new log that quickly grows past the position."""
+        """Check topics without ids at intervals: only this reveals a new log that quickly grows past the position."""
         while True:
             await asyncio.sleep(interval_s)
             for topic in sorted({partition.topic for partition in self.tracker.open_partitions()}):
@@ -157,7 +157,7 @@ class RenewedTopics:
             await self._judge(topic, was_unknown=topic in self._doubted)
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
-        """Decide by its logs whether a topic without an id is new; return whether its leaders have answered."""
+        """Decide by its logs whether a topic without an id was created again; return False if a leader is silent."""
         number = self._seen.number(topic)
         states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
         positions = {each: state.position for each, state in states.items() if state and not state.outdated}
@@ -181,7 +181,7 @@ class RenewedTopics:
         return sights.keys() == positions.keys()
 
     def _is_odd(self, partition: TopicPartition, sight: LogSight) -> bool:
-        """Return whether the log has another record than was read. Report each partition only once."""
+        """Return whether the log has another record than was read, but True only once for each partition."""
         is_odd = sight.has_record is False and partition not in self._odd
         if is_odd:
             self._odd.add(partition)
@@ -189,7 +189,7 @@ class RenewedTopics:
 
 
 def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition, LogSight]) -> None:
-    """Report partitions whose topic or position brokers have denied and now have again: their logs may be new."""
+    """Report partitions whose logs may be new: records before the position of such a log may be skipped."""
     # A log that ends before the position may have grown past it until the next fetch.
     doubtful = {each: sight for each, sight in sorted(sights.items()) if sight.start < sight.position}
     if not doubtful:

@@ -49,7 +49,7 @@ _HINTS: Mapping[tuple[GroupRequest, int], str] = {
 
 class RequestFailures:
     """
-    The failures of a member since its membership was last confirmed.
+    Counts and logs the failed requests of a member since its membership was last confirmed.
 
     Args:
         group: The group's name.
@@ -104,7 +104,7 @@ class RequestFailures:
             self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
-        """Note a code after which the member retries the request, finds its coordinator again, or joins anew."""
+        """Call ``note`` if the member retries the request, finds its coordinator or joins again after this code."""
         if reaction_to(request, code.number) in _REPEATED:
             error = code.exception(f"group {self._group}: {request.value}")
             if hint := _HINTS.get((request, code.number)):
@@ -112,7 +112,7 @@ class RequestFailures:
             self.note(request, error)
 
     def slow(self, request: GroupRequest, why: str) -> SlowStep:
-        """Return a step that warns of a request that the coordinator does not answer; ``why`` is the likely cause."""
+        """Return a context for one request. It logs a warning while the answer is late; ``why`` is the likely cause."""
         return SlowStep(
             lambda seconds: log.warning(
                 "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why
@@ -120,7 +120,7 @@ class RequestFailures:
         )
 
     def forget(self) -> None:
-        """Forget the failures, because the membership is confirmed: the next one is logged again."""
+        """Forget the failures, because the membership is confirmed: the next failure is logged at once."""
         self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
 
     def _level(self, error: KielGroupsError) -> int:
@@ -132,7 +132,7 @@ class RequestFailures:
 
 
 def reported(group: str, error: BaseException) -> KielGroupsError:
-    """Return the error itself if it is a KielGroupsError, or else a KielGroupsError that has it as its cause."""
+    """Return ``error`` if it is a KielGroupsError, or else a new KielGroupsError with ``error`` as its cause."""
     if isinstance(error, KielGroupsError):
         return error
     wrapped = KielGroupsError(f"group {group}: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Find where the partitions of a new assignment start: at the group's offsets, else as the reset policy says."""
+"""Find start positions of assigned partitions: the group's offsets, or else offsets that the reset policy names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MOST_NAMES = 10
 
 class Positions(NamedTuple):
     """
-    The start positions that were found, and the error of each other partition.
+    The start positions that were ``found``, and the error of each partition without a start position.
 
-    ``lacking`` are the partitions without an offset of the group if ``auto_offset_reset`` is ``none``.
+    With ``auto_offset_reset="none"``, ``lacking`` has the partitions for which the group has no offset.
     """
 
     found: Mapping[TopicPartition, StartPosition]
@@ -43,7 +43,7 @@ class StartPositions:
     """
     Finds start positions, and has the coordinator store newly chosen ones before any record is delivered.
 
-    Otherwise the next owner might choose another position, and records between the two would never be delivered.
+    Otherwise the next owner might choose a later position, and records before that position would not be delivered.
 
     Args:
         config: The group's name and its reset policy.
@@ -88,8 +88,8 @@ class StartPositions:
 
         Args:
             partitions: The partitions.
-            counts: How many partitions each of their topics has.
-            token: The membership that they were assigned to.
+            counts: The number of partitions of each topic of these partitions.
+            token: The membership that the partitions were assigned to.
 
         Raises:
             SessionLostError: The membership is over.
@@ -138,6 +138,9 @@ class StartPositions:
 
         The coordinator lacks offsets of these topics. From Kafka 0.10 on, a coordinator deletes the offsets of a
         deleted topic. A topic that is created again has another id. Topics without ids are not checked.
+
+        Raises:
+            KielGroupsError: No broker has answered, or the broker does not list one of the topics.
         """
         lacking = {topic for topic in topics if self._seen.has_id(topic)}
         if lacking:
@@ -152,7 +155,7 @@ class StartPositions:
         numbers: Mapping[str, int],
         trusted: Mapping[str, set[TopicPartition]],
     ) -> dict[TopicPartition, KielGroupsError]:
-        """Store starts chosen in the incarnations ``numbers``; return the error of each one that was not stored."""
+        """Store starts chosen in the incarnations ``numbers``; return the error of each start that was not stored."""
 
         def is_current(partition: TopicPartition) -> bool:
             return self._seen.number(partition.topic) == numbers[partition.topic]
@@ -170,10 +173,10 @@ class StartPositions:
 
     def _find_forgotten(self, missing: Collection[TopicPartition], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
-        Find partitions whose offsets the coordinator has deleted with a topic that has no id.
+        Record partitions whose offsets the coordinator has deleted together with a topic that has no id.
 
-        Coordinators do so from Kafka 0.10 on. The sign is that the topic was missing, and that an earlier assignment
-        had partitions of the topic, so that the group had stored their offsets.
+        Coordinators delete these offsets from Kafka 0.10 on. The topic was missing for a time, and an earlier
+        assignment had partitions of the topic, so the group must have stored their offsets.
         """
         for topic, known in sorted(trusted.items()):
             forgotten = {each for each in missing if each.topic == topic}.difference(known, self._outlived)
@@ -192,13 +195,13 @@ class StartPositions:
 
     async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
-        Find out which untrusted offsets belong to the logs of deleted topics.
+        Record the partitions whose untrusted offsets belong to the logs of deleted topics.
 
-        Such an offset stays untrusted until another one is stored, because the member may lose the partition before.
+        Such an offset stays untrusted until another offset is stored, because the member may lose the partition before.
 
         Args:
             stored: The stored offsets.
-            trusted: The partitions whose offsets are trusted, for each topic some of whose offsets are not.
+            trusted: For each topic with untrusted offsets, the partitions whose offsets are trusted.
 
         Raises:
             BrokerError: Leaders have not answered.
@@ -236,7 +239,7 @@ class StartPositions:
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KielGroupsError]]:
         """
-        Look up the offsets that the reset policy names.
+        Return the offsets that the reset policy names, and the error of each partition without such an offset.
 
         A partition starts at its earliest offset if it was added to its topic, or its topic was created again, while
         this process was in the group. Otherwise its first records would be skipped.
@@ -266,7 +269,7 @@ class StartPositions:
         return partition in self._outlived or self._seen.number(partition.topic) > 0
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
-        """Report partitions that start by the reset policy although the group has committed offsets in their topics."""
+        """Report partitions without a committed offset in topics for which the group has committed other offsets."""
         found = sorted(each for each in chosen if each.topic in known_topics and not self._is_added(each))
         if not found:
             return

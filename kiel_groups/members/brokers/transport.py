@@ -44,7 +44,7 @@ def code_of(answer: object) -> int:
 
 
 class GroupTransport(Protocol):
-    """Sends the requests of one member about its group to real or simulated brokers."""
+    """Sends one member's group requests to real or simulated brokers."""
 
     async def find(self, doubted: int | None = None) -> int:
         """
@@ -53,31 +53,31 @@ class GroupTransport(Protocol):
         A ``doubted`` coordinator is asked itself only if no other broker is known.
 
         Raises:
-            FindError: No broker has named it.
+            FindError: No broker has named the coordinator.
         """
 
     async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
         """
         Send a request to the coordinator once, and return its answer.
 
-        A join and a sync occupy their connection until the group is ready. ``aside`` uses another connection.
+        A join and a sync occupy their connection until the group is ready. With ``aside``, another connection is used.
 
         Raises:
-            KielGroupsError: There is no answer in time, or none that can be read.
+            KielGroupsError: No answer came in time, or the answer cannot be read.
         """
 
     def beat(
         self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
     ) -> None:
         """
-        Send a heartbeat from a thread beside the event loop, for at most ``timeout_s``; call ``answered`` once.
+        Send a heartbeat, wait for its answer for at most ``timeout_s``, and call ``answered`` once.
 
-        The event loop may be blocked meanwhile. A leave request, or the sync of a stable member, may be sent in the
-        same way.
+        The heartbeat's thread calls this method, so the event loop may be blocked. A leave request, or the sync of a
+        member that has an assignment, may be sent in the same way.
         """
 
     def close_beats(self) -> None:
-        """Close the connection of heartbeats, on the heartbeat's thread."""
+        """Close the connection for heartbeats. The heartbeat's thread calls this method."""
 
 
 # Send single requests to a broker over a blocking socket: heartbeats, whose thread needs no event loop.
@@ -91,7 +91,7 @@ _MOST_BYTES = 1 << 24
 
 class HeartbeatConnection:
     """
-    A connection for one request at a time, used by one thread. A failure closes it; the next request opens it again.
+    A connection for one request at a time, on one thread. After a failure, the next request opens it again.
 
     Args:
         client_id: The name that brokers log.
@@ -129,7 +129,7 @@ class HeartbeatConnection:
             raise
 
     def _read(self, size: int, by_s: float) -> bytes:
-        """Return this many bytes of the answer."""
+        """Return the next ``size`` bytes of the answer. Raise OSError if they do not arrive before ``by_s``."""
         assert self._socket is not None
         received = bytearray()
         while len(received) < size:
@@ -148,7 +148,7 @@ class HeartbeatConnection:
 
 
 def _left_s(by_s: float) -> float:
-    """Return the seconds until ``by_s``. Raise TimeoutError at its end: a socket with a timeout of 0 would not wait."""
+    """Return the seconds until the monotonic time ``by_s``. Raise TimeoutError if that time has come."""
     left_s = by_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("no answer in time")
@@ -161,10 +161,10 @@ _MEMBERSHIP, _ASIDE = "group", "group-offsets"
 
 class ClusterTransport:
     """
-    The requests of one member about its group, sent to real brokers; see ``GroupTransport``.
+    Sends one member's group requests to real brokers; see ``GroupTransport``.
 
     Args:
-        cluster: The brokers; it closes the connections of the event loop.
+        cluster: The brokers. This object also closes the connections that the event loop uses.
         group: The group's name.
     """
 
@@ -183,8 +183,8 @@ class ClusterTransport:
         Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
 
         The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
-        itself. Only the search after a failed search may ask it. After a failure, the brokers' addresses are read
-        again, because this may be the client's only request.
+        itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses are
+        read again, because this may be the client's only request.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:
@@ -213,7 +213,7 @@ class ClusterTransport:
         return self._named
 
     def _aside(self, error: ErrorCode) -> str:
-        """Return a hint for an error: a new cluster may have too few brokers to store the offsets topic."""
+        """Return a hint if the error may mean too few brokers for the offsets topic, else an empty string."""
         if error != CONSUMER_COORDINATOR_NOT_AVAILABLE:
             return ""
         alive = counted(self._cluster.brokers, "broker is", "brokers are")
@@ -253,6 +253,6 @@ class ClusterTransport:
         answered(BeatAnswer(code_of(answer)))
 
     def close_beats(self) -> None:
-        """Close the connection of heartbeats."""
+        """Close the connection for heartbeats, if it is open."""
         if self._beats is not None:
             self._beats.close()

@@ -1,4 +1,4 @@
-"""Open claims: find or create the stored offset of each claimed partition, and rewrite it unchanged."""
+"""Open claims: find or create the stored offset of each claimed partition, and rewrite it unchanged in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class _ClaimOffsets(NamedTuple):
     """
     The claims of one topic, divided by whether their offsets can be rewritten now.
 
-    ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
-    ``stored`` has their offsets, if these were read already. ``failures`` has the reason for each claim that has no
+    ``created`` is the topic's creation zxid, 0 if the topic does not exist. ``ready`` are the partitions to rewrite,
+    and ``stored`` has their offsets, if these were read already. ``failures`` has the reason for each claim that has no
     offset.
     """
 
@@ -51,7 +51,7 @@ class _ClaimOffsets(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Rewrite:
-    """Claims of one topic whose offsets are rewritten, and the result: offsets and versions, None before that."""
+    """Claims of one topic whose offsets must be rewritten. ``rewritten`` has the result, or None before the rewrite."""
 
     claims: _ClaimOffsets
     renew: Renew[object]
@@ -62,11 +62,11 @@ class ClaimOpener:
     """
     Opens the claims of one member on its session: it finds or creates their offsets, and rewrites them unchanged.
 
-    The new version of an offset znode fences every older writer.
+    After that, the writes of former owners fail, because the offset znode has a new version.
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offset znodes.
     """
@@ -90,9 +90,9 @@ class ClaimOpener:
         """
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
-        If some of them have a valid stored offset, only those are opened, because they need no broker. Otherwise,
-        missing offsets are looked up for the whole topic, and those that leaders return are stored. So the group starts
-        at one moment, and tools that count offset znodes see all of them.
+        If some partitions have a valid stored offset, only these partitions are opened, because no broker must be asked
+        for them. Otherwise, missing offsets are looked up for the whole topic, and the offsets that leaders return are
+        stored. So the group starts in all partitions at one moment, and tools that count offset znodes see all of them.
 
         Raises:
             NoOffsetsError: Brokers store the commits, and refuse the group's offsets permanently.
@@ -122,7 +122,7 @@ class ClaimOpener:
 
     async def _rewrite(self, mine: _Rewrite) -> dict[TopicPartition, tuple[int, int]]:
         """
-        Rewrite offsets, in the same transactions as those of the other topics that wait for the present rewrite.
+        Rewrite the offsets of one topic, together with the offsets of other topics that wait for a rewrite.
 
         A member of a large group may own one partition in each of a hundred topics.
         """
@@ -143,9 +143,9 @@ class ClaimOpener:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Return the partitions of ``mine`` with valid offsets; if there are none, create offsets that leaders return.
+        Return the partitions of ``mine`` with valid offsets. If no offset is valid, create offsets that leaders return.
 
-        Offsets of partitions that no member owns yet are created together with the missing ones of ``mine``.
+        Offsets of partitions that no member owns yet are created together with the missing offsets of ``mine``.
         """
         renew = self._topics.unless_recreated(topic)
         topic_node, nodes = await asyncio.gather(
@@ -213,13 +213,13 @@ class ClaimOpener:
         """
         Create the missing offsets that leaders return, in ascending order, and in one transaction if they fit.
 
-        Stored offsets are not changed, so a second member keeps those of the first. The first member creates the
+        Stored offsets are not changed, so a second member keeps the offsets of the first. The first member creates the
         offsets of all partitions, because a group starts in all partitions of a topic at one moment. After that, a
         member creates offsets of its own partitions only: if an operator has deleted offsets, the owners of the other
-        partitions still know theirs and store them again.
+        partitions still know their offsets and store them again.
 
         Args:
-            topic: The topic of all of these partitions.
+            topic: The topic of these partitions.
             numbers: The numbers of the topic's partitions.
             mine: The partitions without an offset that this member has claimed.
 
@@ -258,8 +258,8 @@ class ClaimOpener:
 
         The caller passes the folder if the group starts in the topic. Two members may then reach the leaders of
         different partitions, and would create different znodes. The second member's partitions would start later than
-        the group, and "latest" would skip the records in between. So each transaction also writes the folder, whose
-        new version makes the second transaction fail.
+        the group, and "latest" would skip the records in between. So each transaction also writes the folder. Its new
+        version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:
@@ -287,7 +287,7 @@ class ClaimOpener:
             )
 
     async def _read_folder(self, folder: str) -> tuple[set[str], Node]:
-        """Read the names of the offset znodes of a topic, and their parent znode, which is created if missing."""
+        """Return the names of a topic's offset znodes, and the parent znode. Create a missing parent znode."""
         while True:
             # The names are read before the folder, so a change in between makes its pzxid too new, not too old. Claims
             # older than that change then count as opened, so the missing offsets are late ones: nothing is skipped.

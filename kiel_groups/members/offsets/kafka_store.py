@@ -66,7 +66,7 @@ class StoredNotes(NamedTuple):
     """
     The stored offsets, each with the creation zxid of its topic, or None if another program has stored the offset.
 
-    ``failures`` has the error of each partition that the coordinator has not answered for.
+    ``failures`` has the error of each partition whose offset could not be read.
     """
 
     found: Mapping[TopicPartition, tuple[int, int | None]]
@@ -75,7 +75,7 @@ class StoredNotes(NamedTuple):
 
 @dataclass(slots=True)
 class StoreOutcome:
-    """The outcome of new offsets. Offsets in neither of the two sets were refused, or were not sent."""
+    """The outcome of storing offsets. Offsets of partitions in neither set were refused, or were not sent."""
 
     stored: set[TopicPartition] = field(default_factory=set)
     unknown: set[TopicPartition] = field(default_factory=set)
@@ -83,11 +83,11 @@ class StoreOutcome:
 
 class KafkaStore:
     """
-    The offsets in Kafka as an ``OffsetStore``.
+    Stores offsets in Kafka; see ``OffsetStore``.
 
     Args:
         context: The member; the lease of its session limits each request.
-        writer: The member's fenced writer; its gate must be open before each request.
+        writer: Proves the member's session; its gate must be open before each request.
         topics: The incarnations of the member's topics.
         limit: Limits all waits for brokers once the member leaves.
     """
@@ -107,7 +107,7 @@ class KafkaStore:
     # ------------------------------------------------------------------ the OffsetStore
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
-        """Store offsets with a text; see ``OffsetStore.commit``. Offsets with an unknown outcome are stored again."""
+        """Store offsets with a text; see ``OffsetStore.commit``. The result lacks offsets with an unknown outcome."""
         started_s = self._context.runtime.boot_time_s()
         states = {partition: self._tracker.of(partition) for partition in commits}
         sent = self._tracker.sent(commits)
@@ -125,10 +125,11 @@ class KafkaStore:
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """
-        Return nothing: an offset of another writer is not followed while the partition is owned.
+        Return an empty mapping: offsets of other writers are not adopted while the partition is owned.
 
         A broker that is cut off from the others returns old offsets, and a delayed request of a former owner stores an
-        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note.
+        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note in
+        an offset's text.
         """
         return {}
 
@@ -161,7 +162,7 @@ class KafkaStore:
     # ------------------------------------------------------------------ requests
 
     async def stored(self, partitions: Collection[TopicPartition]) -> StoredNotes:
-        """Read the stored offsets, and find out which incarnation of its topic each of them belongs to."""
+        """Return the stored offsets, each with the creation zxid of the topic incarnation that it belongs to."""
         read = await self._brokers.read(partitions)
         return StoredNotes(
             {partition: (each.offset, _created(each)) for partition, each in read.found.items()}, read.failures
@@ -174,10 +175,10 @@ class KafkaStore:
         text: str = "",
     ) -> StoreOutcome:
         """
-        Store offsets. Repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
+        Store offsets. Retry while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
         Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
-        offsets are read, and equal ones are taken as stored.
+        offsets are read, and equal offsets are taken as stored. A text that is too long is left out.
 
         Raises:
             SessionLostError: The session is over.
@@ -222,7 +223,7 @@ class KafkaStore:
     async def _try(
         self, offsets: Mapping[TopicPartition, NewOffset], text: str, until_s: float
     ) -> Mapping[TopicPartition, StoreAnswer]:
-        """Send one request, and wait for its answer while the lease runs."""
+        """Send one request, and return its answers. Without an answer within the lease, all outcomes are unknown."""
         if not offsets:
             return {}
         runtime, gate = self._context.runtime, self._context.session.gate
@@ -241,7 +242,7 @@ class KafkaStore:
             return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
 
     async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
-        """Read the offsets whose outcome is unknown, and add those that are stored to the outcome."""
+        """Read the offsets whose outcome is unknown, and add the stored offsets to the outcome."""
         try:
             async with self._limit.timeout(REREAD_S):
                 found = (await self._brokers.read(outcome.unknown)).found
@@ -294,12 +295,12 @@ class KafkaClaimOpener:
     Opens the claims of one member whose offsets are in Kafka.
 
     The opener finds the start position of each claimed partition, and stores it again. This write keeps Kafka from
-    expiring the offset, and notes the new claim. The write fences nothing: a delayed request of a former owner may
-    replace the offset.
+    expiring the offset, and notes the new claim. The write does not stop former owners: a delayed request of a former
+    owner may replace the offset.
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offsets that the group has stored in ZooKeeper, if it had another store before.
         store: The offsets in Kafka.
@@ -349,19 +350,19 @@ class KafkaClaimOpener:
         """
         Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
 
-        It is not if it was released meanwhile, even if another claim of the partition was made.
+        Return False if the claim was released meanwhile, even if the partition was claimed again.
         """
         is_known = self._topics.creation(partition.topic) == created
         return is_known and self._tracker.claimed(partition) is claimed[partition]
 
     async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the numbers of this session's claims among these partitions."""
+        """Return the czxid of the owner znode of each of these partitions that this session owns."""
         owners = await self._session.exists_many([self._layout.owner(partition) for partition in partitions])
         found = zip(partitions, owners, strict=True)
         return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
 
     async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
-        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
+        """Return the start positions of claims: the group's offsets in Kafka, or else its first offsets."""
         stored, failed = await self._store.stored(claims.keys())
         found: dict[TopicPartition, StartPosition] = {}
         failures = dict(failed)
@@ -401,12 +402,12 @@ class KafkaClaimOpener:
         self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool
     ) -> LogOffsets:
         """
-        Return the start positions of owned partitions of a topic that have no offset in Kafka.
+        Return start positions for those owned partitions of a topic for which Kafka has no offset.
 
         A partition starts at its first offset. A partition without a first offset was added to the topic later, or had
-        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, whatever the reset
-        policy is, so that no record is skipped. A partition is left out if its topic was created again meanwhile, or
-        if the partition has an offset by now.
+        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, so that no record
+        is skipped; with the policy ``none``, it fails with NoOffsetsError. A partition is left out if its topic was
+        created again meanwhile, or if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -448,7 +449,7 @@ class KafkaClaimOpener:
             return None
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
-        """Return the first offsets of partitions, or the earliest offsets of logs that begin later by now."""
+        """Return the first offset of each partition, or its earliest offset if that is later or the only one known."""
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}
         if added and self._reset == "none":
@@ -485,7 +486,7 @@ class KafkaClaimOpener:
             )
 
     async def _decide(self, topic: str, created: int, *, is_new_log: bool) -> LogOffsets:
-        """Choose first offsets of all partitions without an offset in Kafka; another member may write its own first."""
+        """Choose the first offsets of all partitions of a topic that have no offset in Kafka. Write nothing."""
         node = await self._session.get(topic_path(topic))
         partitions = [] if node is None else _partitions(topic, node)
         stored, failures = await self._store.stored(partitions)
@@ -513,13 +514,13 @@ class KafkaClaimOpener:
         """
         Return the offsets that the group has stored in ZooKeeper with another store. The group continues there.
 
-        An offset that is older than its topic belongs to a deleted topic of the same name.
+        An offset that is older than its topic is left out: it belongs to a deleted topic of the same name.
         """
         found = await self._znodes.read(partitions)
         return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}
 
     async def _write(self, topic: str, created: int, node: Node | None, offsets: Mapping[TopicPartition, int]) -> None:
-        """Create the znode of first offsets, or replace a deleted topic's; another member may write it first."""
+        """Write the znode of a topic's first offsets, unless another member has written it since ``node`` was read."""
         path = self._layout.topic_starts(topic)
         first = FirstOffsets(created, self._context.runtime.wall_ms(), {p.partition: at for p, at in offsets.items()})
         await self._session.ensure([self._layout.starts])

@@ -1,4 +1,4 @@
-"""Perform the orders of an operator to continue at other offsets, each under the claim of its partition."""
+"""Perform an operator's orders to continue partitions at other offsets; the owner performs each order."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ FIRST_ORDER_PAUSE_S, LONGEST_ORDER_PAUSE_S = 0.1, 5.0
 
 class OffsetOrders:
     """
-    Performs the offsets that an operator orders for the partitions of one member, on its session.
+    Stores the offsets that an operator orders for one member's partitions, on one session of the member.
 
-    The command creates one ephemeral znode for each partition, and writes the ``orders`` znode above them, which all
-    members watch. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement. In
-    ZooKeeper both are one transaction, so the order is performed if and only if the owner has deleted it. With offsets
-    in Kafka, the owner stores the offset first, and acknowledges once delivery continues there (decision 0042).
+    The command creates one ephemeral znode for each partition, and writes their parent znode ``orders``. All members
+    watch ``orders``. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement.
+    With offsets in ZooKeeper, one transaction does both, so an order is performed if and only if its znode was deleted
+    by the owner. With offsets in Kafka, the owner stores the offset first, and acknowledges the order once delivery
+    continues at the offset (decision 0042).
 
     Args:
         context: The member.
         owned: Has the lock of all writes of offsets, and adopts the offsets of other writers.
         store: The offset store of the group.
         znodes: The offset znodes, for offsets in ZooKeeper.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         owned_now: Returns the partitions whose records are delivered: opened and not draining.
     """
 
@@ -73,7 +74,7 @@ class OffsetOrders:
         self._due.set()
 
     def opened(self) -> None:
-        """Look for orders of partitions that this member has opened, unless there are none at all."""
+        """Look for orders of newly opened partitions, if the last look has found orders of the group."""
         if self._is_active:
             self._due.set()
 
@@ -91,7 +92,7 @@ class OffsetOrders:
                         await self._due.wait()
 
     async def _perform_all(self) -> bool:
-        """Perform the orders that exist now; return whether none is left of the partitions of this member."""
+        """Perform the present orders; return False if an order for this member's partitions must be tried again."""
         path = self._layout.orders
         # Usually there are no orders: this is the only request that they cost. The watch reports writes, too.
         node = await self._session.exists(path, self._due.set)
@@ -128,7 +129,7 @@ class OffsetOrders:
         return ordered
 
     async def _perform(self, ordered: Mapping[TopicPartition, OrderedOffset], order_id: str) -> set[TopicPartition]:
-        """Perform orders, and return the partitions of those that are performed and acknowledged."""
+        """Perform orders, and return the partitions whose orders are performed and acknowledged."""
         orders = {partition: self._layout.order(order_id, partition) for partition in ordered}
         async with self._owned.writing:
             owned = self._owned_now()

@@ -33,7 +33,7 @@ async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
 
 
 async def _owner(context: MemberContext, partition: TopicPartition) -> str | None:
-    """Return the owner of a partition as a phrase, such as "by no member", or None if it is this member."""
+    """Return the owner of a partition as a phrase, such as "by no member", or None if this member is the owner."""
     path = context.layout.owner(partition)
     node = await context.session.get(path)
     if node is None:
@@ -51,8 +51,8 @@ class Written(NamedTuple):
     """
     The result of writing offsets.
 
-    ``stored`` has the offsets that were written, with their new versions; ``found`` has the offsets that other writers
-    had stored, and that were read instead.
+    ``stored`` has the offsets that were written, with their new versions. ``found`` has offsets that were read from the
+    store, because another writer may have stored them.
     """
 
     stored: dict[TopicPartition, StoredOffset]
@@ -63,7 +63,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim in neither field is opened by a later call, or its owner znode is gone.
+    A claim in neither field is opened by a later call, or its owner znode does not exist any more.
     """
 
     found: dict[TopicPartition, StartPosition]
@@ -74,14 +74,14 @@ class OffsetStore(Protocol):
     """
     Stores the next offsets of the partitions that one member owns.
 
-    The tracker learns of each write from the store, so that a write with an unknown outcome is recognised later.
+    The store reports each write to the tracker, so that the tracker later recognises a write with an unknown outcome.
     """
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Store offsets with a text, where the store has room for one.
+        Store offsets, with ``metadata`` as their text if the store supports texts.
 
-        Neither field of the result has offsets that the tracker no longer permits when they are sent, or that the store
+        The result lacks offsets that the tracker no longer permits when they are sent, and offsets that the store
         refuses.
 
         Raises:
@@ -94,9 +94,10 @@ class OffsetStore(Protocol):
 
 class OwnOffsetStore(OffsetStore, Protocol):
     """
-    A store whose offsets the member writes itself.
+    A store to which the member itself writes.
 
-    Positions that a reset or a new log chose go there: the next owner might choose others if it did not find them.
+    The member stores there the positions that it chose after a reset, or in a new log. Otherwise the next owner might
+    choose other positions.
     """
 
     async def store_starts(
@@ -128,10 +129,11 @@ _OUTDATED = "its topic was created again, so the offset may be of the old log; c
 
 class Attempt(NamedTuple):
     """
-    The partitions whose offsets an attempt ``stored``, and the partitions whose newer offsets it has to ``repeat``.
+    The outcome of an attempt to store offsets.
 
-    A ``repeat`` is due where an earlier commit turned out to be stored. ``superseded`` has what other writers had
-    stored instead. Offsets in none of the three became outdated before they were sent, or brokers did not store them.
+    ``stored`` has the partitions whose offsets were stored. ``repeat`` has the partitions for which an earlier commit
+    turned out to be stored, so the newer offset must be sent again. ``superseded`` has the offsets that other writers
+    had stored. Offsets of any other partition became outdated before they were sent, or brokers did not store them.
     """
 
     stored: frozenset[TopicPartition]
@@ -151,7 +153,7 @@ class OwnedOffsets:
         tracker: The offsets of the member's partitions.
         metrics: Counts the stored and the adopted offsets.
         store: The store of the group.
-        owner_of: Returns the words that name the owner of a partition that this member does not own.
+        owner_of: Returns the phrase with the owner of a partition that this member does not own, for errors.
         own: Stores the positions that resets chose, if ``store`` leaves its writes to brokers.
     """
 
@@ -182,7 +184,7 @@ class OwnedOffsets:
         If another writer has changed an offset meanwhile, the member adopts the new offset and continues there.
 
         Args:
-            metadata: A text for stores that have room for one.
+            metadata: The text of the offsets, for stores that support texts.
 
         Returns:
             The partitions whose offsets were stored. A partition whose topic was created again is included only after
@@ -196,7 +198,7 @@ class OwnedOffsets:
 
     async def store_left(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Store the offsets that a release of these partitions must keep, for a store that is not part of the release.
+        Store the offsets of these partitions before their release, if the release itself does not store them.
 
         The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
         """
@@ -212,7 +214,7 @@ class OwnedOffsets:
         """
         Store the stored offsets of the member's partitions again, before Kafka expires them.
 
-        If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
+        A partition is skipped if the outcome of its last commit is unknown: Kafka may have a newer offset.
 
         Args:
             owned: Returns the partitions. It is called when no other write is in progress.
@@ -234,7 +236,7 @@ class OwnedOffsets:
         Store next offsets, and return the partitions whose offsets were stored; the caller holds the lock ``writing``.
 
         An earlier commit whose caller was interrupted may turn out to be stored. Then another attempt stores the
-        offsets finished since.
+        offsets of records that were finished since.
         """
         stored = frozenset[TopicPartition]()
         while True:
@@ -248,7 +250,8 @@ class OwnedOffsets:
         """
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
-        The position is stored even if only the application commits. Otherwise the next owner might choose another one.
+        The position is stored even if only the application commits. Otherwise the next owner might choose another
+        position.
 
         Returns:
             The offset to continue at, or None if the reset is void: the partition is released or lost, its topic was
@@ -276,10 +279,10 @@ class OwnedOffsets:
 
     def _settle(self, commits: Mapping[TopicPartition, Commit], written: Written) -> Attempt:
         """
-        Apply the outcome of an attempt to store next offsets.
+        Report the outcome of a write of next offsets to the tracker, and return the resulting ``Attempt``.
 
-        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that they fit the
-        versions that they replace. Otherwise an operator's offset could be adopted between two commits, and then be
+        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that the commits name
+        the present versions. Otherwise an operator's offset could be adopted between two commits, and then be
         overwritten by an older offset.
         """
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
@@ -308,7 +311,7 @@ class OwnedOffsets:
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
-        """Have the tracker decide whether a stored offset is another writer's; if it is, resume there."""
+        """Have the tracker decide whether a stored offset is another writer's; if so, resume at that offset."""
         finding = self._tracker.read(partition, found)
         if finding in (Finding.ADOPTED, Finding.UNREADABLE):
             self._metrics.count("commits_superseded")
@@ -327,10 +330,10 @@ class OwnedOffsets:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose. If the tracker refuses one of them, nothing is stored.
+        Store next offsets that the application chose. If the tracker refuses an offset, no offset is stored.
 
         Returns:
-            The partitions: all offsets are stored.
+            The partitions. All given offsets are stored.
 
         Raises:
             ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.

@@ -28,9 +28,9 @@ class TopicIncarnations:
     """
     Watches the topics of a member's partitions during one session.
 
-    A topic that is created again has another creation zxid. Its log is a new one, for which positions in the old log
-    are meaningless. As soon as a new incarnation is read, the tracker is notified, and ``on_recreated`` is called with
-    the topic and its new creation zxid.
+    A topic that is created again has another creation zxid. Positions in the old log do not apply to its new log. As
+    soon as a new incarnation is read, the tracker is notified, and ``on_recreated`` is called with the topic and its
+    new creation zxid.
     """
 
     def __init__(self, session: Session, tasks: TaskSet, tracker: OffsetTracker) -> None:
@@ -49,7 +49,7 @@ class TopicIncarnations:
         self._audited = -1
 
     async def follow(self, topics: Collection[str]) -> None:
-        """Watch these topics, too, and wait for their first read. Callers await this before they read positions."""
+        """Watch these topics, too, and wait for their first read. Callers must do so before they read positions."""
         for topic in sorted(topics):
             if topic not in self._first_reads:
                 self._hints[topic] = partial(self._hint, topic)
@@ -69,7 +69,7 @@ class TopicIncarnations:
         return lambda _, written: written if self.creation(topic) == created else None
 
     def announce(self, topic: str) -> None:
-        """Tell the tracker of the topic's newest known incarnation, and have outdated partitions restarted there."""
+        """Report the topic's newest known incarnation to the tracker, and call ``on_recreated``."""
         created = self.creation(topic)
         self._tracker.recreated(topic, created)
         self.on_recreated(topic, created)
@@ -93,7 +93,7 @@ class TopicIncarnations:
 
     async def catch_up(self) -> None:
         """
-        Wait until all topics whose watch has fired have been read. Callers await this before they store offsets.
+        Wait until all topics whose watch has fired have been read. Callers must do so before they store offsets.
 
         After an outage, or a long block of the event loop, watches have fired for topics that are not read yet.
         """
@@ -174,7 +174,7 @@ class RecreatedTopics:
 
         Args:
             topic: The topic's name.
-            created: Identifies the new topic. Partitions whose claims were opened in its log are left out.
+            created: Identifies the new incarnation. Partitions whose claims were opened in its log are left out.
         """
         backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while outdated := self._tracker.to_restart(topic, created):

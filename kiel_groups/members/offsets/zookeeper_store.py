@@ -26,14 +26,15 @@ ANY_VERSION = -1
 
 class OffsetZnodes:
     """
-    The v0 offset znodes of one group, which every tool of Kafka 0.8 reads, as the ``OffsetStore`` of one session.
+    Stores offsets in the v0 offset znodes of one group, on one session; see ``OffsetStore``.
 
-    A write expects the version that the member last saw of an offset znode, in a transaction that checks the member
-    znode. So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
+    Every tool of Kafka 0.8 reads these znodes. A write expects the version of the offset znode that the member last
+    saw, in a transaction that also checks the member znode. So ZooKeeper refuses a late write of a former owner, and a
+    write that would overwrite an operator's reset.
 
     Args:
         context: The member; its metrics observe ``commit``, the time that a commit takes.
-        writer: The member's fenced writer.
+        writer: Writes in transactions that require the member znode to exist.
         topics: The incarnations of the member's topics.
     """
 
@@ -57,7 +58,7 @@ class OffsetZnodes:
         }
 
     async def partitions(self) -> list[TopicPartition]:
-        """Return the partitions of all topics that have an offset znode of the group, in ascending order."""
+        """Return all partitions for which the group has an offset znode, in ascending order."""
         topics = sorted(await self._session.children(self._layout.offsets) or ())
         found = await self._session.children_many([self._layout.topic_offsets(topic) for topic in topics])
         return sorted(
@@ -68,7 +69,7 @@ class OffsetZnodes:
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
-        """Return the content of an offset znode. Log an error if the data is not an offset."""
+        """Return the content of an offset znode. If the data is not an offset, log an error; the offset is None."""
         try:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
@@ -87,7 +88,7 @@ class OffsetZnodes:
 
     async def restore_parents(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
         """
-        Create the parent znodes again that another client deleted.
+        Create the parent znodes of offset znodes again, if another client has deleted them.
 
         Args:
             dropped: The partitions whose write was dropped, with the reason.
@@ -125,7 +126,7 @@ class OffsetZnodes:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Write offsets as ``put`` does, and tell the tracker which of them were stored; znodes have no room for a text.
+        Write offsets as ``put`` does, and report the stored offsets to the tracker. The text is ignored.
 
         Offsets that the tracker no longer permits when they are sent are not written.
         """
@@ -140,18 +141,18 @@ class OffsetZnodes:
         self, commits: Mapping[TopicPartition, Commit], orders: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, StoredOffset]:
         """
-        Write offsets that an operator ordered, and delete the order of each in the same transaction.
+        Write each offset that an operator ordered, and delete its order in the same transaction.
 
         The tracker does not count these writes as sent: if the caller is interrupted, the stored offset is taken for
         another writer's, and delivery continues there, too.
 
         Args:
             commits: The offsets.
-            orders: The path of the order of each partition.
+            orders: The path of the order znode of each partition.
 
         Returns:
-            The offsets that were stored. Of the others, the order is withdrawn, another writer has changed the offset,
-            or the tracker no longer permitted the write.
+            The offsets that were stored. For any other offset, the order was withdrawn, another writer has changed the
+            offset, or the tracker no longer permitted the write.
 
         Raises:
             SessionLostError: The session is over; nothing more was stored.
@@ -178,7 +179,7 @@ class OffsetZnodes:
 
     async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
         """
-        Write offsets, each if its znode has the expected version; create deleted znodes again.
+        Write each offset if its znode has the expected version. Create deleted znodes again.
 
         A write with an unknown outcome is resolved by reading. Partitions that ``renew`` drops are not in the result.
 
@@ -256,7 +257,7 @@ class OffsetZnodes:
             renew: Drops the writes once the topic was created again.
 
         Returns:
-            The offsets that are stored now, without those that ``renew`` dropped.
+            The offsets that are stored now, without the offsets that ``renew`` dropped.
         """
         created = self._topics.creation(topic)
         current, waiting = dict[TopicPartition, StoredOffset](), sorted(earliest)
@@ -287,7 +288,7 @@ class OffsetZnodes:
         renew: Renew[TopicPartition],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
-        Rewrite stored offsets to fence older writers. ``known`` offsets are not read.
+        Rewrite stored offsets unchanged, so that writes of former owners fail. Offsets in ``known`` are not read first.
 
         Returns:
             The offsets that were rewritten, each with the new version of its znode.
@@ -310,13 +311,14 @@ class OffsetZnodes:
 
 class BrokerCommits:
     """
-    The ``broker-v0`` offset store of kiel: the brokers write the offset znodes on request.
+    Stores offsets as ``broker-v0``: brokers write the offset znodes on request.
 
-    The member itself writes start offsets and the offsets that a reset chose. A broker writes without a check: a late
-    commit may move an offset back, which repeats records and loses none (except in a topic that was created again
-    meanwhile). So the member never waits for a broker beyond its lease, and reads the stored offsets before and after a
-    commit. If another writer has changed an offset, the member adopts it. An offset that another writer sets between
-    the first of these reads and the broker's write is lost; only the ``zookeeper`` store prevents that.
+    The member itself writes start offsets and the offsets that a reset chose. A broker does not check the version of
+    the znode. A broker that writes late may move an offset back. Then records are repeated, and no record is lost
+    (except in a topic that was created again meanwhile). Therefore the member waits for a broker only while its lease
+    runs. The member reads the stored offsets before and after each commit, and adopts an offset that another writer has
+    changed. An offset that another writer sets between the first of these reads and the broker's write is lost; only
+    the ``zookeeper`` store prevents that.
 
     Args:
         context: The member; the lease of its session limits each wait for brokers.
@@ -334,7 +336,7 @@ class BrokerCommits:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Have brokers store next offsets, except where another writer changed them; then read the stored offsets.
+        Have brokers store next offsets, except offsets that another writer has changed. Then read the stored offsets.
 
         The partitions that the tracker no longer permits are skipped right before the brokers are asked.
 
@@ -363,7 +365,7 @@ class BrokerCommits:
         return Written({}, found)
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
-        """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""
+        """Return whether this member stored the offset; if a broker stored it late, inform the tracker."""
         finding = self._tracker.judge(partition, stored)
         if finding is Finding.OWN:
             # The next request replaces the last one, after which this offset would be taken for another writer's.

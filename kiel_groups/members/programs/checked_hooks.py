@@ -1,4 +1,4 @@
-"""Wrap a program's hooks: check the type of what each one returns, and that it is small enough to be stored."""
+"""Wrap the hooks of a program: check that each result has the right type, and is small enough to be stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
 class StoredSizes(Protocol):
-    """Checks that the data of programs is small enough to be stored. Each method returns what is too large, or ""."""
+    """Checks that the data of programs is small enough to be stored. The result is an error text, or ""."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
         """Check the protocols with which a member joins."""
@@ -42,7 +42,7 @@ class StoredSizes(Protocol):
 
 
 class ZnodeSizes:
-    """Sizes in ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
+    """Checks sizes for ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
         """Check the protocols with which a member joins."""
@@ -59,10 +59,10 @@ class ZnodeSizes:
 
 class MessageSizes:
     """
-    Sizes at brokers: the coordinator stores a group as one message with all metadata and all assignments.
+    Checks sizes for brokers: the coordinator stores a group as one message with all metadata and all assignments.
 
-    The coordinator accepts any join. If the message is larger than ``message.max.bytes``, it refuses the leader's sync
-    without a reason, so the leader checks the sum.
+    The coordinator accepts any join. If the message is larger than ``message.max.bytes``, the coordinator refuses the
+    leader's sync without a reason. So the leader checks the sum first.
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
@@ -113,7 +113,7 @@ _WAITING = {
 
 class CheckedHooks:
     """
-    The hooks of a program as its member calls them; see ``MemberHooks``.
+    Calls a program's hooks for its member, and checks their results; see ``MemberHooks``.
 
     Errors of this package that a hook raises are passed on. Other errors, and illegal results, become a ``HookError``
     that names the hook.
@@ -121,10 +121,10 @@ class CheckedHooks:
     Args:
         hooks: The hooks of the program.
         group: The group's name.
-        sizes: Checks what can be stored.
+        sizes: Checks that results can be stored.
 
     Raises:
-        HookError: A hook is missing, or the protocol type is not one that both coordinations can store.
+        HookError: A hook is missing, or ZooKeeper or brokers could not store the protocol type.
     """
 
     def __init__(self, hooks: MemberHooks, group: str, sizes: StoredSizes) -> None:
@@ -147,11 +147,11 @@ class CheckedHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The type of the program."""
+        """The protocol type of the program."""
         return self._protocol_type
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the program's protocols, checked: at least one, different names, and metadata as bytes."""
+        """Return the program's protocols. Check that there is a protocol, that names differ, and metadata are bytes."""
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
@@ -174,7 +174,7 @@ class CheckedHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the program's assignments, checked: bytes, and for members of this generation only."""
+        """Return the program's assignments. Check that they are bytes, and leave out assignments of unknown members."""
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):
@@ -205,15 +205,15 @@ class CheckedHooks:
         self._unknown = frozenset(unknown)
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Have the program take its assignment over."""
+        """Call the program's ``complete``, and wait until it has returned."""
         await self._called("complete", self._hooks.complete, gate, joined, assignment)
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the program give its assignment back."""
+        """Call the program's ``prepare``, and wait until it has returned."""
         await self._called("prepare", self._hooks.prepare, gate)
 
     def lost(self, gate: GenerationGate) -> None:
-        """Have the program drop its assignment."""
+        """Call the program's ``lost``."""
         try:
             returned = cast("Callable[[GenerationGate], object]", self._hooks.lost)(gate)
         except KielGroupsError:
@@ -247,7 +247,7 @@ class CheckedHooks:
             raise self._raised(name, error) from error
 
     def _read(self, name: str, returned: object, read: Callable[[], _ReadT], expected: str) -> _ReadT:
-        """Read a collection that a hook has returned, only once: its class may be the program's, and raise."""
+        """Read a collection that a hook has returned. If reading raises an error, raise a HookError."""
         try:
             return read()
         except KielGroupsError:
@@ -278,7 +278,7 @@ class CheckedHooks:
 
 
 def _expected_text(given: object) -> str:
-    """Return "" for a text that both coordinations can store, and otherwise a description of such texts."""
+    """Return "" if ZooKeeper and brokers can store ``given``, else a description of the texts that they can store."""
     if not isinstance(given, str) or not given:
         return "a non-empty text"
     try:

@@ -1,4 +1,4 @@
-"""The public member for programs of any kind: they share work other than partitions in a group."""
+"""Provide the public group member for programs that share work of any kind, not only partitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def member_on_zookeeper(
     on_failure: Callable[[KielGroupsError], None],
 ) -> CoordinatedMember:
     """
-    Return a member, which has not started, of a group that is coordinated through ZooKeeper.
+    Return a member of a group that is coordinated through ZooKeeper. The member has not started yet.
 
     Raises:
         HookError: A hook is missing, or the protocol type is not legal.
@@ -62,29 +62,29 @@ class GenericMember:
     A member of a group whose members share work of any kind.
 
     The program brings ``hooks``: a protocol type, an ordered list of protocols with metadata in bytes, and what the
-    member calls. In each rebalance, every member gives its assignment back (``prepare``) and joins with fresh metadata.
-    One of them leads, and makes the assignments of all from the metadata of all (``perform_assignment``). Then each
-    member takes its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost
-    (``lost``), and the member joins again by itself.
+    member calls. In each rebalance, every member releases its assignment (``prepare``) and joins with fresh metadata.
+    The leader makes the assignments of all members from their metadata (``perform_assignment``). Then each member takes
+    its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost (``lost``), and the
+    member joins again by itself.
 
     Although this member has an assignment, another member may still do the same work: see ``docs/generic-members.rst``.
 
     Args:
         hooks: The hooks of the program.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
-        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
+        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server.
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
-        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked.
+        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the brokers are asked.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat.
         heartbeat_interval_ms: The time between two heartbeats: a sixth of the session timeout on ZooKeeper, 3,000 with
             brokers.
-        rebalance_timeout_ms: How long a rebalance waits for members that give their assignments back. It then continues
-            without the others. On ZooKeeper, it is also the longest time of ``perform_assignment``.
+        rebalance_timeout_ms: How long a rebalance waits until the members have released their assignments. Then it
+            continues without the late members. On ZooKeeper, it is also the longest time of ``perform_assignment``.
         connect_timeout_ms: How long ``start`` waits for ZooKeeper, or for a broker that names the coordinator.
         retry_backoff_ms: The first pause before a failed join is tried again.
         debounce_quiet_ms: The leader on ZooKeeper begins a rebalance when no member has joined or left for this time.
-        debounce_bound_ms: The leader begins it at the latest this long after the first change.
+        debounce_bound_ms: The leader begins a rebalance at the latest this time after the first change.
         debounce_initial_delay_ms: How long the first leader of a group waits for more members.
         metrics: Receives the counters and gauges.
         on_failure: Called with the error of a member that stops for good; ``ensure_active`` raises it, too.
@@ -168,7 +168,7 @@ class GenericMember:
         Raises:
             NoZooKeeperError: No ZooKeeper server has answered in time.
             NoBrokersError: No broker has named the coordinator in time.
-            GroupConfigError: The group's members are of another type, or have no protocol in common with this one.
+            GroupConfigError: The group's members are of another type, or have no protocol in common with this member.
             ConfigError: A setting was refused.
             HookError: A hook raised, or returned something illegal or too large.
             ClosedError: The member was closed, or has started already.
@@ -217,14 +217,14 @@ class GenericMember:
         return self._member
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because its protocols or their metadata have changed: all get new assignments."""
+        """Have the member join again, because its protocols or their metadata have changed. A rebalance follows."""
         self._started.request_rejoin()
 
     def leave(self) -> None:
         """
-        Leave the group at once, and stay away until ``request_rejoin``; ``lost`` is called if there is an assignment.
+        Leave the group at once; join again only after ``request_rejoin``. An assignment is lost (``lost`` is called).
 
-        This is for a program that cannot do its part of the work at the moment, but may be able to later.
+        Call this method if the program cannot do its part of the work at the moment, but may be able to later.
         """
         self._started.leave()
 
@@ -234,7 +234,7 @@ class GenericMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
+        """Whether the member has no assignment of the present generation, or must join again."""
         return self._member is None or self._member.need_rejoin
 
     @property
@@ -245,7 +245,7 @@ class GenericMember:
 
     @property
     def member_id(self) -> str:
-        """The member's id in its group, which may change after a loss; "" if it has not joined."""
+        """The member's id in its group; "" if it has not joined. The id may change after a loss."""
         token = None if self._member is None else self._member.token
         return "" if token is None else token.member_id
 
@@ -259,12 +259,12 @@ class GenericMember:
         """
         The id of the broker that coordinates the group; None while it is unknown.
 
-        On ZooKeeper, each session of this member is a coordinator of its own: they are numbered from 1.
+        On ZooKeeper, the id is the number of this member's session, counted from 1.
         """
         return None if self._member is None else self._member.coordinator_id
 
     def coordinator_unknown(self) -> bool:
-        """Return whether the coordinator is unknown: no broker has named it, or there is no ZooKeeper session."""
+        """Return whether the coordinator is unknown: no broker has named it, or no ZooKeeper session exists."""
         return self.coordinator_id is None
 
     async def ensure_coordinator_known(self, timeout_ms: int | None = None) -> bool:
@@ -305,15 +305,15 @@ class GenericMember:
         """
         Whether the program may use its assignment at this moment.
 
-        It may not if ZooKeeper or the coordinator has not confirmed the membership for half the session timeout, or if
-        the assignment was given back or lost.
+        The value is False if the membership was not confirmed for half the session timeout, or if the assignment was
+        released or lost.
         """
         gate = None if self._member is None else self._member.gate
         return gate is not None and gate.is_open(self._runtime.boot_time_s())
 
     async def close(self, timeout_s: float | None = None) -> None:
         """
-        Give the assignment back, and leave the group in one attempt. Further calls do nothing.
+        Release the assignment, and leave the group in one attempt. Further calls do nothing.
 
         Args:
             timeout_s: The close ends after this time, even if the program or a server is not done. None means no limit.

@@ -1,4 +1,4 @@
-"""Carry out the rounds (rebalances) of a group of programs on ZooKeeper: the leader makes them, each member follows."""
+"""Carry out the rounds (rebalances) of a group of programs on ZooKeeper, as the leader and as a member."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class RoundExchange:
     """
-    Passes a round from the leader to the member of the same process, and the assignments back.
+    Passes the members of a round from the leader to the member of the same process, and passes its assignments back.
 
     The leader calls ``assignments_of``, and the member calls the other methods. ``changed`` is called when the members
     of the round have joined.
@@ -65,8 +65,8 @@ class JoinedRound(NamedTuple):
     """
     The generation that a member has joined.
 
-    ``protocol``, and ``members`` with the metadata of each, are known to the leader only. ``refused`` says why the
-    leader refuses this member; "" if it does not.
+    Only the leader knows ``protocol`` and ``members``, the metadata of each member by its id. ``refused`` is the reason
+    why the leader refuses this member, or "".
     """
 
     generation: int
@@ -78,7 +78,7 @@ class JoinedRound(NamedTuple):
 
 class RoundMembership:
     """
-    The member znode and the rounds of one member.
+    Joins the rounds of a group for one member, and writes its member znode.
 
     Args:
         context: The process on its session.
@@ -148,7 +148,7 @@ class RoundMembership:
 
     async def register(self) -> None:
         """
-        Create the member znode. It joins the next round, or the present one if that still waits for members.
+        Create the member znode, and so join the next round, or the present round if that still waits for members.
 
         Raises:
             CoordinationError: ZooKeeper refuses the member znode.
@@ -259,7 +259,7 @@ class RoundMembership:
             await self._changed.wait()
 
     def refusal(self, generation: int) -> str:
-        """Return why the leader of a generation has refused this member, or "" if it has not."""
+        """Return why the leader of a generation has refused this member, or "" without a refusal."""
         state = self.state
         return "" if state is None or state.generation != generation else state.refused.get(self._member_id, "")
 
@@ -299,14 +299,14 @@ class RoundMembership:
 
 class RoundPlanner:
     """
-    Makes the plans of a group of programs, each of which is a round; see ``PlanMaker``.
+    Makes the plans of a group of programs; see ``PlanMaker``. Each plan is a round.
 
     Args:
         context: The process on its session.
         exchange: Passes the members to the member of this process, and its assignments back.
-        rebalance_timeout_s: How long a round waits for members that have to give their assignments back, and after that
-            for the assignments.
-        requests: Asks the leader to plan.
+        rebalance_timeout_s: How long a round waits until members have released their assignments and joined, and after
+            that for the new assignments.
+        requests: The leader's driver. It is informed of changed members.
     """
 
     def __init__(
@@ -333,11 +333,11 @@ class RoundPlanner:
 
     @property
     def alone(self) -> bool:
-        """Whether the newest plan knows of no other member."""
+        """Whether the newest plan has no other member than this process."""
         return self._live <= {self._member_id}
 
     def begin(self) -> None:
-        """Keep nothing of an earlier term."""
+        """Forget the members of an earlier term."""
         self._live = frozenset()
 
     def forget(self) -> None:
@@ -347,12 +347,12 @@ class RoundPlanner:
         self._disturbed.set()
 
     def stop(self) -> None:
-        """End the round under way: another process leads, or the session is over."""
+        """Stop the present round: another process leads, or the session is over."""
         if self._planning is not None:
             self._planning.cancel()
 
     def published(self, generation: int, moved: int) -> None:
-        """Log the end of the round."""
+        """Log that the round is complete."""
         log.info("group %s: round %d is complete: %s", self._layout.group, generation, self._cause)
 
     def _on_change(self, what: str) -> None:
@@ -360,7 +360,7 @@ class RoundPlanner:
         self._requests.changed(what)
 
     async def read(self) -> MakePlan:
-        """Read the members and the newest round."""
+        """Read the members and the newest round, and return the function that makes the next round."""
         members, state, slots = await asyncio.gather(
             self._members(),
             self._session.get(self._layout.group_state),
@@ -391,7 +391,7 @@ class RoundPlanner:
         return [member for _, member in sorted(found.values(), key=lambda each: each[0])]
 
     async def _cancellable(self, inputs: RoundInputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Make a plan; ``stop`` cancels this."""
+        """Make a plan in a task that ``stop`` cancels; then PlanVoid is raised."""
         self._planning = asyncio.ensure_future(self._plan(inputs, candidate))
         try:
             return await self._planning
@@ -460,7 +460,7 @@ class RoundPlanner:
 
     async def _gather(self, generation: int) -> Choice:
         """
-        Wait until all live members have joined; after the rebalance timeout, continue without the others.
+        Wait until all live members have joined. After the rebalance timeout, continue without the late members.
 
         Raises:
             PlanVoid: The member of this process has not joined, so it cannot assign. Its session was ended.
@@ -491,7 +491,7 @@ class RoundPlanner:
 
     async def _joined(self, generation: int) -> tuple[Sequence[RoundMember], Sequence[MemberId]]:
         """
-        Wait until all live members have joined, or the rebalance timeout; return the joined and the other members.
+        Wait for all live members to join, at most for the rebalance timeout; return the live members, and the late ids.
         """
         loop = asyncio.get_running_loop()
         by_s = loop.time() + self._timeout_s

@@ -1,4 +1,4 @@
-"""Coordinate one member of a group of programs through its ZooKeeper sessions, and the rounds of the group's leader."""
+"""Coordinate one member of a group of programs through ZooKeeper sessions, and rounds that the leader makes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RoundRole(SessionRole):
 
 class SessionGate(GenerationGate):
     """
-    The gate of one member in one generation, whose lease is that of its ZooKeeper session.
+    The gate of one member in one generation. Its lease is the lease of the ZooKeeper session.
 
     Args:
         token: The generation and the member id.
@@ -100,14 +100,14 @@ class ZooKeeperCoordinator:
     """
     The coordinator of a group on ZooKeeper; see ``GroupCoordinator``. Each session is a coordinator of its own.
 
-    If the member has no session, ``find`` opens one. Answers have the codes of a broker: "unknown member" after the end
-    of a session, "rebalance in progress" after the begin of another round.
+    If the member has no session, ``find`` opens a session. Answers have the codes of a broker: "unknown member" after
+    the end of a session, "rebalance in progress" after the beginning of another round.
 
     Args:
         process: The process that the member runs in.
         hooks: The hooks of the program that the member belongs to.
         rebalance_timeout_s: How long a round waits for members, while this process leads.
-        report: Called when the member has to join again, or is no longer a member.
+        report: Called when the member must join again, or has lost its membership.
     """
 
     words = CoordinatorWords(confirmer="ZooKeeper", find="open a ZooKeeper session")
@@ -131,7 +131,7 @@ class ZooKeeperCoordinator:
 
     @property
     def beats_while_draining(self) -> bool:
-        """Return True: a session lasts whether or not the member has joined again."""
+        """Always true: a session lasts even if the member has not joined again."""
         return True
 
     async def _admit(self, session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
@@ -147,7 +147,7 @@ class ZooKeeperCoordinator:
     # ------------------------------------------------------------------ sessions
 
     async def find(self) -> int:
-        """Return the number of the present session; open one if there is none."""
+        """Return the number of the present session. If there is none, open a session; raise FindError on failure."""
         if self._session is None or self._session.ended:
             session = GroupSession(self._process, self._kind, first=self._number == 0)
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
@@ -179,7 +179,7 @@ class ZooKeeperCoordinator:
 
     def _current(self, coordinator: int) -> GroupSession[RoundRole]:
         """
-        Return the session of this number.
+        Return the session with this number.
 
         Raises:
             BrokerError: The session is over.
@@ -191,10 +191,11 @@ class ZooKeeperCoordinator:
 
     async def _while_it_lasts(self, session: GroupSession[RoundRole], request: Awaitable[T]) -> T:
         """
-        Await a request on a session.
+        Await a request while its session lasts, and return the result.
 
         Raises:
-            BrokerError: The session ends before the answer, or ZooKeeper does not answer.
+            BrokerError: The session has ended, or the request has failed.
+            ConfigError: The request has failed with this error.
         """
         self._request = asking = asyncio.ensure_future(request)
         try:
@@ -256,16 +257,16 @@ class ZooKeeperCoordinator:
         return SyncAnswer(NO_ERROR, found)
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Close the session, which deletes the member znode: the next round begins at once."""
+        """Close the session. ZooKeeper then deletes the member znode, so that the next round begins."""
         await self._current(coordinator).leave()
 
     def abandon(self) -> None:
-        """Cancel the join or the sync under way."""
+        """Cancel the join or the sync in flight."""
         if self._request is not None:
             self._request.cancel()
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return the error of the last attempt to reach ZooKeeper, or an error that ZooKeeper has not answered."""
+        """Return the ZooKeeper error that caused ``error``, or else a NoZooKeeperError with its text."""
         return error.__cause__ if isinstance(error.__cause__, CoordinationError) else NoZooKeeperError(str(error))
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
@@ -314,6 +315,6 @@ class ZooKeeperCoordinator:
         await self._tasks.cancel()
 
     def wait_ended(self, timeout_s: float) -> None:
-        """Block until the session is closed."""
+        """Block until the session is closed, for at most ``timeout_s``."""
         if self._session is not None and not self._session.session.abandoned_within("closed", timeout_s):
             log.warning("group %s: ZooKeeper does not answer; the session will expire", self._group)

@@ -29,10 +29,10 @@ async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) ->
 
 class AllocatorRole(SessionRole):
     """
-    An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``.
+    An allocator process on one session; see ``SessionRole``. It registers nothing and owns nothing.
 
-    It may start before the group has members. It follows the group's settings, which the first member writes, and stops
-    if the members are programs: while it led, they would wait for an assignment forever.
+    The process may start before the group has members. It follows the settings that the group's first member writes,
+    and stops if the members are programs. Programs would wait for an assignment as long as this process led.
     """
 
     def __init__(self, allocator: Allocator, context: SessionContext) -> None:
@@ -69,8 +69,9 @@ class AllocatorProcess(SessionSupervisor[AllocatorRole]):
     """
     A candidate in one group's election, from ``start`` to ``close``, across sessions.
 
-    An allocator process registers neither as a member nor as a consumer; its only znode is its election znode, which a
-    close deletes at once. Members that join check their settings against the group's, not against this process's.
+    An allocator process registers neither as a member nor as a consumer. Its only znode is its election znode, which is
+    deleted when the process closes. Members that join check their settings against the group's, not against this
+    process's.
 
     Args:
         process: The process and its settings. Only these settings are used: the group's name, the debounce, and the

@@ -1,4 +1,4 @@
-"""Be a member of a group across ZooKeeper sessions; on each session, register, follow the assignment, and leave."""
+"""Run a member of a group across ZooKeeper sessions. On each session, register, follow the assignment, leave."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MemberRole(SessionRole):
         await self.registration.register()
 
     async def joined(self) -> None:
-        """Follow the assignment."""
+        """Start to follow the assignment; register a subscription that has changed during the join."""
         self.owned_partitions.start()
         await self.registration.warn_of_missing_topics()
         # The subscription may have changed while the member joined.
@@ -73,11 +73,11 @@ class MemberRole(SessionRole):
         self.owned_partitions.recheck()
 
     async def restore(self) -> None:
-        """Restore a deleted consumer id."""
+        """Restore the consumer id if it was deleted."""
         await self.registration.restore_consumer_id()
 
     def in_progress(self) -> Collection[Work]:
-        """Return the work that the application is busy with."""
+        """Return the application's work in progress."""
         return self._handler.in_progress()
 
     def stalled(self, stall: Stall) -> None:
@@ -86,10 +86,10 @@ class MemberRole(SessionRole):
 
     async def release(self, *, alone: bool) -> None:
         """
-        Commit finished records, have the leader move the partitions to other members, and release those that are left.
+        Have the leader move the partitions to other members, then commit and release the remaining partitions.
 
-        So each new owner already awaits its partitions. A static member does not wait for the leader, because the
-        member is expected back. A leader that is the only member does not wait either.
+        So each new owner already awaits its partitions when they are released. A static member does not wait for the
+        leader, because the member is expected back. A leader that is the only member does not wait either.
         """
         config = self._context.config
         self.owned_partitions.times.end()
@@ -112,7 +112,7 @@ class MemberRole(SessionRole):
 
 class GroupMember:
     """
-    Membership of one consumer in one group, from ``start`` to ``close``.
+    The membership of one consumer in one group, from ``start`` to ``close``.
 
     Args:
         process: The process that the member runs in.
@@ -121,7 +121,7 @@ class GroupMember:
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
-        cluster: The brokers, which the first join compares with those that ZooKeeper registers. None skips the
+        cluster: The brokers. The first join compares them with the brokers that ZooKeeper registers. None skips the
             comparison.
     """
 
@@ -173,7 +173,7 @@ class GroupMember:
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session. None before the first join."""
+        """The member id of the current session, which changes with each session; None before the first join."""
         return self._supervisor.member_id
 
     @property
@@ -223,10 +223,10 @@ class GroupMember:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose: all, or none if one of them is refused.
+        Store next offsets that the application chose. If an offset is refused, no offset is stored.
 
         Returns:
-            The partitions.
+            The partitions. All given offsets are stored.
 
         Raises:
             ConfigError: As ``OwnedOffsets.commit_chosen``.
@@ -256,7 +256,7 @@ class GroupMember:
         return {partition: stored.offset for partition, stored in found.items()}
 
     def _readable(self) -> MemberRole:
-        """Return the role on a session that has not ended; its gate may be shut."""
+        """Return the role on a session that has not ended, or raise SessionLostError. Its gate may be shut."""
         if self._member_session is None or self._member_session.ended:
             raise SessionLostError(f"group {self._config.group}: no session to read with at the moment")
         return self._member_session.role
@@ -288,7 +288,7 @@ class GroupMember:
 
     @contextmanager
     def _writing(self) -> Iterator[MemberRole]:
-        """Yield the role on a session whose gate is open; the member stops if ZooKeeper refuses a write for good."""
+        """Yield the role on a session whose gate is open. Stop the member if ZooKeeper refuses a write for good."""
         member_session = self._member_session
         if member_session is None or not member_session.session.trusted:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
@@ -303,7 +303,7 @@ class GroupMember:
             raise
 
     async def brokers(self) -> list[HostPort]:
-        """Return the addresses of the brokers that ZooKeeper lists at this moment; none without a session."""
+        """Return the addresses of the brokers that ZooKeeper lists at this moment; [] without a session."""
         member_session = self._member_session
         return [] if member_session is None or member_session.ended else await member_session.role.brokers()
 

@@ -1,4 +1,4 @@
-"""Keep a process in a group on one ZooKeeper session after another: open a session, join, leave, replace a lost one."""
+"""Keep a process in a group across ZooKeeper sessions: open a session, join, leave, and replace lost sessions."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SessionRole:
     """
     The role of a process on one session. These methods do nothing: a role overrides those that it needs.
 
-    ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy`` is
-    the part that this process takes in the election, or None if it takes none.
+    ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy``
+    takes part in the election for this process; it is None if the process is no candidate.
     """
 
     proof: str
@@ -52,10 +52,10 @@ class SessionRole:
         """Start the work of a process that has registered."""
 
     def recheck(self) -> None:
-        """Read again everything that is watched: the watches may have been lost."""
+        """Read all watched znodes again, because watches may have been lost."""
 
     async def restore(self) -> None:
-        """Restore znodes of this process that an operator deleted and that other processes rely on."""
+        """Restore the znodes that an operator has deleted and that other processes need."""
 
     def in_progress(self) -> Collection[Work]:
         """Return the application's work in progress. Other threads may call this method, too."""
@@ -66,7 +66,7 @@ class SessionRole:
 
     async def release(self, *, alone: bool) -> None:
         """
-        Hand over what this process owns, before it leaves.
+        Release what this process owns, before the process leaves.
 
         ``alone`` means that this process leads, and that no other process can take over.
         """
@@ -186,8 +186,8 @@ class GroupSession(Generic[RoleT]):
                 as soon as a server can be reached.
 
         Raises:
-            NoZooKeeperError: ZooKeeper did not answer by then; the message names the step that joining waited for.
-            SessionLostError: The session ended before it had joined; the next session may succeed.
+            NoZooKeeperError: ZooKeeper did not answer in time; the message names the step that the join waited for.
+            SessionLostError: The session ended before the process had joined. The next session may succeed.
             ChrootMissingError: The chroot does not exist.
             ConfigError: ``heartbeat_interval_ms`` is too long for the timeout granted to the first session.
             GroupConfigError: The group's settings differ from this member's, or cannot be read.
@@ -282,7 +282,7 @@ class GroupSession(Generic[RoleT]):
         self._enter(phase)
 
     def _enter(self, phase: SessionPhase) -> None:
-        """Enter a phase by a legal move, or remain in it."""
+        """Enter a phase, which must be the present phase or one that ``MOVES`` permits."""
         before = self.phase
         assert phase is before or phase in MOVES[before], (self._config.group, before, phase)
         self.phase = phase
@@ -320,7 +320,7 @@ class GroupSession(Generic[RoleT]):
 
     def _check_heartbeat(self, *, strictly: bool) -> None:
         """
-        Check the heartbeat interval against the granted session timeout, which may differ between servers.
+        Check the heartbeat interval against the granted session timeout. Servers may grant different timeouts.
 
         In the first session, an interval that is too long is an error for the user to correct. Later, it is a warning.
         """
@@ -403,7 +403,7 @@ class GroupSession(Generic[RoleT]):
 
     def close(self) -> asyncio.Future[Any]:
         """
-        Close the session, which deletes its ephemeral znodes at once.
+        Close the session. ZooKeeper then deletes its ephemeral znodes at once.
 
         The close begins before this returns, so a caller that is cancelled before it awaits the future leaves no
         session behind. Without a running event loop, use ``abandon`` of the session.
@@ -427,12 +427,12 @@ class GroupSession(Generic[RoleT]):
 
 
 def is_fatal(error: BaseException | None) -> bool:
-    """Whether a new session would fail with the same error."""
+    """Return whether a new session would fail with the same error."""
     return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable
 
 
-#: The longest pause before a join is tried again, in seconds, longer or shorter by up to half. The first one is
-#: ``retry_backoff_ms``.
+#: The longest pause before a join is tried again, in seconds, longer or shorter by up to half. The first pause
+#: is ``retry_backoff_ms``.
 LONGEST_JOIN_PAUSE_S = 5.0
 
 
@@ -475,7 +475,7 @@ class SessionSupervisor(Generic[RoleT]):
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session. None before the first one."""
+        """The member id of the current session, which changes with each session; None before the first session."""
         return self.current.member_id if self.current else None
 
     @property
@@ -487,7 +487,7 @@ class SessionSupervisor(Generic[RoleT]):
         """
         Join with a first session, and replace lost sessions in the background.
 
-        If the first session ends before it has joined, the next one gets the rest of the time.
+        If the first session ends before it has joined, the next session gets the rest of the time.
 
         Raises:
             KielGroupsError: The error that prevents the first session from joining; ClosedError after ``close``.
@@ -547,7 +547,7 @@ class SessionSupervisor(Generic[RoleT]):
         return asyncio.get_running_loop().time() + self._limit_s
 
     async def _open_and_join(self, by_s: float) -> GroupSession[RoleT]:
-        """Open a session that joins the group by the given time on the event loop's clock."""
+        """Open a session, join the group by the given time, and return the session; after a stall, wait first."""
         if self.current is not None and self.current.stalled:
             role = self.current.role
             await caught_up(role.in_progress, role.in_progress())

@@ -31,7 +31,7 @@ class PlanMaker(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether the newest plan knows of no other member."""
+        """Whether the newest plan has no other member than this process."""
 
     def begin(self) -> None:
         """Forget the plans of an earlier term: this process was elected."""
@@ -44,13 +44,13 @@ class PlanMaker(Protocol):
 
     async def read(self) -> MakePlan:
         """
-        Read the inputs of the next plan, and return the function that makes it.
+        Read the inputs of the next plan, and return the function that makes the plan.
 
         From now on, changes of the inputs are reported.
         """
 
     def published(self, generation: int, moved: int) -> None:
-        """Log that the newest plan is the published one now, and follow it; ``moved`` is that of the publication."""
+        """Log and monitor the newest plan, because it was published; ``moved`` partitions change their owner."""
 
 
 class LeaderDriver:
@@ -88,7 +88,7 @@ class LeaderDriver:
 
     @property
     def alone(self) -> bool:
-        """Whether this process leads and knows of no other member."""
+        """Whether this process leads, and its newest plan has no other member."""
         return self.is_leader and self._planner.alone
 
     def lead(self, candidate: str, *, succeeds: bool) -> None:
@@ -120,7 +120,7 @@ class LeaderDriver:
         self._feed(leader_state.DebounceChanged(debounce))
 
     def close(self) -> None:
-        """Cancel all timers."""
+        """Cancel the timer, and stop the planner, because the session is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -176,7 +176,8 @@ class LeaderDriver:
         """
         Return whether a transaction that first checks the election znode was executed.
 
-        If it was not, log a warning. If the check of the election znode failed, call ``on_doubt``.
+        If the transaction was not executed, log a warning. If the check of the election znode failed, call
+        ``on_doubt``.
         """
         if isinstance(answer, Done):
             return True
@@ -194,7 +195,7 @@ class LeaderDriver:
         self._planner.published(generation, moved)
 
     async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
-        """Prove leadership and read the inputs, then have the plan made."""
+        """Prove leadership and read the inputs, then make the plan, and report the result to the state machine."""
         try:
             # The server handles requests in order, so the reads follow the proof without waiting for its answer.
             proving = self._session.transact([Check(candidate)])
@@ -228,11 +229,11 @@ CANDIDACY_PAUSE_S = 0.2
 
 class Candidacy:
     """
-    The part of a process in its group's election on one session, and in the leadership once it is elected.
+    Takes part in a group's election for one process on one session, and leads the group once elected.
 
     Args:
         context: The process on its session.
-        planner: Returns the maker of the group's plans, which is idle while another process leads.
+        planner: Returns the maker of the group's plans. The maker is idle while another process leads.
         proof: The znode that must exist for this process to be a candidate: the member znode, or the election folder
             for an allocator process.
     """
@@ -254,7 +255,7 @@ class Candidacy:
 
     @property
     def alone(self) -> bool:
-        """Whether this process leads and knows of no other member."""
+        """Whether this process leads, and its newest plan has no other member."""
         return self._leader_driver.alone
 
     def enter(self) -> None:

@@ -1,9 +1,9 @@
 """
 Monitor, while this process leads a group, the owners of partitions, and foreign members; log alarms.
 
-Foreign members are Java, pykafka and kiel consumers, which do not take part in this library's protocol. They would read
-and commit partitions that members own. A member refuses to join a group that has foreign members. If these join later,
-the leader can only raise an alarm, because no znode that it writes would stop them.
+Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. They would read
+and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign members
+join later, the leader can only raise an alarm, because no znode that it writes would stop them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ForeignMembers:
     """
     The names of foreign members, and the folder that lists them.
 
-    If both ``/consumers/<group>/ids`` and kiel's folder list foreign members, ``folder`` is the former.
+    ``folder`` is ``/consumers/<group>/ids``, or the folder of kiel's members if only that folder lists foreign members.
     """
 
     names: tuple[str, ...] = ()
@@ -74,9 +74,9 @@ async def find_foreign_members(
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
     """
-    Return the existing consumer ids that, unlike member ids, do not end in the id of the session that owns them.
+    Return the consumer ids that still exist and are not member ids: a member id ends in the id of its owning session.
 
-    A member whose id is left out has lost its member znode to an operator or a forced release. The member notices this
+    If ``names`` has a member id, an operator or a forced release has deleted the member znode. The member notices this
     at its next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])
@@ -88,7 +88,7 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 
 
 class ForeignMemberMonitor:
-    """Watches for foreign members while this process leads. If there are any, logs an error and sets a gauge."""
+    """Watches for foreign members while this process leads. Logs an error and sets a gauge if it finds some."""
 
     def __init__(self, context: SessionContext) -> None:
         self._session = context.session
@@ -153,10 +153,10 @@ KINDS = ("partitions_unowned", "partitions_wrongly_owned", "partitions_orphaned"
 
 class OwnershipMonitor:
     """
-    Compares the owners of partitions with the published plan, twice in every ``limit_s``.
+    Compares the owners of partitions with the published plan, at intervals of half ``drain_alarm_ms``.
 
-    Each alarm is an error in the log, repeated at each check while it lasts. The gauges ``partitions_unowned``,
-    ``partitions_wrongly_owned`` and ``partitions_orphaned`` count partitions in that state for ``limit_s`` or longer.
+    Each check logs an error for each alarm. The gauges ``partitions_unowned``, ``partitions_wrongly_owned`` and
+    ``partitions_orphaned`` count the partitions that have been in that state for ``drain_alarm_ms`` or longer.
     """
 
     def __init__(self, context: SessionContext) -> None:
@@ -225,8 +225,8 @@ class OwnershipMonitor:
         Read the owners of a part of the partitions.
 
         Returns:
-            None for each partition without an owner znode. The owner for each partition of the next batch, and for each
-            suspected partition.
+            The owner of each partition in the next batch, and of each suspected partition; None for each partition
+            without an owner znode.
         """
         owners: dict[TopicPartition, MemberId | None] = {}
         owned: list[TopicPartition] = []

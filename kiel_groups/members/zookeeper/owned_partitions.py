@@ -41,7 +41,7 @@ _LONGEST_JOIN_S = 30.0
 
 class RebalanceTimes:
     """
-    The times of one member session, for the metrics ``join`` and ``sync``.
+    Measures the times of rebalances in one member session, for the metrics ``join`` and ``sync``.
 
     Args:
         metrics: Observes ``join`` and ``sync``, and counts ``joins``.
@@ -60,16 +60,16 @@ class RebalanceTimes:
         self._arrived_s: float | None = None
 
     def subscription_changed(self) -> None:
-        """Note that the member registers another subscription, so that a plan will follow."""
+        """Record that the member registers another subscription. A new plan follows from this change."""
         self._decided_s = self._runtime.boot_time_s()
 
     def change_noticed(self) -> None:
-        """Note that a watch has reported a change of the assignment."""
+        """Record that a watch has reported a change of the assignment."""
         if self._noticed_s is None:
             self._noticed_s = self._runtime.boot_time_s()
 
     def arrived(self, generation: int) -> None:
-        """Observe ``join`` if an assignment of another generation has been read."""
+        """Observe ``join`` for an assignment that was read, if it is the first one of its generation."""
         noticed_s, self._noticed_s = self._noticed_s, None
         if generation == self._generation or self._has_ended:
             return
@@ -144,7 +144,7 @@ class UnsubscribedTopics:
     async def _unsubscribed(
         self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
     ) -> list[TopicPartition]:
-        """Return the partitions whose topics neither ``subscribed`` nor the registration names; [] if it is exempt."""
+        """Return the partitions whose topics are neither subscribed to nor registered; [] for an exempt assignment."""
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)
@@ -192,9 +192,10 @@ RENEWAL_S = 3_600.0
 
 class MemberOffsets:
     """
-    The parts that handle the offsets of one member on one session, for the offset store of its group.
+    Creates the parts that handle one member's offsets on one session, for the offset store of its group.
 
-    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers once the member leaves.
+    ``writer`` writes in transactions that require the member znode to exist. ``limit`` limits all waits for brokers
+    once the member leaves.
     """
 
     def __init__(self, context: MemberContext) -> None:
@@ -288,7 +289,7 @@ class OwnedPartitions:
         self._check_owners(self._watches)
 
     async def release_all(self) -> None:
-        """Stop claiming partitions, drain and release all of them, and wait until none is left."""
+        """Stop claiming partitions, drain and release all partitions, and wait until they are released."""
         self.offsets.limit.shorten(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
@@ -296,11 +297,11 @@ class OwnedPartitions:
 
     @property
     def idle(self) -> bool:
-        """Whether no partition is owned, being claimed or awaited."""
+        """Whether the member owns, claims and awaits no partition."""
         return not self._claims.phases
 
     async def all_released(self) -> None:
-        """Wait until no partition is owned, being claimed or awaited."""
+        """Wait until the member owns, claims and awaits no partition."""
         while self._claims.phases:
             self._empty.clear()
             await self._empty.wait()
@@ -358,7 +359,11 @@ class OwnedPartitions:
         self._due.set()
 
     async def _stop_replaced(self) -> NoReturn:
-        """Release all partitions, then stop: two members of one instance would replace each other forever."""
+        """
+        Release all partitions, then raise DuplicateInstanceError.
+
+        If the member joined again, the two members with the same instance id would replace each other forever.
+        """
         self._metrics.count("members_replaced")
         log.warning(
             "group %s: a later member of instance %s has taken the place of %s, which releases its partitions",
@@ -413,7 +418,7 @@ class OwnedPartitions:
 
     def _assign(self) -> None:
         """
-        Tell the subscription which partitions the application has.
+        Update the assigned partitions in the subscription.
 
         The application has the partitions that are delivered. It also has draining partitions until the revoked hook
         has ended, because the hook may seek, and the release stores that offset. After the hook, the release may have
@@ -498,7 +503,7 @@ class OwnedPartitions:
             self._tasks.start(self._find_free([self._watches[partition] for partition in awaited]))
 
     async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
-        """Find the awaited partitions that are free now, and watch the owner znodes of the others."""
+        """Watch the owner znodes of awaited partitions, and report the partitions that are free or owned by now."""
         found = await self._owner_znodes.watch({watch.partition: watch for watch in watches})
         if found.mine:
             self._feed(claims.Claimed(found.mine))
@@ -506,7 +511,7 @@ class OwnedPartitions:
             self._feed(claims.OwnerGone(found.free))
 
     async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
-        """Read the start positions of a topic's claims; a leaving member releases the claims instead."""
+        """Open a topic's claims at their start positions. If the member leaves meanwhile, release the claims."""
         reading = asyncio.ensure_future(self._read_positions(topic, partitions))
         leaving = asyncio.ensure_future(self._leaving.wait())
         either: set[asyncio.Future[Any]] = {reading, leaving}
@@ -525,7 +530,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(p for p in partitions if not self._claims.keeps(p))))
 
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
-        """Read start positions, and retry while some are unknown; drop claims whose owner znode is gone."""
+        """Read start positions, and retry while a position is unknown. Drop claims whose owner znode is gone."""
         waiting, backoff = partitions, Backoff(FIRST_REOPEN_PAUSE_S, LONGEST_REOPEN_PAUSE_S)
         await self.offsets.topics.follow({topic})
         while waiting:
@@ -572,7 +577,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drain partitions. Partitions without records in flight do not wait for the others."""
+        """Drain partitions. Partitions without records in flight do not wait for partitions with records in flight."""
         busy = self._handler.stop(partitions)
         for part in (partitions - busy, busy):
             if part:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The partitions ``released`` by this member, and partitions whose owner znode was ``gone`` before."""
+    """The partitions that this member ``released``, and the partitions whose owner znode was ``gone`` already."""
 
     released: frozenset[TopicPartition]
     gone: frozenset[TopicPartition]
@@ -69,7 +69,7 @@ class OwnerZnodes:
             freed: The partitions among them whose owner znodes were just deleted, so that no read is needed.
 
         Returns:
-            The partitions that this member owns now; the others belong to other sessions.
+            The partitions that this member owns now. Other sessions own the other partitions.
         """
         unseen = frozenset(partitions) - frozenset(freed)
         free, _ = await asyncio.gather(self._seen_free(unseen), self._prepare({p.topic for p in partitions}))
@@ -92,7 +92,7 @@ class OwnerZnodes:
 
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
-        """Stop if another session owns a partition. It may own more, and each of them would cost a transaction."""
+        """Stop if another session owns a partition. It may own more partitions, each at the cost of a transaction."""
         if failure is Failure.NODE_EXISTS:
             raise Stop
 
@@ -134,8 +134,8 @@ class OwnerZnodes:
         """
         Return whether these partitions certainly have owner znodes and the offsets that the tracker knows.
 
-        That is one transaction for many partitions, and no read. It finds another owner, too: before a member delivers
-        records of a partition, it writes the offset, which then has another version.
+        The check takes one transaction for many partitions, and no read. It also detects another owner: before a member
+        delivers records of a partition, it writes the offset, so the offset znode has another version.
         """
         versions = {partition: state.version for partition in partitions if (state := self._tracker.of(partition))}
         if self._tracker.rules.in_kafka or versions.keys() != set(partitions):
@@ -154,7 +154,7 @@ class OwnerZnodes:
         return gone
 
     async def watch(self, watchers: Mapping[TopicPartition, Callable[[], None]]) -> Ownership:
-        """Read the owner znodes of some partitions and set a watch on each."""
+        """Watch the owner znodes of these partitions, and return their ownership."""
         paths = [self._layout.owner(partition) for partition in watchers]
         return self._ownership(watchers, await self._session.exists_many(paths, list(watchers.values())))
 
@@ -164,7 +164,8 @@ class OwnerZnodes:
 
         Without autocommit, and with a store that does not commit in releases, only positions that a reset chose are
         committed here. A partition whose offset another writer has changed is released without a commit, and that
-        offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
+        offset remains. If a topic was created again meanwhile, the offsets of its partitions are read before the
+        release.
         """
         unopened, gone = await self._read_unopened(partitions)
         waiting = {each: self._release(each, unopened.get(each)) for each in sorted(set(partitions) - gone)}
@@ -204,8 +205,8 @@ class OwnerZnodes:
         """
         Delete the owner znodes of partitions whose offsets are stored elsewhere already.
 
-        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted
-        one, and another member may have created its own.
+        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted an
+        owner znode, and another member may have created it again.
         """
         # The opening of a claim, which may be under way, stores nothing from now on.
         self._tracker.end_unopened(partitions)
@@ -227,7 +228,7 @@ class OwnerZnodes:
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """
-        Return the offsets of claims that were never opened, and the claims among them that are gone.
+        Return the offsets of claims that were never opened, and the claims that are lost, as their owner znodes show.
 
         The owner znodes are read after the offsets. A new owner writes the offset before it delivers a record. So if
         the release still finds the version that was read here, no other member has opened a claim of the partition in
@@ -256,7 +257,7 @@ class OwnerZnodes:
     def _release_changed(
         self, stored: Mapping[TopicPartition, StoredOffset | None]
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
-        """Return the operations that release partitions whose stored offset is not the expected one."""
+        """Return the operations that release partitions whose stored offset is not the expected offset."""
         decisions = {p: self._tracker.release_changed(p, found) for p, found in stored.items()}
         self._warn(
             [partition for partition, decision in decisions.items() if decision.is_superseded],
@@ -268,7 +269,7 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; otherwise, drop the partition, whose znodes ``release`` then reads."""
+        """Create a deleted offset znode again; otherwise, drop the partition, so that ``release`` reads its znodes."""
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))
@@ -308,7 +309,7 @@ async def registered_brokers(session: Session) -> dict[int, HostPort]:
 
 class PartitionLeaders:
     """
-    Reads the leaders of a member's partitions in ZooKeeper, and passes them to the handler.
+    Reads the leaders of a member's partitions in ZooKeeper, and passes these leaders to the handler.
 
     A broker that loses only its connection to ZooKeeper is not notified that it was deposed. It keeps answering fetches
     of partitions that another broker leads, and its consumers miss the records that the new leader accepts. A
@@ -360,7 +361,7 @@ class PartitionLeaders:
         self._handler.leaders_changed(leaders, brokers)
 
     async def _holds(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether the leaders of these partitions are certainly known, which takes a transaction and no read."""
+        """Return whether the leaders of these partitions are certainly known, by one transaction and no read."""
         known = {each: found for each, found in self._known.items() if found[0] == self._topics.creation(each.topic)}
         if known.keys() != set(partitions):
             return False
@@ -368,7 +369,7 @@ class PartitionLeaders:
         return await self._writer.holds(checks)
 
     async def _read(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read the leaders of partitions."""
+        """Read and remember the leaders of these partitions."""
         self._known = {}
         created = {partition: self._topics.creation(partition.topic) for partition in partitions}
         paths = [partition_state_path(partition) for partition in partitions]

@@ -85,7 +85,7 @@ class WatchedValues:
         self._reading.clear()
 
     def watcher(self, what: str) -> Callable[[], None]:
-        """Return the one watcher for a kind of change, so that renewed watches do not accumulate."""
+        """Return the watcher for a kind of change, always the same one, so that renewed watches do not accumulate."""
         return self._watchers.setdefault(what, partial(self._changed, what))
 
     def _changed(self, what: str) -> None:
@@ -184,8 +184,9 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode,
-    which is created again when its subscription changes. ``on_change`` is called with a text that names the change.
+    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode. A
+    member's znode is created again when its subscription changes. ``on_change`` is called with a text that names the
+    change.
     """
 
     def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
@@ -244,7 +245,7 @@ class PlanReader:
         )
 
     def _forgetting(self, config: Node) -> Put | None:
-        """Return the write that removes drained members that have left from the group's config, or None."""
+        """Return the write that removes departed members from ``drained`` in the group's config; None if not needed."""
         after = forget_departed(parse_object(config.data, self._layout.config), self._values.member_names)
         if self._dynamic_config.drained.issubset(after.get("drained", ())):
             return None
@@ -272,7 +273,7 @@ class PlanReader:
         }
 
     async def _read_dynamic_config(self) -> tuple[DynamicConfig, Node | None]:
-        """Read the group's dynamic settings, with their znode. If invalid, return the previous ones, and None."""
+        """Read the group's dynamic settings, with their znode. If invalid, return the previous settings, and None."""
         node = await self._values.watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig(), None
@@ -285,7 +286,7 @@ class PlanReader:
 
     async def _read_weights(self) -> Weights:
         """
-        Read the weights of partitions. If the weights cannot be read, return the previous ones.
+        Read the weights of partitions. If the weights cannot be read, return the previous weights.
 
         Without the previous weights, a garbled znode would move partitions, and its repair would move them back.
         """
@@ -333,7 +334,7 @@ class PlanReader:
         return {each: max(0, end - stored[each]) for each, end in ends.items() if each in stored}
 
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
-        """Log settings that are probably mistakes, each only once until it is corrected."""
+        """Log each probable mistake in the settings once, until the setting is corrected."""
         warnings = set(self._dynamic_config.unknown_field_hints())
         warnings |= {f"drained: {slot} is no member" for slot in self._dynamic_config.unknown_drained(slots)}
         for warning in sorted(warnings - self._warnings):
@@ -355,7 +356,7 @@ class PartitionPlanner:
         context: The process on its session.
         allocator: Computes the assignments.
         handler: Asks brokers for the ends of logs, for allocators that use lags; None if this process has no consumer.
-        requests: Asks the leader to plan.
+        requests: The leader's driver. It is informed of changed inputs.
     """
 
     def __init__(
@@ -393,7 +394,7 @@ class PartitionPlanner:
 
     @property
     def alone(self) -> bool:
-        """Whether the newest plan knows of no other member."""
+        """Whether the newest plan has no other member than this process."""
         known = self._planned_from
         return known is not None and {m.member_id for m in known.members.values()} <= {self._member_id}
 
@@ -425,11 +426,11 @@ class PartitionPlanner:
             self._requests.changed("return", urgent=True)
 
     async def read(self) -> MakePlan:
-        """Read the inputs of the next plan, and return the function that makes it."""
+        """Read the inputs of the next plan, and return the function that makes the plan."""
         return partial(self._plan, await self._reader.read())
 
     async def _plan(self, inputs: Inputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Run the allocator on the inputs, and compare its result with the published plan."""
+        """Run the allocator, and return the writes that publish its plan; None if no plan must be published."""
         self._apply_dynamic_config(inputs)
         if not self._may_plan(inputs):
             return None
@@ -457,20 +458,20 @@ class PartitionPlanner:
         return publication
 
     def published(self, generation: int, moved: int) -> None:
-        """Log the plan, and monitor its owners."""
+        """Log the plan, and monitor the owners of its partitions."""
         self._monitor_owners()
         group, cause = self._layout.group, self._cause
         moves = counted(moved, "partition moves", "partitions move")
         log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
 
     def _monitor_owners(self) -> None:
-        """Record that the newest plan is the published one, and monitor its owners."""
+        """Record that the newest plan is published, and monitor the owners of its partitions."""
         assert self._planned_from is not None
         self._before = self._planned_from
         self._ownership_monitor.expect(self._wanted, {member.member_id for member in self._before.members.values()})
 
     def _describe_cause(self, cause: str, inputs: Inputs, target: Target) -> str:
-        """Describe, for the log and the group state, why this plan differs from the last published one."""
+        """Describe, for the log and the group state, why this plan differs from the last published plan."""
         changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
         described = ", ".join(filter(None, (changed, describe_allocator(inputs.group_state, target))))
         if described:
@@ -483,7 +484,7 @@ class PartitionPlanner:
         return "allocator" if stored == published != wanted else "manual"
 
     def _apply_dynamic_config(self, inputs: Inputs) -> None:
-        """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
+        """Apply the group's dynamic settings, and plan again when the next grace period of a static member ends."""
         self._requests.set_debounce(inputs.dynamic_config.debounced(self._config.debounce))
         if self._grace_timer is not None:
             self._grace_timer.cancel()

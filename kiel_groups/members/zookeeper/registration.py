@@ -1,4 +1,4 @@
-"""Admit a process to a group: check the group's settings or write the first ones, and register a member."""
+"""Admit a process to a group: check the group's settings, or write them first, and register a member."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
     Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error, but
-    a warning if nothing shows that it is the same one.
+    Offsets of one cluster would lose records in the logs of another cluster. Only proof of another cluster is an error.
+    If it is unknown whether the clusters are the same, a warning is logged.
 
     Raises:
         ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
@@ -141,7 +141,7 @@ async def refuse_programs(session: Session, layout: GroupLayout, settings: Node 
         settings: The group's ``config``, as it was read.
 
     Raises:
-        GroupConfigError: The members are programs, which would not understand a plan of partitions.
+        GroupConfigError: The members are programs. Programs would not understand a plan of partitions.
     """
     if (found := await _program_type(session, layout, settings)) is not None:
         raise refusal_by_programs(layout.group, found)
@@ -183,7 +183,7 @@ async def _program_type(session: Session, layout: GroupLayout, settings: Node | 
 
 
 async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
-    """Return whether consumers of any client use the group's name: they are alive, or have left offsets or owners."""
+    """Return whether consumers of any client use the group's name: ids, owners, offsets or kiel members exist."""
     return any(await session.children_many([layout.ids, layout.owners, layout.offsets, layout.kiel_members]))
 
 
@@ -202,7 +202,7 @@ async def _founded(session: Session, layout: GroupLayout, node: Node | None, min
 
 def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
     """
-    Return the settings of the group, whose members must be programs.
+    Return the settings of a group of programs.
 
     Raises:
         GroupConfigError: The settings are those of consumers, or cannot be read.
@@ -236,7 +236,7 @@ async def create_registration(
     session: Session, group: str, creation: Sequence[Operation], restore_folders: Callable[[], Awaitable[None]]
 ) -> None:
     """
-    Create the znodes that register a process, in one transaction, which is repeated until ZooKeeper answers.
+    Create the znodes that register a process, in one transaction. Repeat the transaction until ZooKeeper answers.
 
     Znodes that exist after a lost answer are this process's own, because their names contain the session id. A read
     could not confirm that, because the server may lag behind.
@@ -266,7 +266,7 @@ async def create_registration(
 
 class SubscriptionRegistration:
     """
-    The znodes that register one member on one session: the member znode, and the consumer id that Kafka's tools read.
+    Writes the znodes that register one member on one session: the member znode, and the consumer id for Kafka's tools.
 
     A subscription that does not fit into a znode is refused.
 
@@ -291,7 +291,7 @@ class SubscriptionRegistration:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the application wants other topics than the registered ones."""
+        """Whether the application has subscribed to other topics than the registered topics."""
         return self._registered != self._subscription()
 
     def check(self, topics: Collection[str]) -> None:
@@ -364,7 +364,7 @@ class SubscriptionRegistration:
         await self._session.ensure(self._context.layout.parents)
 
     async def restore_consumer_id(self) -> None:
-        """Restore a deleted consumer id: without it, Kafka 0.8 tools and consumers do not see this member."""
+        """Restore a deleted consumer id. Kafka 0.8 tools and consumers see this member by its consumer id."""
         async with self._writing:
             if self._registered is None or await self._session.exists(self._consumer_id) is not None:
                 return
@@ -413,7 +413,7 @@ class SubscriptionRegistration:
         return await self._session.transact([*removal, *self._creation(topics)])
 
     async def warn_of_missing_topics(self) -> None:
-        """Warn of registered topics that do not exist: that is allowed, but the name may be wrong."""
+        """Warn of registered topics that do not exist. They are allowed, but their names may be wrong."""
         topics = sorted(self._registered or ())
         if len(topics) > MOST_ASKED_FOR:
             existing = frozenset(await self._session.children(TOPICS) or ())
