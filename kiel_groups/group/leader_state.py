@@ -61,10 +61,11 @@ class LeaderState:
     """
     The state of a leader's term and of its plan.
 
-    ``term`` is the number of the leader's elections so far. While the leader settles, ``due_s`` is the time of the next
-    plan, ``bound_s`` the latest possible time, and ``since_s`` when the first change was seen. All are on the driver's
-    clock. ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
-    ``written`` is the number of answered writes.
+    ``term`` counts the elections of this candidate. ``candidate`` is the path of its election znode. While the leader
+    collects changes, ``due_s`` is the time of the next plan, ``bound_s`` the latest possible time of that plan, and
+    ``since_s`` the time of the first change. These times are on the driver's clock. ``causes`` are the reasons for the
+    plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number of writes of the
+    publication that have succeeded.
     """
 
     debounce: DebounceConfig
@@ -153,7 +154,11 @@ Event: TypeAlias = Elected | Deposed | Changed | DebounceChanged | Tick | Planne
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Verify leadership, read the inputs, allocate; answer with Planned. ``since_s``: when a change was first seen."""
+    """
+    Verify the leadership, read the inputs and run the allocator; answer with Planned.
+
+    ``since_s`` is the time at which the first change was seen.
+    """
 
     term: int
     candidate: str
@@ -189,7 +194,7 @@ Effect: TypeAlias = MakePlan | Prepare | Write | Published
 
 
 def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
-    """Return the next state and the effects of an event. The function is total and deterministic."""
+    """Return the state after an event, and the effects that the driver must carry out. Any event is permitted."""
     after, effects = _next(leader, event)
     assert after.phase is leader.phase or after.phase in MOVES[leader.phase], (leader.phase, after.phase, event)
     return after, effects

@@ -18,7 +18,7 @@ LEASE_SHARE = 0.5
 
 def lease_deadline(last_proof_s: float, session_timeout_ms: int) -> float:
     """
-    Return the time until which claims may be trusted, unless ZooKeeper confirms the session again.
+    Return the time until which a member may trust its claims, if ZooKeeper does not confirm the session again.
 
     The rest of the session timeout is for pauses and clock drift.
 

@@ -161,7 +161,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFound:
-    """A broker has named the coordinator: the answer to the question ``discovery``."""
+    """A broker has named the node id of the coordinator, in answer to the search with the number ``discovery``."""
 
     discovery: int
     coordinator: int
@@ -169,7 +169,7 @@ class CoordinatorFound:
 
 @dataclass(frozen=True, slots=True)
 class FindFailed:
-    """No broker has named the coordinator. ``code`` is None if no broker answered."""
+    """The search ``discovery`` has found no coordinator. ``code`` is None if no broker answered."""
 
     discovery: int
     code: int | None
@@ -177,19 +177,19 @@ class FindFailed:
 
 @dataclass(frozen=True, slots=True)
 class PauseOver:
-    """A pause has ended."""
+    """The pause with the number ``pause`` has ended."""
 
     pause: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All partitions are drained; partitions that took too long were lost."""
+    """The drain has ended for all partitions. Partitions whose drain took too long were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswered:
-    """A join was answered; ``code`` is None if no answer came in time."""
+    """The join with the number ``join`` was answered. ``code`` is None if no answer came in time."""
 
     join: int
     code: int | None
@@ -214,7 +214,7 @@ class AssignFailed:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswered:
-    """A sync was answered; ``code`` is None if no answer came in time."""
+    """The sync after the join ``join`` was answered. ``code`` is None if no answer came in time."""
 
     join: int
     code: int | None
@@ -242,7 +242,7 @@ class RequestEnded:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The watchdog has given the membership up, because the application makes no progress."""
+    """The watchdog has ended the membership, because the application makes no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Take over the assignment that the sync has brought."""
+    """Start the assignment that the sync has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +367,7 @@ class Phase(Enum):
     JOINING = "joining"
     #: Entry: joined a generation. Duty: as the leader, assign; sync. Exit: the assignment, or a failure.
     SYNCING = "awaiting sync"
-    #: Entry: the assignment is there. Duty: beat, fetch, commit. Exit: a rebalance or removal.
+    #: Entry: the assignment has arrived. Duty: send heartbeats, fetch, commit. Exit: a rebalance or removal.
     STABLE = "stable"
     #: Entry: the partitions are released. Duty: send one leave request. Exit: its answer, or none in time.
     LEAVING = "leaving"
@@ -387,9 +387,9 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 
 class Holding(Enum):
-    """Which partitions of the member's assignment the application still has."""
+    """Whether the application still has the partitions of the member's assignment."""
 
-    #: No partition, or none that the member still answers for.
+    #: No partition. The application may still process records of lost partitions, and cannot commit them.
     NOTHING = "nothing"
     #: The partitions of the last assignment.
     ASSIGNED = "assigned"
@@ -403,9 +403,9 @@ class MemberState:
     The state of one member.
 
     ``coordinator`` is the node id of the group's coordinator, None while it is unknown. ``discovery``, ``join`` and
-    ``pause`` are the numbers of the newest question, join and pause. ``rejoin_due``: a join must follow. ``failures``
-    is the number of failures in a row. ``in_flight`` is the number of requests to the coordinator other than joins,
-    syncs and heartbeats.
+    ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the newest pause.
+    ``rejoin_due``: a join must follow. ``failures`` is the number of failures in a row. ``in_flight`` is the number of
+    commits and reads of offsets that the coordinator has not answered.
     """
 
     phase: Phase = Phase.UNJOINED
@@ -425,7 +425,7 @@ class MemberState:
 
     @property
     def is_member(self) -> bool:
-        """Whether the coordinator regards this process as a member, as far as the process knows."""
+        """Whether this member has joined a generation, and the coordinator has not told it that it was removed."""
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
 
     @property
@@ -455,7 +455,7 @@ _Step: TypeAlias = tuple[MemberState, tuple[Effect, ...]]
 
 
 def step(state: MemberState, event: Event) -> _Step:
-    """Return the next state and the effects of an event. The function is total and deterministic."""
+    """Return the state after an event, and the effects that the driver must carry out. Any event is permitted."""
     if state.phase is Phase.ENDED:
         return state, ()
     reacted, effects = _react(state, event)
@@ -471,7 +471,7 @@ def _is_legal(before: Phase, after: Phase) -> bool:
 
 
 def _react(state: MemberState, event: Event) -> _Step:
-    """Apply an event, without the steps that follow from the new state."""
+    """Apply an event alone. ``_advance`` takes the steps that follow from the new state."""
     match event:
         case Rejoin():
             return replace(state, rejoin_due=True), ()
@@ -561,7 +561,7 @@ def _pausing(state: MemberState) -> _Step:
 
 
 def _lost(state: MemberState) -> _Step:
-    """End the membership, and the application's assignment with it."""
+    """End the membership without a leave request, and emit Lose if the application has an assignment."""
     effects = () if state.holding is Holding.NOTHING else (Lose(),)
     phase = state.phase if state.phase is Phase.LEAVING else Phase.UNJOINED
     lost = replace(state, phase=phase, holding=Holding.NOTHING, member_id="", generation=NO_GENERATION)

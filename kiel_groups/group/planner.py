@@ -159,7 +159,7 @@ class Inputs:
         """
         The topics whose partitions each slot may get.
 
-        A drained slot gets none. A slot whose member is away has the topics of its stored assignment.
+        A drained slot gets no topics. A slot whose member is away has the topics of its stored assignment.
         """
         wanted = {slot: member.subscription for slot, member in self.members.items()}
         wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
@@ -188,10 +188,10 @@ class Inputs:
         self, registered: Mapping[int, str | None], leaders: Mapping[str, Mapping[int, int]]
     ) -> dict[TopicPartition, str]:
         """
-        Return the racks of partitions' preferred leaders, as far as brokers or the group's settings name them.
+        Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
 
-        The preferred leader is the first replica. Other replicas lead only while its broker is down, and to follow them
-        would move partitions twice.
+        A partition without a known rack is left out. The preferred leader is the first replica. Other replicas lead
+        only while its broker is down, and to follow them would move partitions twice.
 
         Args:
             registered: The racks of brokers by id, as these have registered them.
@@ -225,7 +225,7 @@ class Inputs:
 
     @property
     def request(self) -> PlanRequest | None:
-        """The operator's request that no published plan answers yet."""
+        """The operator's request that no published plan answers yet, or None."""
         request = self.dynamic_config.request
         answered = None if self.group_state is None else self.group_state.request_ms
         return None if request is None or request.at_ms == answered else request
@@ -313,10 +313,11 @@ def plan(
     """
     Return the writes that make the stored assignments match the target.
 
-    Return None if nothing has to be published: the group state and the assignments match already, no operator has
-    asked for a plan, and no drained member has left; or the group never had a member. A plan that fits into one
-    transaction is published by one transaction. During a larger publication, the group state is ``publishing`` from the
-    first transaction until the last. Drained members that have left are removed from the ``config`` after that.
+    Return None if there is nothing to publish: the group state and the assignments match already, no operator has
+    asked for a plan, and no drained member has left. Return None, too, if the group never had a member. A plan that
+    fits into one transaction is published by one transaction. During a larger publication, the group state is
+    ``publishing`` from the first transaction until the last. A further transaction then removes drained members that
+    have left from the ``config``.
 
     Args:
         layout: The group's paths.
@@ -369,7 +370,7 @@ def plan(
 
 def _is_untouched(inputs: Inputs) -> bool:
     """
-    Whether the group has no group state, assignment or history.
+    Return whether the group has no group state, assignment or history.
 
     An allocator process may be elected before the first member joins.
     """
@@ -378,7 +379,7 @@ def _is_untouched(inputs: Inputs) -> bool:
 
 def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
     """
-    Whether the changes justify a new generation.
+    Return whether the changes justify a new generation.
 
     The deletion of departed members' empty assignments can wait for the next generation.
     """
@@ -388,7 +389,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored group state is ``done``, with the same numbers, reasons, allocator and request as the fresh one.
+    Return whether the stored state is ``done`` and has the numbers, reasons, allocator and request of the fresh state.
 
     Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
@@ -499,7 +500,12 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
 
 
 def still_fits(inputs: Inputs) -> bool:
-    """Whether the stored assignments are a valid plan: the same slots, subscribed topics only, each partition once."""
+    """
+    Return whether the stored assignments are a valid plan for these inputs.
+
+    They are if they have the same slots, give each slot only topics that it may get, and assign each existing partition
+    of these topics exactly once.
+    """
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]
     wanted = {topic for topics in subscriptions.values() for topic in topics}
