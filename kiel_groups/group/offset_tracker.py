@@ -289,7 +289,7 @@ class OffsetTracker:
         return ChosenCommits({} if refusals else commits, refusals)
 
     def _remember_allowed(self, partition: TopicPartition) -> None:
-        """Remember which offsets the application may commit now, because the delivery of the partition ends or moves."""
+        """Remember which offsets the application may commit now, because the partition's delivery ends or moves."""
         if (state := self._open.get(partition)) is not None:
             allowed = CommitRange(state.floor, state.position)
             self._earlier[partition] = allowed.union(self._earlier.get(partition))
@@ -330,13 +330,13 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offset of each partition that a broker was asked to store, and may store late; None for no offset."""
+        """Record the offset of each partition that a broker was asked to store, and may store late; None for none."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
 
     def stored(self, partition: TopicPartition, offset: int, version: int) -> None:
-        """Record that the store now has this consumer's ``offset`` at ``version``. No earlier commit is in doubt then."""
+        """Record that the store has this consumer's ``offset`` at ``version``, and no earlier commit is in doubt."""
         state = self._open.get(partition)
         if state is not None:
             state.committed, state.version = offset, version

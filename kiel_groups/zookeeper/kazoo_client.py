@@ -1,4 +1,4 @@
-"""Extend kazoo's client: interruptible requests, a stop that does not wait, a handler that costs less."""
+"""Extend kazoo's client: requests that survive a Ctrl-C, a stop that does not wait, and a faster handler."""
 
 from __future__ import annotations
 
@@ -129,7 +129,11 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Work as ``select.select``, without its limit on descriptor numbers. A ``timeout`` of None is no limit."""
+        """
+        Return the sockets that are ready, as ``select.select`` does, without its limit on descriptor numbers.
+
+        ``timeout`` is in seconds; None means no limit.
+        """
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
             for each in sockets:
@@ -197,7 +201,7 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Start to stop a client as kazoo's ``stop()`` does, without waiting. A connected client closes its session."""
+    """Stop a client as kazoo's ``stop()`` does, without waiting for its end. A connected client closes its session."""
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -211,7 +215,7 @@ def begin_stop(client: KazooClient) -> None:
 
 class Connection:
     """
-    The current connection of a client, which callers on any thread may drop.
+    The current connection of a client. Callers on any thread may drop it.
 
     Several callers may find the same connection dead, one after the other. Only the first caller drops the connection,
     so that the client's next connection is not dropped as well.
@@ -235,7 +239,11 @@ class Connection:
         return connection
 
     def leave(self, used: socket.socket | None, why: str) -> None:
-        """Shut down the socket ``used`` if it is current. kazoo then resumes the session on the next server."""
+        """
+        Shut down the socket ``used`` if it is current, so that kazoo resumes the session on the next server.
+
+        Do nothing if the client is stopping. ``why`` completes a log line that begins with "ZooKeeper".
+        """
         with self._dropping:
             # A client that is stopping has sent its last request, the close of the session.
             if used is None or used is self._dropped or used is not self.current or self.client._stopped.is_set():
@@ -301,7 +309,7 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
     """
     Return the text of the error that no server has opened a session within ``limit_s``, with the likely reason.
 
-    This may block, for two seconds for each host.
+    This may block: up to two seconds for each host, and while host names are resolved.
     """
     servers = _servers(config)
     if full := next((server for server in servers if _closes_at_once(server)), None):

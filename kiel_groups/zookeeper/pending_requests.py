@@ -1,4 +1,4 @@
-"""The requests of one session: transactions as kazoo's requests, and answers that arrive on the event loop."""
+"""Send the requests of one session through kazoo, and pass their answers to the event loop."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def reports_move(results: Any) -> bool:
 
 
 def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """Return the index and the error of the operation that refused a transaction; None if it was executed."""
+    """Return the index and the error of the operation that made a transaction fail; None if it was executed."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     return next((each for each in errors if not isinstance(each[1], _BYSTANDERS)), errors[0] if errors else None)
 
@@ -112,7 +112,7 @@ class PendingRequests:
         """
         Start kazoo requests.
 
-        The requests reach the server in the order in which they are given. Requests of an earlier call come first.
+        The requests reach the server in the given order, after the requests of earlier calls.
 
         Returns:
             The future to pass to ``answers``.

@@ -91,7 +91,7 @@ class Ticker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread call ``tick`` soon. Any thread may call this method, which never blocks."""
+        """Tell the thread to call ``tick`` at once. Any thread may call this method. It never blocks."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -120,7 +120,11 @@ class Ticking(Protocol):
 
 
 class Runtime:
-    """The runtime of a real process, without a state of its own; the simulator derives its runtime from it."""
+    """
+    Provides a real process with clocks, names, randomness, threads and ZooKeeper clients.
+
+    The object has no state. The simulator's runtime is a subclass.
+    """
 
     #: Return the seconds of a clock that also runs while the computer is suspended, as leases do. Loops read it before
     #: each record, so no Python code is in between.
@@ -155,7 +159,11 @@ class Runtime:
         return Ticker(tick, name)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
-        """Raise NoZooKeeperError if no host has an address; see ``check_hosts``."""
+        """
+        Raise NoZooKeeperError if no host has an address; see ``check_hosts``.
+
+        If the addresses are not known after the connect timeout, return without an error.
+        """
         with suppress(TimeoutError):  # Name resolution is slow; kazoo will try the hosts itself.
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 await in_thread(partial(check_hosts, config), "hosts")
@@ -166,7 +174,11 @@ class Runtime:
         return await in_thread(partial(no_answer, config, limit_s), "hosts")
 
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-        """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
+        """
+        Create a kazoo client, and do not start it.
+
+        ``session`` is the id and the password of a session that the client resumes, or None for a new session.
+        """
         return InterruptibleClient(
             client_id=session,
             hosts=config.hosts,

@@ -1,5 +1,5 @@
 """
-ZooKeeper transactions as values: the operations that a pure state machine requests, and their outcome.
+Represent ZooKeeper transactions: the operations that a state machine requests, and the answer to them.
 
 A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so none was executed) or ``Unknown``
 (the connection broke: the transaction may or may not have been executed).
