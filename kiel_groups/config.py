@@ -1,8 +1,8 @@
 """
 The settings of clients and members: frozen dataclasses, validated when they are constructed.
 
-Every class raises ConfigError, which names the setting, the given value and what was expected. Names of durations end
-in ``_ms``, names of sizes in ``_bytes``.
+Every class raises ConfigError for an illegal value. The message names the setting, the given value and what was
+expected. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class BrokerConfig:
     The client tries ``hosts`` in turn until one answers, and discovers the rest of the cluster from it. ``client_id``
     appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and doubles up to
     ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
-    ``metadata_max_age_ms``, each time from another broker than before.
+    ``metadata_max_age_ms``, and asks another broker each time.
     """
 
     hosts: tuple[HostPort, ...]
@@ -375,7 +375,7 @@ class GroupConfig:
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
     for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
-    stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
+    stops a member that is merely slow, its records are delivered again to another member, and that may be as slow.
 
     ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
     ``rack`` is the rack where it runs. Only some allocators use these two settings.
@@ -429,7 +429,7 @@ class GroupConfig:
 
     @property
     def member_settings(self) -> dict[str, int]:
-        """The settings that may differ from member to member, for operators. A bool counts as an int."""
+        """The settings that may differ from member to member, for operators, by name. A bool is 0 or 1."""
         names = (
             "static_grace_ms",
             "max_poll_interval_ms",

@@ -117,7 +117,7 @@ class ForeignMemberError(CoordinationError):
 
 
 class DuplicateInstanceError(CoordinationError):
-    """Another member with the same ``instance_id`` has replaced this member, which has therefore stopped."""
+    """Another member with the same ``instance_id`` has replaced this member, so this member has stopped."""
 
 
 class BrokerError(KielGroupsError):

@@ -71,9 +71,10 @@ FencingToken: TypeAlias = int | GenerationToken
 
 class OffsetAndMetadata(NamedTuple):
     """
-    The *next* offset to read, and a text about it.
+    The *next* offset to read, and a text about this offset.
 
-    Kafka 0.8 keeps no such text: it is accepted for programs written for later brokers, and read back as "".
+    Kafka stores the text with offsets in Kafka. Offsets in ZooKeeper have no text. Consumers of this package return
+    committed offsets with the text "".
     """
 
     offset: int

@@ -33,7 +33,7 @@ def validate(
         eligible: The members subscribed to each topic. Partitions of topics without subscribers must not be assigned.
 
     Returns:
-        A set of partitions for every member, which may be empty. Each partition with an eligible member is in exactly
+        A set of partitions, maybe an empty set, for every member. Each partition with an eligible member is in exactly
         one of the sets.
 
     Raises:

@@ -199,8 +199,8 @@ def _java_order(text: str) -> bytes:
     """
     Return a key that sorts text as Java does, by UTF-16 code units.
 
-    Python's order differs for characters beyond U+FFFF. A member id may have them: it begins with the client id, which
-    may be any text.
+    Python's order differs for characters beyond U+FFFF. A member id may have such characters: it begins with the client
+    id, and a client id may be any text.
     """
     return text.encode("utf-16-be", "surrogatepass")
 

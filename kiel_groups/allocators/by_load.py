@@ -103,7 +103,7 @@ class _Shares:
             self._kept[member].setdefault(self._pool_of[partition.topic], []).append((load, partition))
 
     def assign_unowned(self) -> None:
-        """Assign unowned partitions, heaviest first, each to the eligible member with the least load."""
+        """Assign the unowned partitions, heaviest first. An eligible member with the least load gets the partition."""
         unowned: dict[int, Owned] = {}
         for partition, load in self._loads.items():
             if partition not in self._previous:

@@ -223,7 +223,7 @@ class _Exchange:
             yield from ((member, 0) for member in node.members)
 
     def apply(self, nodes: Sequence[_Node]) -> None:
-        """Apply a cycle: each of its members passes one partition on."""
+        """Apply a cycle: each member in the cycle passes one partition on."""
         moves = []
         for node, second, third in zip(nodes, [*nodes[1:], nodes[0]], [*nodes[2:], *nodes[:2]], strict=True):
             if not isinstance(node, _MemberNode):

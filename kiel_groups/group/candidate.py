@@ -145,7 +145,7 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 
 
 def sequence(name: str) -> int | None:
-    """Return the sequence number that ZooKeeper appended to a candidate's name, or None if the name has none."""
+    """Return the sequence number that ZooKeeper appended to a candidate's name, or None if the name has no such number."""
     _, dash, digits = name.rpartition("_")
     if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None

@@ -8,7 +8,7 @@ Rules
      drain.
   2. Steps are level-triggered: whatever the event, the assignment is compared with the phase of every partition. A lost
      watch therefore delays a step, but loses no partition.
-  3. No partition waits for another: drains, watches and reads are effects, whose outcomes return as events.
+  3. No partition waits for another partition: drains, watches and reads are effects. Their outcomes return as events.
   4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
      valid assignment revokes; an empty one revokes everything.
   5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
@@ -71,7 +71,7 @@ class Claims:
     The phase of every partition of this member.
 
     ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: partitions of other topics
-    are not claimed. ``ended``: the session is over, which is final. ``replaced``: the member leaves because another
+    are not claimed. ``ended``: the session is over for good. ``replaced``: the member leaves because another
     member has its slot.
     """
 

@@ -84,14 +84,14 @@ class ClusterIdentity(NamedTuple):
 
     def difference(self, named: ClusterIdentity) -> str:
         """
-        Return why ``named``, from a broker, is certainly another cluster than this one, or "" if that is not certain.
+        Return why ``named``, from a broker, is certainly another cluster than ``self``, or "" if that is not certain.
 
         If both clusters' ids are known, the ids decide. Brokers with a cluster id have written it to their ZooKeeper
         before they register. So a ZooKeeper without a cluster id is not theirs.
 
         Otherwise, the topics decide. A proxy changes neither the names nor the replicas of topics, and a broker that is
-        cut off remembers most topics. The clusters are different if more topics differ than agree. A topic that only
-        one side has may have been created or deleted just now. So such topics are counted in pairs, one of each side.
+        cut off remembers most topics. The clusters are different if more topics differ than agree. A topic of only one
+        side may have been created or deleted just now. So two such topics, one of each side, count as one difference.
         """
         if not self.may_differ(named):
             return ""

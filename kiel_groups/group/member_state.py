@@ -430,12 +430,12 @@ class MemberState:
 
     @property
     def is_joining(self) -> bool:
-        """Whether the member waits for its next assignment, even after a failed try."""
+        """Whether the member waits for its next assignment, also after a failed join or sync."""
         return self.rejoin_due or self.phase in (Phase.JOINING, Phase.SYNCING)
 
     @property
     def may_commit(self) -> bool:
-        """Whether the application has the assignment of the present generation, so that it may commit."""
+        """Whether the application may commit: it has partitions of the present generation."""
         return self.phase is Phase.STABLE and self.holding is not Holding.NOTHING
 
     def beats(self, *, while_draining: bool) -> bool:

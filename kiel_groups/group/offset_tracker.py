@@ -220,7 +220,7 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def reset_of(self, partition: TopicPartition) -> PendingReset | None:
-        """Return the chosen reset of a partition, or None if it has none."""
+        """Return the chosen reset of a partition, or None without a chosen reset."""
         offsets = self._open.get(partition)
         return None if offsets is None else offsets.reset
 
@@ -242,7 +242,7 @@ class OffsetTracker:
         return None if is_stored else Commit(offset, offsets.version)
 
     def complete_reset(self, partition: TopicPartition) -> int:
-        """Continue delivery after the chosen reset, whose offset is stored; return the position."""
+        """Continue delivery after the offset of the chosen reset was stored. Return the position."""
         offsets = self._open[partition]
         assert offsets.reset is not None
         self.seek(partition, offsets.reset.offset_after(offsets.finished), StartOrigin.RESET)
@@ -309,7 +309,7 @@ class OffsetTracker:
 
         Returns:
             The offsets to pass to ``answered``. An offset that an earlier commit sent, with unknown outcome, is left
-            out: the answer to this commit does not resolve the earlier one.
+            out: the answer to this commit does not show the outcome of the earlier commit.
         """
         fresh = {
             partition: commit.offset
@@ -330,7 +330,7 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offset of each partition that a broker was asked to store, and may store late; None for none."""
+        """Record the offset of each partition that brokers were asked to store, even late; None for no offset."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
@@ -483,7 +483,7 @@ class OffsetTracker:
         return self.release(partition, found)
 
     def offset_to_restore(self, partition: TopicPartition) -> int | None:
-        """Return the offset with which a release creates a deleted offset znode, or None if it creates none."""
+        """Return the offset with which a release creates a deleted offset znode again, or None if it must not."""
         state = self._open.get(partition)
         return None if state is None or state.outdated else self._offset_to_leave(state)
 

@@ -1,4 +1,8 @@
-"""Represent the offsets of one partition during one claim, and the decisions about them; see ``offset_tracker``."""
+"""
+Represent the offsets of one partition during one claim, and the decisions about them.
+
+``OffsetTracker`` uses these values. The rules in this module's docstrings are those of ``offset_tracker``.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,7 @@ class Commit(NamedTuple):
     version: int
 
     def has_stored(self, found: StoredOffset) -> bool:
-        """Return whether this commit, whose outcome was unknown, has stored the offset ``found`` (rule 2)."""
+        """Return whether this commit of unknown outcome has stored the offset ``found`` (rule 2)."""
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
@@ -151,7 +155,7 @@ class Refusal(Enum):
 
 
 class CommitRange(NamedTuple):
-    """The offsets that the application could commit at some time, both ends included (rule 9)."""
+    """The offsets from ``first`` to ``last``, included, that the application could commit at some time (rule 9)."""
 
     first: int
     last: int
@@ -160,7 +164,7 @@ class CommitRange(NamedTuple):
         return self.first <= offset <= self.last
 
     def union(self, other: CommitRange | None) -> CommitRange:
-        """Return the range from the lower first offset of both ranges to the higher last offset."""
+        """Return the smallest range that includes this range and ``other``."""
         if other is None:
             return self
         return CommitRange(min(self.first, other.first), max(self.last, other.last))
@@ -297,7 +301,7 @@ class PartitionOffsets(ClaimedPartition):
         self._finished = offset
 
     def begin_delivery(self, delivery: Delivery) -> None:
-        """Read the position and the finished offset from a delivery, until another delivery begins or this one ends."""
+        """Read the position and the finished offset from a delivery, until ``end_delivery`` or another delivery."""
         self.end_delivery()
         self._delivery = delivery
 

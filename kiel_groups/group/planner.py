@@ -37,7 +37,7 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
     Args:
         target: The allocation to limit.
         layout: The group's paths.
-        chroot: The chroot, which precedes each path on the server.
+        chroot: The chroot. It precedes each path on the server.
     """
     left = MOST_PATH_BYTES - _OTHERS_BYTES
     # The common case is cheap: no member has so many partitions that they would exceed the limit even if every path had
@@ -67,7 +67,7 @@ def _surplus(
 
 def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, MemberInfo]:
     """
-    Return the members by slot. If two members have the same slot, keep the one that registered later.
+    Return the members by slot. Of two members with the same slot, keep the member that registered later.
 
     Args:
         registered: The members, each with the creation zxid of its znode. A later registration has a higher zxid.
@@ -91,7 +91,7 @@ def absences(
     Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
-        assignments: The stored assignments, or None for an unreadable assignment, whose slot is not kept.
+        assignments: The stored assignment of each slot, or None if it is unreadable. Then the slot is not kept.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future is taken as now.
@@ -179,7 +179,7 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" if it lacks none."""
+        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" for no such input."""
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"
@@ -492,7 +492,7 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     Return the target to publish if the group's allocator failed.
 
     The target is the last plan, if that plan still fits. Otherwise, the target is ``fresh``, the result of the sticky
-    allocator, which moves as few partitions as possible.
+    allocator.
     """
     if still_fits(inputs):
         return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")

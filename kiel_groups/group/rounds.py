@@ -105,7 +105,7 @@ def opening(
         layout: The group's paths.
         inputs: What the leader has read.
         leader: The leader's member id.
-        candidate: The path of the leader's election znode, which must still exist.
+        candidate: The path of the leader's election znode. The transaction fails if that znode is gone.
         cause: Why the round begins.
         now_ms: Wall-clock time, milliseconds since 1970.
     """
@@ -188,8 +188,8 @@ def publication(
         begun: How the round began.
         choice: The round's protocol and members.
         assignments: The assignment of each member. A member that is left out gets an empty assignment.
-        stored: The members that have a stored assignment, which the writes replace or delete.
-        candidate: The path of the leader's election znode, which every write checks.
+        stored: The members that have a stored assignment. The writes replace or delete these assignments.
+        candidate: The path of the leader's election znode. Every transaction checks that znode.
     """
     generation = begun.state.generation
     writes: list[Operation] = []

@@ -142,7 +142,7 @@ class SubscriptionState:
         Args:
             topics: One topic or several.
             pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, topics of the previous pattern remain if they match this one, too.
+                the topics that match. Until then, topics of the previous subscription remain if they match, too.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -268,8 +268,9 @@ class SubscriptionState:
         """
         Replace the partitions that the group assigns to this consumer.
 
-        The member calls this method whenever its owned partitions or the subscribed topics change. It passes all owned
-        partitions of subscribed topics, without owned partitions of other topics, which it is about to release.
+        The member calls this method whenever its owned partitions or the subscribed topics change. It passes its owned
+        partitions of subscribed topics. It is about to release its owned partitions of other topics, and leaves them
+        out.
 
         Raises:
             ConfigError: The topic of a partition is not subscribed.
@@ -362,7 +363,7 @@ class SubscriptionState:
         """
         Set and return a new mark for a seek that must look up its offset before it can continue.
 
-        If the mark has changed when the look-up ends, a later seek has replaced this one.
+        If the mark has changed when the look-up ends, a later seek has replaced the waiting seek.
 
         Raises:
             IllegalStateError: The partition is not assigned.

@@ -68,8 +68,8 @@ class FencedWriter:
     """
     Sends a member's transactions on the member's own session.
 
-    Before each transaction the writer waits until the gate is open. Watches may fire during that wait, so the writer
-    then awaits ``catch_up``, which reads the changed znodes.
+    Before each transaction the writer waits until the gate is open (see ``delivery_gate``). Watches may fire during
+    that wait, so the writer then awaits ``catch_up``. That function reads the changed znodes.
     """
 
     def __init__(self, session: Session, member_path: str, catch_up: Callable[[], Awaitable[None]]) -> None:
@@ -79,7 +79,7 @@ class FencedWriter:
 
     async def prove(self) -> None:
         """
-        Check the member znode in a transaction, which is repeated until ZooKeeper answers.
+        Check the member znode in a transaction, and repeat the transaction until ZooKeeper answers.
 
         The transaction goes through the quorum, so later reads on this session are no older than its answer.
 
@@ -108,7 +108,7 @@ class FencedWriter:
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
-        Write many items, each item atomically, with up to ``most`` operations in a transaction.
+        Write many items. A transaction has all operations of one or more items, and up to ``most`` operations.
 
         ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the other items are sent again. If
         ``on_refused`` is ``give_up``, all remaining items are left unwritten. Right before each transaction, ``renew``

@@ -160,10 +160,10 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     """
     Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for each of the two, which is longer than a lease. A host that drops packets
-    never accepts. A frozen server, or one of 3.9.5 just after its start, accepts the connection and does not answer.
-    When a dead connection is noticed, a third of the session timeout is over. The rest of the lease, a sixth, must
-    suffice for one such server and the next server.
+    kazoo waits a whole session timeout for the connection, and another one for the answer. A lease is shorter. A host
+    that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start, accepts the connection
+    and does not answer. When a dead connection is noticed, a third of the session timeout is over. The rest of the
+    lease, a sixth of the timeout, must suffice for such a server and the next server.
 
     Args:
         asked_timeout_ms: The session timeout that the client requests, in milliseconds.

@@ -75,7 +75,7 @@ def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among the results, and raises none."""
+    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among its results."""
     if failed := first_error(results):
         index, error = failed
         return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))

@@ -87,7 +87,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which calls ``tick`` at once."""
+        """Start the thread. It calls ``tick`` at once."""
         self._thread.start()
 
     def wake(self) -> None:

@@ -61,7 +61,7 @@ class CloseLimit:
 
         Args:
             most_s: The longest time that the block may take, in seconds.
-            reserves: Whether to reserve a part of the remaining time for what follows the block.
+            reserves: Whether to end the block earlier, so that a part of the close's time remains for later steps.
 
         Raises:
             TimeoutError: The block did not end in time.

@@ -4,8 +4,9 @@ Close the session of a process that makes no progress, so that other members tak
 Heartbeats have a thread of their own, so a member with a blocked event loop, or an application that hangs, keeps its
 lease. The watchdog's thread checks for progress: does the loop still run callbacks, and is the application busy with
 the same work as before? At half of the time limit the application is notified. At the limit the gate is shut and the
-session closed, without the loop, which may never run again. Until then the watchdog's thread does nothing that may
-block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
+session closed. The watchdog's thread does both, because the loop may never run again. Before that, this thread does
+nothing that may block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold
+the log's lock.
 
 While the process is stopped or the computer is suspended, the lease may end, but the application does not stall. So the
 watchdog does not count the time during which its own thread did not run.

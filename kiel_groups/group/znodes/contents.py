@@ -336,7 +336,7 @@ def encode_offset(offset: int) -> bytes:
 
 
 def parse_offset(data: bytes, path: str) -> int:
-    """Return the offset in an offset znode. Raise ProtocolError for other data, which any tool may have written."""
+    """Return the offset in an offset znode, which Kafka's tools write, too. Raise ProtocolError for other data."""
     text = ensure_text(data, errors="replace")
     offset = whole_number(text, LARGEST_OFFSET)
     if offset is None:

@@ -33,7 +33,7 @@ CANDIDATE_INFIX = "-n_"
 
 
 def topic_path(topic: str) -> str:
-    """Return the path of a topic's znode, whose data lists partitions and replicas."""
+    """Return the path of a topic's znode. The znode's data lists the partitions and their replicas."""
     return f"{TOPICS}/{topic}"
 
 

@@ -1,9 +1,9 @@
 """
-Encode and parse the znodes of a group of programs, which share other work than partitions.
+Encode and parse the znodes of a group of programs: its members share other work than partitions.
 
 Such a group rebalances in rounds: all members join, and the leader assigns bytes of the program's protocol to each
-member. The paths are those of ``contents``, and the data has version 2: members that know only version 1 treat it as
-unreadable. Bytes are base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
+member. The paths are the same as in ``contents``. The data has version 2: members that know only version 1 treat the
+data as unreadable. Bytes are base64 in JSON, so that an operator can read all other fields with zkCli's ``get``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ JOINING: PublicationState = "joining"
 
 
 class RoundLayout(GroupLayout):
-    """The paths of a group of programs, which Kafka's own tools do not see."""
+    """The paths of a group of programs. It has no znodes below ``/consumers``, where Kafka's tools look for groups."""
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
 
     Args:
         settings: The data of the group's ``config``.
-        configuration: The data of the znode with the workers' configuration offset, which is empty before the first
+        configuration: The data of the znode with the workers' configuration offset. It is empty before the first
             change.
         has_workers: Whether a worker's own znode exists.
     """

@@ -1,7 +1,7 @@
 """
 Represent ZooKeeper transactions: the operations that a state machine requests, and the answer to them.
 
-A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so none was executed) or ``Unknown``
+A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so no operation was executed) or ``Unknown``
 (the connection broke: the transaction may or may not have been executed).
 """
 
