@@ -57,7 +57,7 @@ class Backoff:
         self._failures = 0
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row, 0 for no failure. This changes no count."""
+        """Return the seconds to wait after this number of failures in a row; 0 for no failure. No count changes."""
         if failures <= 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()

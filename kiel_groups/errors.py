@@ -67,7 +67,7 @@ class ArgumentTypeError(ConfigError, TypeError):
 
 
 class HookError(ConfigError):
-    """A hook of a program with a generic member raised, or returned something that its group cannot use."""
+    """A hook of a program with a ``GenericMember`` raised, or returned a value that the group cannot use."""
 
 
 class AllocatorError(KielGroupsError):

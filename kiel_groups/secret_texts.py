@@ -212,7 +212,7 @@ def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorText
 
 
 def _shown(text: str, values: Collection[str]) -> str:
-    """Return an error, or a part of a trace, without secrets, and shortened if it is long."""
+    """Return the text of an error, or a part of a trace, without secrets and of limited length."""
     end = "\n" if text.endswith("\n") else ""
     if len(text) > LONGEST_TEXT:
         return f"{text[:100].partition(':')[0]}: a text of {len(text):,} characters, which is left out{end}"

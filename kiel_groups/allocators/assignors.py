@@ -115,7 +115,7 @@ def run_assignor(
 
 
 def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
-    """Check the types of an assignor's result. Its members, topics and numbers may still be wrong."""
+    """Return an assignor's result with checked types. Its members, topics and numbers may still be wrong."""
     if not isinstance(result, Mapping):
         raise AllocatorError(f"it returned {kind_of(result)}; expected {_SHAPE}")
     typed: dict[str, tuple[TopicPartition, ...]] = {}

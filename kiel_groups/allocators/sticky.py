@@ -464,7 +464,7 @@ class _Shares:
 
 
 def _chain_to(end: Slot, reached: Mapping[Slot, tuple[Slot, str] | None]) -> list[Link]:
-    """Return the links that lead to a member, in order."""
+    """Return the links of the chain that ends at a member, in order."""
     links: list[Link] = []
     while (step := reached[end]) is not None:
         links.append((*step, end))

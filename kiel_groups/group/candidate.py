@@ -22,7 +22,7 @@ SEQUENCE_DIGITS = 10
 
 
 class ElectionPhase(Enum):
-    """The phase of a candidate in the election."""
+    """The phases of a candidate in the election, from its start to its leadership."""
 
     #: Entry: the start, or the end of the session. Duty: none. Exit: the candidate enters the election.
     OUT = "out"
@@ -72,7 +72,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class EnterElection:
-    """Enter the election."""
+    """The candidate must enter the election."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 
 
 def sequence(name: str) -> int | None:
-    """Return the sequence number that ZooKeeper appended to a candidate's name, or None if the name has no such number."""
+    """Return the sequence number that ZooKeeper appended to a candidate's name, or None for any other name."""
     _, dash, digits = name.rpartition("_")
     if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None

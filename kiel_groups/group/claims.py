@@ -126,7 +126,7 @@ class _OfPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRead:
-    """The assignment was read; ``partitions`` is None if it is absent or unreadable."""
+    """The assignment was read. ``partitions`` is None if the assignment is absent or unreadable."""
 
     partitions: Partitions | None
 
@@ -156,11 +156,11 @@ class Contended(_OfPartitions):
 
 
 class Opened(_OfPartitions):
-    """Positions and fencing tokens of these partitions were read, and the positions were written back."""
+    """Positions and fencing tokens of these partitions were read, and the positions were stored again."""
 
 
 class Drained(_OfPartitions):
-    """The application has finished all in-flight records of these partitions."""
+    """The application has finished all in-flight records of these partitions, and the listener was notified."""
 
 
 class Released(_OfPartitions):
@@ -178,7 +178,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over, and every claim with it."""
+    """The session is over, so all claims have ended."""
 
 
 Event: TypeAlias = (
@@ -293,7 +293,7 @@ def _moves(
     source: Phase,
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
-    """Return the moves of the partitions that are in the ``source`` phase."""
+    """Return the new phase, as ``target`` computes it, of each of these partitions that is in the phase ``source``."""
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 

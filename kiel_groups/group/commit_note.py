@@ -30,7 +30,7 @@ class CommitNote(NamedTuple):
     at_ms: int
 
     def after(self, text: str) -> str:
-        """Return the text with this note at its end."""
+        """Return the metadata of an offset: the application's text, and this note at the end."""
         fields = {_KEY: {"created": self.created, "claim": self.claim, "at": self.at_ms}}
         note = json.dumps(fields, separators=(",", ":"))
         return f"{text} {note}" if text else note

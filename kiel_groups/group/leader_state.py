@@ -30,7 +30,7 @@ REPLAN_PAUSE_S = 0.5
 
 
 class LeaderPhase(Enum):
-    """The phase of a leader."""
+    """The phases of a leader: waiting for changes, planning and publishing."""
 
     #: Entry: the start, or another candidate leads. Duty: none. Exit: elected.
     NONE = "none"
@@ -116,7 +116,7 @@ class DebounceChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """The clock has reached ``now_s``. A plan whose time has come begins."""
 
     now_s: float
 

@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 
 class CoordinatorCode(IntEnum):
-    """The codes of a coordinator that a member distinguishes."""
+    """The error codes in a coordinator's answers that a member distinguishes."""
 
     UNKNOWN = -1
     NO_ERROR = 0
@@ -60,7 +60,7 @@ class GroupRequest(Enum):
 
 
 class Reaction(Enum):
-    """The reaction of a member to an answer."""
+    """What a member does after an answer of the coordinator."""
 
     #: The request has succeeded, or its sender handles the code alone.
     PROCEED = auto()
@@ -200,14 +200,14 @@ class JoinAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The leader has made the assignments of all members."""
+    """This member, as the leader, has made the assignments of all members."""
 
     join: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssignFailed:
-    """The leader's assignor has failed."""
+    """This member is the leader, and its assignor has failed."""
 
     join: int
 
@@ -359,7 +359,7 @@ Effect: TypeAlias = FindCoordinator | Pause | Drain | Lose | Join | Assign | Syn
 
 
 class Phase(Enum):
-    """The phase of a member."""
+    """The phases of a member, from its first join to its end."""
 
     #: Entry: the start, a failed join or sync, or removal. Duty: find the coordinator. Exit: a join is sent.
     UNJOINED = "unjoined"

@@ -136,7 +136,7 @@ class OffsetTracker:
             self._open.pop(partition, None)
 
     def end_unopened(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Forget claims of ``partitions`` (None: all, because their session is over) that were never opened."""
+        """Forget the claims of ``partitions`` that were never opened. None means all claims: the session is over."""
         unopened = self._claims.keys() - self._open.keys()
         self.end(unopened if partitions is None else unopened & frozenset(partitions))
 

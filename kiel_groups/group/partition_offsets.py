@@ -138,7 +138,7 @@ class Commit(NamedTuple):
 
 
 class Refusal(Enum):
-    """Why an offset that the application chose is not committed (rule 9)."""
+    """The reasons why an offset that the application chose is not committed (rule 9)."""
 
     #: The partition has no opened claim.
     NOT_OPEN = auto()

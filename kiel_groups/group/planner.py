@@ -439,7 +439,7 @@ def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
 
 
 def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
-    """Return the group state of the next generation. Its number is above every stored generation's."""
+    """Return the group state of the next generation. The generation is above every stored generation."""
     generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
     request_ms = None
     if inputs.group_state is not None:

@@ -356,7 +356,7 @@ class Session:
         self._listener(SessionEvent.ENDED)
 
     def abandon(self, reason: str) -> None:
-        """End and close the session from any thread, even if the event loop never runs again."""
+        """Shut the gate, and end and close the session. Any thread may call this, even if the loop never runs again."""
         self.gate.shut(reason)
         self._call_loop(self.end, reason)
         self._begin_closing()
@@ -563,7 +563,7 @@ class Session:
 
 
 async def get_watched(session: Session, path: str, watcher: Watcher) -> Node | None:
-    """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
+    """Read a znode and watch it. If the znode does not exist, return None and watch for its creation."""
     node = await session.get(path, watcher)
     # A read of a missing znode sets no watch.
     if node is None and await session.exists(path, watcher) is not None:

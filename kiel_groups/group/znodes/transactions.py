@@ -1,8 +1,8 @@
 """
 Represent ZooKeeper transactions: the operations that a state machine requests, and the answer to them.
 
-A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so no operation was executed) or ``Unknown``
-(the connection broke: the transaction may or may not have been executed).
+A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so no operation was executed) or
+``Unknown`` (the connection broke: the transaction may or may not have been executed).
 """
 
 from __future__ import annotations
