@@ -254,7 +254,7 @@ class RecordDeserializationError(BadRecordError):
 
 class DamagedRecordError(BadRecordError, ProtocolError):
     """
-    A message in the log is damaged, such as one that does not match its CRC.
+    A message in the log is damaged, for example if it does not match its CRC.
 
     Records from ``offset`` to ``next_offset - 1`` are affected: all records of a compressed message. ``value`` is the
     message as the broker sent it, with its header.

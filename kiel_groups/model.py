@@ -164,7 +164,7 @@ class FetchedRecords(Sequence[Record]):
 
     def with_values(self, values: Sequence[Any]) -> list[Record]:
         """
-        Return the records with these values in place of their own.
+        Return a list of the records with these values in place of the records' own values.
 
         Raises:
             ValueError: There are more or fewer values than records.

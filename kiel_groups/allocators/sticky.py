@@ -67,7 +67,7 @@ class _LevelNode:
     """
     Connects each member that owns ``count`` partitions to all members that own one partition more, at no cost.
 
-    So this node closes a path that starts at a member with more partitions and ends at a member with fewer. Along the
+    So this node closes a path from a member with one partition more to a member with one partition less. Along the
     path, each member passes one partition on.
     """
 

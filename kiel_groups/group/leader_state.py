@@ -5,10 +5,10 @@ Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
      of the term; an answer from an earlier term is ignored.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
-     first change. The first plan of a group's first leader waits for the initial delay. Urgent events bypass all of
-     this.
+     first change. The first plan of a group's first leader waits for the initial delay. Urgent changes bypass these
+     waits.
   3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after the current plan has ended.
-  4. Each write of a publication is sent after the previous one was answered with ``Done``. A refused write means that
+  4. A write of a publication is sent after the previous write was answered with ``Done``. A refused write means that
      another leader was elected or another process wrote: the plan is void, and everything is read again. The same
      applies to a write whose outcome is unknown.
   5. A plan that changes nothing is not published, unless an operator has asked for it.

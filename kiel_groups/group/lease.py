@@ -1,9 +1,9 @@
 """
 Compute how long a member may trust its claims.
 
-A claim is valid as long as the session is. Only an answered quorum write confirms the session, because a server that is
-cut off from its quorum still answers pings and reads. The answer proves that the session existed when the write was
-*sent*.
+A claim is valid as long as its session exists. Only an answered quorum write confirms the session, because a server
+that is cut off from its quorum still answers pings and reads. The answer proves that the session existed when the write
+was *sent*.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@ The state machine of one member of a group that brokers coordinate: Kafka's grou
 
 Rules
   1. Any broker names the coordinator. No answer, or an answer that another broker coordinates the group, makes the
-     member ask again. Only the answer to the newest question is used. The membership continues meanwhile.
+     member search again. Only the answer to the newest search is used. The membership continues meanwhile.
   2. Before the member joins again, its partitions are revoked, once for a rebalance, however many tries the join takes.
      If the membership is live, they are drained and committed (``Drain``). After the coordinator has removed the
      member, they are lost (``Lose``), and nothing is committed.
   3. A join is sent only when the partitions are revoked, and no other request to the coordinator is in flight.
-  4. A join with a member id that the coordinator does not know is repeated without one, at once. A refused join fails
-     the member: it is not repeated.
+  4. If the coordinator does not know the member id of a join, the member joins again at once without a member id. If
+     the coordinator refuses a join for good, the member fails.
   5. After a failed sync, the member joins again. Its id is void only if the coordinator says so.
   6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
   7. The answer to a heartbeat or a commit is used only for the generation and the member id of that request.

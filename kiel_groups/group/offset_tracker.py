@@ -498,7 +498,8 @@ class OffsetTracker:
         """
         Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An operator's offset is not such a position: if the claim was opened, its version is the adopted version.
+        An operator's offset is not such a position: if the claim was opened, the operator's offset has the adopted
+        version.
         """
         claim, state = self._claims.get(partition), self._open.get(partition)
         if claim is None or not claim.outdated or found.offset is None:

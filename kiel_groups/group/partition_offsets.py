@@ -37,8 +37,8 @@ class PendingReset:
         """
         Return the offset to store if all records before the offset ``done`` are finished.
 
-        Records between ``done`` and the lost position that the log still has must be delivered. If there are any, the
-        reset may move the offset back, but not forward past them.
+        The records from ``done`` to the lost position must be delivered if the log still has them. If there are such
+        records, the reset may move the offset back, but not forward past these records.
         """
         owed = max(done, self.start)
         return min(owed, self.position) if owed < min(self.lost, self.end) else self.position
@@ -186,8 +186,8 @@ class Release(NamedTuple):
     """
     A decision on the offset of a partition whose claim ends.
 
-    The release stores ``offset``, unless it is None, and expects ``version``. Without an offset it only verifies the
-    version; without a version it verifies nothing. ``is_superseded``: another writer has changed the offset.
+    The release stores ``offset`` if the offset znode has ``version``. If ``offset`` is None, the release only verifies
+    the version. If ``version`` is None, it verifies nothing. ``is_superseded``: another writer has changed the offset.
     """
 
     offset: int | None

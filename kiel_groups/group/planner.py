@@ -134,12 +134,12 @@ class Inputs:
     """
     All inputs of a plan, read after the leadership was verified.
 
-    ``members`` has one member per slot, the newest. ``topics`` has the partition numbers of each topic, ``brokers`` is
-    the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
+    ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
+    is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
-    are empty if the znode is absent; if it is unreadable, they are the last readable weights. ``group_state`` is None
-    if the znode is absent or unreadable, ``group_state_version`` only if it is absent. ``forgetting`` is the write that
-    removes drained members that have left from the group's ``config``, or None if there are none.
+    are empty if their znode is absent, and the last readable weights if it is unreadable. ``group_state`` is None if
+    its znode is absent or unreadable; ``group_state_version`` is None only if that znode is absent. ``forgetting`` is
+    the write that removes departed drained members from the group's ``config``, or None if no such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -288,7 +288,7 @@ def allocate(
 @dataclass(frozen=True, slots=True)
 class Publication:
     """
-    The transactions that publish a plan, in order. Each is sent after the previous transaction was executed.
+    The transactions that publish a plan, in order. A transaction is sent after the previous transaction was executed.
 
     ``folders`` are persistent znodes that must exist before the first write.
     """

@@ -1,4 +1,4 @@
-"""The subscription of a consumer: how it gets its partitions, and which of them are paused or lack a position."""
+"""Track the subscription of a consumer: how it gets partitions, and which partitions are paused or lack a position."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class SubscriptionState:
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
         """
-        Replace the manual assignment.
+        Replace the manual assignment. The positions of partitions that are no longer assigned are forgotten.
 
         Raises:
             ConfigError: There are no partitions, or a partition is not a TopicPartition with a legal topic and number.
@@ -390,7 +390,7 @@ class SubscriptionState:
         return frozenset(partition for partition in self._assigned if not self.offsets.is_open(partition))
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark, or None if no leader has reported one since the partition was assigned."""
+        """Return the high watermark, or None if it was not reported since the partition was assigned."""
         return self._require(partition, "highwater()").highwater
 
     def set_highwater(self, partition: TopicPartition, offset: int) -> None:

@@ -64,7 +64,11 @@ class DeliveryGate:
         return over
 
     def is_open(self, now_s: float) -> bool:
-        """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
+        """
+        Return whether records may be delivered and offsets committed at the boot time ``now_s``.
+
+        If the lease has run out, shut the gate.
+        """
         if now_s < self.deadline_s:
             return not self.suspended and self.shut_reason is None
         self.is_over(now_s)

@@ -97,7 +97,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
     response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
-    a request. Together that is half of the cost of a request.
+    a request. The queue and the epoll objects cost half of the time of a request.
 
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
@@ -261,8 +261,8 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     """
     Call ``granted(session_id, timeout_ms)`` on kazoo's thread with each server's response to Connect.
 
-    kazoo itself does not keep the granted timeout, only the requested one. The granted timeout is 0 if the server does
-    not know the session any more.
+    kazoo keeps the requested timeout, but not the granted timeout. The granted timeout is 0 if the server does not know
+    the session any more.
 
     Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
     to kazoo's own limit. A slow server can thus answer in time, too.

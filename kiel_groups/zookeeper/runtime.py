@@ -45,7 +45,7 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
     asyncio's default executor is not used, because ``asyncio.run`` waits for its threads before it returns.
 
     Returns:
-        A future of the running loop; cancelling it abandons the thread.
+        A future of the running loop, with the function's result or exception. To cancel the future abandons the thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()

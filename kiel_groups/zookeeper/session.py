@@ -218,8 +218,8 @@ class Session:
     """
     One ZooKeeper session, for use on the event loop.
 
-    If the connection breaks, reads are repeated when it is back, but the answer to a transaction is Unknown.
-    ``listener`` is called on the loop with each SessionEvent.
+    If the connection breaks, the session repeats reads after the next connection, but the answer to a transaction is
+    ``Unknown``. ``listener`` is called on the loop with each SessionEvent. A session is opened and closed only once.
     """
 
     def __init__(

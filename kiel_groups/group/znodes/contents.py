@@ -1,4 +1,4 @@
-"""Encode and parse a group's znodes: members, assignments, group state, settings, owners, offsets; also Kafka's own."""
+"""Encode and parse a group's znodes (members, assignments, state, settings, owners, offsets), and parse Kafka's own."""
 
 from __future__ import annotations
 
@@ -237,8 +237,8 @@ class MemberAssignment:
     The partitions that the member of one slot must own.
 
     ``generation`` is the generation that last changed the assignment, ``member_id`` the member that filled the slot
-    then. ``away_since_ms`` is when a leader first found that a static member had left, in milliseconds since 1970, or
-    None while the slot has a member.
+    then. ``away_since_ms`` is the time when a leader first found that a static member had left, in milliseconds since
+    1970, or None while the slot has a member.
     """
 
     generation: int
@@ -388,7 +388,7 @@ def parse_broker(data: bytes, path: str) -> HostPort:
 
 
 def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
-    """Return the addresses of all listeners of a broker, from its znode; brokers of 0.8 have one."""
+    """Return the addresses of all listeners of a broker, from its znode. Brokers of 0.8 have one listener."""
     fields = parse_object(data, path)
     listed = fields.get("endpoints")
     names = [each.partition("://")[2] for each in listed if isinstance(each, str)] if isinstance(listed, list) else []

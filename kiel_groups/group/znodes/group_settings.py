@@ -265,7 +265,8 @@ def printed_weights(weights: Weights) -> dict[str, float]:
 
 def encode_weights(weights: Weights) -> bytes:
     """
-    Encode the znode's data. To save space, loads keep six significant digits: measurements are not more precise.
+    Encode the data of a ``weights`` znode. To save space, loads keep six significant digits: no measurement is more
+    precise.
 
     Raises:
         ConfigError: The weights do not fit into a znode. The text gives their size.
@@ -284,7 +285,7 @@ def encode_weights(weights: Weights) -> bytes:
 
 def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
     """
-    Parse the znode's data.
+    Return the loads in the data of a ``weights`` znode.
 
     Raises:
         ProtocolError: The data is invalid, has another version, or decompresses to more than ``LARGEST_TEXT``.
@@ -361,7 +362,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Parse an entry. Raise ProtocolError if it is not a JSON object, or a field is missing or of a wrong type."""
+        """Parse an entry. Raise ProtocolError for data that is not a JSON object with all fields of the right types."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")

@@ -1,4 +1,4 @@
-"""The paths of a group's znodes in ZooKeeper, and of its workers', all relative to the chroot."""
+"""The paths of the znodes of a group and of its workers in ZooKeeper, relative to the chroot."""
 
 from __future__ import annotations
 
