@@ -67,8 +67,8 @@ class _LevelNode:
     """
     Connects each member that owns ``count`` partitions to all members that own one partition more, at no cost.
 
-    So this node closes a path from a member with one partition more to a member with one partition less. Along the
-    path, each member passes one partition on.
+    So this node closes a path from a member with ``count + 1`` partitions to a member with ``count`` partitions. Along
+    the path, each member passes one partition on.
     """
 
     count: int
