@@ -1,8 +1,8 @@
 """
-Provide consumer groups for Kafka 0.8.x: a partition allocator on ZooKeeper and Tornado consumers.
+Provide consumer groups for Kafka 0.8.x: a partition allocator on ZooKeeper, and Tornado consumers.
 
-Applications import the names below; ``cli`` imports the version. Modules of the package import each other directly.
-It imports nothing before a name is first used: ``import kiel_groups`` alone loads neither Tornado nor kazoo.
+Applications import the names below, and modules of this package import each other directly. ``import kiel_groups``
+loads neither Tornado nor kazoo: the module of a name is imported when the name is first used.
 """
 
 from kiel_groups.lazy_imports import TYPE_CHECKING, lazy_exports

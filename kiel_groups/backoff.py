@@ -1,4 +1,4 @@
-"""Compute the delays between the tries of one action. The computation is pure: callers pass in the random numbers."""
+"""Compute the delays between the tries of an action. Callers pass in the random numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_DOUBLINGS = 40
 
 def shortening(random: Callable[[], float], share: float = 0.3) -> Callable[[], float]:
     """
-    Return a ``jitter`` that subtracts a random part of each delay, at most ``share`` of it.
+    Return a ``jitter`` for ``Backoff`` that shortens each delay by a random part, at most by ``share`` of the delay.
 
     Args:
         random: Returns numbers uniform in [0, 1), such as ``random.Random(seed).random``.
@@ -25,7 +25,7 @@ def _unchanged() -> float:
 
 class Backoff:
     """
-    Exponential backoff: the first delay, doubled with every failure in a row up to the longest one.
+    Computes exponential backoff: the delay doubles with every failure in a row, up to the longest delay.
 
     A caller that retries one action in a loop calls ``next_s`` after each failure, and ``reset`` after a success. A
     caller that counts failures itself, for example for each partition, calls ``delay_s``. That method changes nothing,
@@ -53,11 +53,11 @@ class Backoff:
         return self.delay_s(self._failures)
 
     def reset(self) -> None:
-        """Forget the failures that ``next_s`` has counted: the next delay is the first one again."""
+        """Forget the failures that ``next_s`` has counted: the next delay is ``first_s`` again."""
         self._failures = 0
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row, or 0 after none. This changes no count."""
+        """Return the seconds to wait after this number of failures in a row; 0 for no failure. No count changes."""
         if failures <= 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()

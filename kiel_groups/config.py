@@ -1,8 +1,8 @@
 """
 The settings of clients and members: frozen dataclasses, validated when they are constructed.
 
-Every class raises ConfigError, which names the setting, the given value and what was expected. Names of durations end
-in ``_ms``, names of sizes in ``_bytes``.
+Every class raises ConfigError for an illegal value. The message names the setting, the given value and what was
+expected. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
 
     Args:
         hosts: A list of addresses, or one comma-separated string.
-        default_port: The port of an address that names none.
+        default_port: The port of an address without a port.
         setting: The setting to name in an error.
 
     Raises:
@@ -131,7 +131,7 @@ def _check_reset_policy(policy: str) -> None:
 
 
 def check_at_least(least: int, **settings: int) -> None:
-    """Raise ConfigError, with the setting's name, if one is no whole number of at least ``least``."""
+    """Raise ConfigError, with the setting's name, for a setting that is not a whole number of at least ``least``."""
     for setting, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{setting}: {value!r} given; expected a whole number of at least {least}")
@@ -139,7 +139,7 @@ def check_at_least(least: int, **settings: int) -> None:
 
 def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool = False) -> Any:
     """
-    Declare a setting that is a whole number of at least ``least``, which ``_check_numbers`` checks.
+    Declare a setting that is a whole number of at least ``least``. ``_check_numbers`` checks the value.
 
     ``setting`` is the name that errors give it, by default the name of the attribute. A setting may be None only if its
     default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
@@ -149,7 +149,7 @@ def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool
 
 
 def _check_numbers(config: Any) -> None:
-    """Raise ConfigError if a setting that was declared by ``_whole`` is not such a number."""
+    """Raise ConfigError if a setting that was declared by ``_whole`` has a value outside its declared range."""
     for declared in fields(config):
         bounds, value = declared.metadata, getattr(config, declared.name)
         if not bounds or (value is None and declared.default is None):
@@ -168,7 +168,7 @@ class BrokerConfig:
     The client tries ``hosts`` in turn until one answers, and discovers the rest of the cluster from it. ``client_id``
     appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and doubles up to
     ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
-    ``metadata_max_age_ms``, each time from another broker than before.
+    ``metadata_max_age_ms``, and asks another broker each time.
     """
 
     hosts: tuple[HostPort, ...]
@@ -187,9 +187,9 @@ class BrokerConfig:
         """
         Return the settings of a tool that waits for the brokers for ``limit_s`` seconds in all.
 
-        Each of the hosts may use its share of four fifths of that time to accept a connection and to answer a metadata
-        request, and two seconds at least. A broker may pause for some seconds: a tool that knows only this broker has
-        no reason to give up earlier.
+        The hosts share four fifths of that time equally. A host may use its share, at least two seconds, to accept a
+        connection and to answer a metadata request. A broker may pause for some seconds, and a tool that knows only
+        this broker has no reason to give up earlier.
         """
         limit_ms = max(1, round(limit_s * 1000))
         connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
@@ -207,7 +207,7 @@ class FetchConfig:
     ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of a message that is
     larger than their own ``fetch.max.bytes``. A compressed message set may decompress to at most
     ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
-    without compression, plus one compressed message, or one for each call that waits.
+    without compression. One compressed message may exceed that limit, or one for each call that waits.
     ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks the
     position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
@@ -263,7 +263,7 @@ class ZooKeeperConfig:
     The settings of a member's connection to ZooKeeper.
 
     ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant a session timeout other
-    than ``session_timeout_ms``; everything that depends on the timeout uses the granted one. ``connect_timeout_ms``
+    than ``session_timeout_ms``. Everything that depends on the timeout uses the granted timeout. ``connect_timeout_ms``
     limits the time to join a group, from the first connection to the registration. ``heartbeat_interval_ms`` is how
     often a member proves that its session is alive, at most a third of the granted timeout. None means a sixth of the
     granted timeout.
@@ -281,7 +281,18 @@ class ZooKeeperConfig:
     def parse(
         cls, zk_hosts: str | Iterable[str], *, heartbeat_interval_ms: int | None = None, **settings: int
     ) -> ZooKeeperConfig:
-        """Parse a list or a string of hosts; a chroot may follow the last host, and the default port is 2181."""
+        """
+        Return the settings for ZooKeeper at these hosts.
+
+        Args:
+            zk_hosts: A list of addresses, or one comma-separated string. A chroot may follow the last host. The default
+                port is 2181.
+            heartbeat_interval_ms: See the class.
+            settings: The other settings by name.
+
+        Raises:
+            ConfigError: An address, the chroot or a setting is not legal.
+        """
         # A variable that is read from a file or the output of a command often ends in a newline.
         text = text_of(zk_hosts, "zk_hosts").strip()
         addresses, slash, chroot = text.partition("/")
@@ -364,15 +375,15 @@ class GroupConfig:
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
     for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
-    stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
+    stops a member that is merely slow, its records are delivered again to another member, and that may be as slow.
 
-    ``capacity`` is the share of the load that this member gets in relation to other members', and ``rack`` where it
-    runs, for the allocators that use them.
+    ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
+    ``rack`` is the rack where it runs. Only some allocators use these two settings.
 
     ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
     could not identify by the host alone.
 
-    ``in_zookeeper`` is False if brokers coordinate the group: it may then have any name, as for other clients.
+    ``in_zookeeper`` is False if brokers coordinate the group. Such a group may have any name, as for other clients.
     """
 
     group: str
@@ -418,7 +429,7 @@ class GroupConfig:
 
     @property
     def member_settings(self) -> dict[str, int]:
-        """The settings that may differ from member to member, for operators. A bool counts as an int."""
+        """The settings that may differ from member to member, for operators, by name. A bool is 0 or 1."""
         names = (
             "static_grace_ms",
             "max_poll_interval_ms",
@@ -462,7 +473,7 @@ def check_rack(given: object, setting: str = "rack") -> str | None:
     Return the name of a rack unchanged if it is None or a text of 1 to 255 characters.
 
     Raises:
-        ConfigError: The name is neither.
+        ConfigError: The name is not None, and not such a text.
     """
     if given is None or (isinstance(given, str) and 0 < len(given) <= _LONGEST_TOPIC):
         return given

@@ -42,7 +42,7 @@ DEFAULT_KAFKA_PORT: Final = KAFKA_PORT
 #: The replica id with which clients fetch; brokers have ids of 0 or more.
 CONSUMER_REPLICA_ID: Final = CLIENT_REPLICA_ID
 
-#: The version of every request that produces, fetches, or has ZooKeeper keep offsets.
+#: The version of every request that produces, fetches, or stores offsets in ZooKeeper.
 API_VERSION: Final = 0
 #: The number of each request type, under kiel's names; types from 10 on are for groups that brokers coordinate.
 API_KEYS: Final = {

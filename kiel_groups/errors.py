@@ -1,9 +1,9 @@
 """
 The hierarchy of errors, grouped by the party that can act.
 
-A ``ConfigError`` is about the user's settings and arguments, a ``CoordinationError`` about ZooKeeper, and a
-``BrokerError`` about a broker; it has Kafka's code. A ``ProtocolError`` is about malformed bytes. The class attribute
-``retriable`` is True if the same call may succeed later without any intervention. All errors can be pickled.
+A ``ConfigError`` is about the user's settings and arguments, a ``CoordinationError`` about ZooKeeper or the group, and
+a ``ProtocolError`` about malformed bytes. A ``BrokerError`` is about a broker, and has Kafka's error code. The class
+attribute ``retriable`` is True if the same call may succeed later without any intervention. All errors can be pickled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _rebuild(cls: type[KielGroupsError], args: tuple[Any, ...], fields: dict[str
 
 
 class ConfigError(KielGroupsError, ValueError):
-    """A setting or argument is invalid; the message says which one, what was expected and what to do."""
+    """A setting or an argument is invalid. The message names it, and says what was expected and what to do."""
 
 
 class UnknownTopicError(ConfigError):
@@ -51,7 +51,7 @@ class ConnectorExistsError(ConfigError):
 
 
 class TokenError(ConfigError):
-    """A worker requires a token, and the request has none or another one."""
+    """A worker requires a token, and the request has no token or a wrong token."""
 
 
 class GroupConfigError(ConfigError):
@@ -67,7 +67,7 @@ class ArgumentTypeError(ConfigError, TypeError):
 
 
 class HookError(ConfigError):
-    """A hook of a program with a generic member raised, or returned something that its group cannot use."""
+    """A hook of a program with a ``GenericMember`` raised, or returned a value that the group cannot use."""
 
 
 class AllocatorError(KielGroupsError):
@@ -75,7 +75,7 @@ class AllocatorError(KielGroupsError):
 
 
 class CoordinationError(KielGroupsError):
-    """ZooKeeper refused a request that the group needs, or did not answer it."""
+    """ZooKeeper refused or did not answer a request, or the state of the group does not permit an action."""
 
 
 class NoZooKeeperError(CoordinationError):
@@ -117,7 +117,7 @@ class ForeignMemberError(CoordinationError):
 
 
 class DuplicateInstanceError(CoordinationError):
-    """Another member with the same ``instance_id`` has replaced this member, which has therefore stopped."""
+    """Another member with the same ``instance_id`` has replaced this member, so this member has stopped."""
 
 
 class BrokerError(KielGroupsError):
@@ -139,7 +139,7 @@ class RetriableBrokerError(BrokerError):
 
 
 class NoBrokersError(BrokerError):
-    """No broker answered, or none is registered."""
+    """No broker answered, or no broker is registered."""
 
     retriable = True
 
@@ -151,8 +151,9 @@ class BrokerConnectionError(BrokerError):
     """
     A connection to a broker could not be opened, or broke.
 
-    ``host``, ``port`` and ``broker_id`` identify the broker; each is None if unknown. Programs written for kiel
-    construct it from these three, in this order: if ``port`` is given, the first argument is the host.
+    ``host``, ``port`` and ``broker_id`` identify the broker; an unknown value is None. Programs written for kiel
+    construct this error from a host, a port and a broker id. So if ``port`` is given, and ``host`` is not, the first
+    argument is the host.
     """
 
     retriable = True
@@ -217,10 +218,10 @@ class MessageTooLargeError(ProtocolError):
 
 class BadRecordError(KielGroupsError):
     """
-    A record cannot be delivered. It is not finished, and is raised again until the consumer seeks past it.
+    A record cannot be delivered. This error is raised again until the consumer seeks past the record.
 
-    ``offset`` is that of the record, and ``next_offset`` is where a seek continues after it. ``key`` and ``value`` are
-    bytes as they were received, or None.
+    ``offset`` is the record's offset. A seek to ``next_offset`` continues after the record. ``key`` and ``value`` are
+    the bytes that were received, or None. The record does not count as finished.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class RecordDeserializationError(BadRecordError):
 
 class DamagedRecordError(BadRecordError, ProtocolError):
     """
-    A message in the log is damaged, such as one that does not match its CRC.
+    A message in the log is damaged, for example if it does not match its CRC.
 
     Records from ``offset`` to ``next_offset - 1`` are affected: all records of a compressed message. ``value`` is the
     message as the broker sent it, with its header.
@@ -261,7 +262,7 @@ class DamagedRecordError(BadRecordError, ProtocolError):
 
 
 class ServerError(KielGroupsError):
-    """An embedded server did not start, or died, or its jars could not be obtained."""
+    """An embedded server did not start or has died, or its jar files could not be obtained."""
 
 
 class NoWorkerError(KielGroupsError):

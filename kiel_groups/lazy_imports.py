@@ -15,7 +15,7 @@ def lazy_exports(
     """
     Return ``__getattr__`` and ``__dir__`` for a package whose names are defined in other modules.
 
-    Importing all these modules at once would cost every command 0.3 s, even one that only prints its version.
+    To import all these modules at once would cost every command 0.3 s, even a command that only prints its version.
 
     Args:
         package: The package's name, for errors.

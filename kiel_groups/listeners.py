@@ -14,41 +14,44 @@ class RebalanceListener(Protocol):
     """
     Hooks that a member calls when it gains, gives up or loses partitions.
 
-    Hooks run on the member's event loop, one at a time; each may be a plain function or a coroutine function. Plain
+    Hooks run on the member's event loop, one at a time. A hook may be a plain function or a coroutine function. Plain
     functions of a consumer of ``kiel_groups.sync`` run on a thread beside the loop, and may call that consumer. An
     exception in a hook is logged and counted, and the rebalance continues. A running coroutine is cancelled if all
     of its partitions are lost.
 
-    A rebalance may call each hook several times: ``on_partitions_revoked`` for the partitions without records in flight
-    first, and for the others once their records are finished; ``on_partitions_assigned`` once for each topic, or for
-    the partitions that have become free together. In a group that ZooKeeper coordinates, the hooks get only partitions
-    that move; in one that brokers coordinate, they get all partitions in each rebalance.
+    A rebalance may call a hook several times. ``on_partitions_revoked`` is called first for the partitions without
+    records in flight, and later for partitions whose records are finished meanwhile. ``on_partitions_assigned`` is
+    called once for each topic, or for partitions that have become free together. In a group that ZooKeeper coordinates,
+    the hooks get only partitions that move. In a group that brokers coordinate, they get all partitions in each
+    rebalance.
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Give up partitions. The member calls this before it commits their offsets and releases their claims.
+        Finish the work on partitions that the member gives up.
 
-        The hook may commit.
+        The member calls this hook before it commits the partitions' offsets and releases the partitions. The hook may
+        commit, too.
 
         Partitions whose hook has completed are not passed to ``on_partitions_lost``, even if the group then refuses
-        their last commit. Partitions whose hook was cancelled are passed to it.
+        their last commit. Partitions whose hook was cancelled are passed to ``on_partitions_lost``.
         """
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Take over partitions. The member has claimed them and read their positions, and delivers no record of them yet.
+        Prepare for newly assigned partitions.
 
-        ``position(partition)`` of the consumer is the start of each. A log line (INFO) says whether the start is the
-        stored offset or was chosen by ``auto_offset_reset``. The hook may seek elsewhere.
+        The member owns the partitions and knows their start positions. It delivers none of their records before this
+        hook ends. ``consumer.position(partition)`` returns the start position of a partition. A log line (INFO) says
+        whether this is the stored offset or was chosen by ``auto_offset_reset``. The hook may seek to another position.
         """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Drop partitions whose claims were lost, for example because the session expired.
+        Drop partitions that the member has lost, for example because its session expired.
 
-        The member calls this in place of ``on_partitions_revoked``, or after it has cancelled that hook.
-        Other members may own the partitions already: discard unfinished work on them, and do not commit.
+        The member calls this hook in place of ``on_partitions_revoked``, or after it has cancelled that hook. Other
+        members may own the partitions already: the hook must discard unfinished work on them, and must not commit.
         """
 
 
@@ -94,4 +97,4 @@ class StallListener(Protocol):
     """
 
     def on_stalled(self, stall: Stall) -> None:
-        """Report that half of the limit has passed without progress."""
+        """React to a stall: half of its time limit has passed without progress."""

@@ -30,7 +30,7 @@ class Latency:
     max_s: float = 0.0
 
     def plus(self, seconds: float) -> Latency:
-        """Return these observations and another one."""
+        """Return these observations together with another observation."""
         return Latency(self.count + 1, self.total_s + seconds, max(self.max_s, seconds))
 
 
@@ -64,7 +64,7 @@ class Recent(NamedTuple):
 
 @dataclass(slots=True)
 class _Observed:
-    """The observations of one duration: all of them, and those of recent windows by the start of the window."""
+    """The observations of one duration: the sum of all observations, and the two newest windows with their starts."""
 
     all: Latency = Latency()
     windows: list[tuple[float, Latency]] = field(default_factory=list)
@@ -91,9 +91,10 @@ class _Observed:
 
 class Metrics:
     """
-    A registry that the parts of one client share; names are ``snake_case`` and include the unit.
+    A registry of metrics that the parts of one client share. Any thread may use it.
 
-    ``clock`` returns a time in seconds, which decides which observations are recent.
+    Names of metrics are ``snake_case`` and include the unit. ``clock`` returns a time in seconds; it decides which
+    observations are recent.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -110,7 +111,7 @@ class Metrics:
             self._counters[key] = self._counters.get(key, 0) + amount
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Set a gauge."""
+        """Set the value of a gauge, in place of its earlier value."""
         key = (name, tuple(sorted(labels.items())))
         with self._lock:
             self._gauges[key] = value
@@ -145,7 +146,11 @@ class Metrics:
             return observed.recent(self._clock())
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
-        """Return all metrics as ``(name, labels, value)``. A latency becomes two: ``_count`` and ``_seconds_sum``."""
+        """
+        Return all metrics as ``(name, labels, value)``, sorted.
+
+        A latency becomes two entries, with the suffixes ``_count`` and ``_seconds_sum``.
+        """
         rows: list[tuple[str, Labels, float]] = []
         for name, labels, value in self.read():
             if isinstance(value, Latency):
@@ -156,7 +161,7 @@ class Metrics:
         return iter(sorted(rows))
 
     def read(self) -> list[tuple[str, Labels, int | float | Latency]]:
-        """Return all metrics as ``(name, labels, value)``: an int is a counter, a float a gauge."""
+        """Return all metrics as ``(name, labels, value)``. An int is a counter, a float a gauge."""
         with self._lock:
             rows: list[tuple[str, Labels, int | float | Latency]] = [
                 (*key, value) for key, value in self._counters.items()

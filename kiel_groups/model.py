@@ -33,7 +33,7 @@ class TopicPartition(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TopicPartition:
         """
-        Parse ``topic:partition``, split at the last colon; topic names of Kafka 0.8 have none.
+        Parse ``topic:partition``, split at the last colon. Topic names of Kafka 0.8 have no colons.
 
         Raises:
             ValueError: There is no colon, the topic is empty, or the partition is not a decimal number of 0 or more.
@@ -56,9 +56,9 @@ class GenerationToken(NamedTuple):
     """
     A membership in a group that brokers coordinate: the group's generation, and the coordinator's id of the member.
 
-    It is the fencing token of partitions that the member got with it. It fences the whole group: each rebalance has a
-    larger generation, even for partitions that do not move. Brokers of Kafka 0.9 forget the generation when a group is
-    empty; there it is no fence for other systems.
+    The membership is the fencing token of the partitions that the member was assigned in this generation. Each
+    rebalance of the group has a larger generation, even for partitions that do not move. But brokers of Kafka 0.9
+    forget the generation when a group is empty. So there the token cannot protect other systems from late writes.
     """
 
     generation: int
@@ -71,9 +71,10 @@ FencingToken: TypeAlias = int | GenerationToken
 
 class OffsetAndMetadata(NamedTuple):
     """
-    The *next* offset to read, and a text about it.
+    The *next* offset to read, and a text about this offset.
 
-    Kafka 0.8 keeps no such text: it is accepted for programs written for later brokers, and read back as "".
+    Kafka stores the text with offsets in Kafka. Offsets in ZooKeeper have no text. Consumers of this package return
+    committed offsets with the text "".
     """
 
     offset: int
@@ -84,7 +85,7 @@ class OffsetAndTimestamp(NamedTuple):
     """
     An offset that was looked up by time.
 
-    ``timestamp`` is Kafka's -1 for "none": messages are delivered as those of Kafka 0.8, which have none.
+    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without one.
     """
 
     offset: int
@@ -121,9 +122,9 @@ _new = tuple.__new__
 
 class FetchedRecords(Sequence[Record]):
     """
-    Records of one partition, kept as a list of each field. Each access creates a new ``Record``.
+    The records of one partition, stored as one list for each field. Each access creates a new ``Record``.
 
-    It equals a list of the same records, and is pickled as one.
+    The sequence equals a list of the same records, and is pickled as such a list.
 
     Args:
         topic_partition: The partition.
@@ -163,7 +164,7 @@ class FetchedRecords(Sequence[Record]):
 
     def with_values(self, values: Sequence[Any]) -> list[Record]:
         """
-        Return the records with these values in place of their own.
+        Return a list of the records with these values in place of the records' own values.
 
         Raises:
             ValueError: There are more or fewer values than records.
@@ -197,8 +198,8 @@ class PartitionBatch:
 
     ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode, or a
     ``GenerationToken`` if brokers coordinate the group. It never changes, even if the claim is lost or another member
-    claims the partition. A store is safe from late writes if it refuses any write with a smaller token than the largest
-    one that it has seen for ``topic_partition``.
+    claims the partition. A store is safe from late writes if it refuses any write with a token that is smaller than the
+    largest token that the store has seen for ``topic_partition``.
     """
 
     topic_partition: TopicPartition
@@ -225,9 +226,9 @@ class PartitionBatch:
 
 class Batch(list[Any]):
     """
-    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also records their origin.
+    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also has their origin.
 
-    Each of the ``parts`` has values of one partition, in the order of the list; a partition may have several parts.
+    A part in ``parts`` has values of one partition, in the order of the list. A partition may have several parts.
     Changing the list does not change ``parts``.
     """
 

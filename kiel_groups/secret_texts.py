@@ -1,8 +1,8 @@
 """
-Recognise secrets by the names of settings, and hide secrets within texts, such as the password in a URL.
+Recognise settings that may be secrets, and hide secrets within texts, such as the password in a URL.
 
-Texts come from users, plugins and the systems that plugins use. So all functions here take time in proportion to a
-text, and texts are bounded: while a regular expression runs, no other thread runs.
+Texts come from users, plugins and the systems that plugins use, and no other thread runs while a regular expression
+runs. So the time of all functions here is proportional to the length of a text, and that length is limited.
 """
 
 from __future__ import annotations
@@ -119,7 +119,11 @@ _ORACLE_HOST = re.compile(r"//|\(\s*DESCRIPTION|[\w.-]+:\d{4,5}(?!\d)", re.IGNOR
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """Return whether a setting that no connector declares may be a secret, by its name or by its text."""
+    """
+    Return whether a setting that no connector declares may be a secret, by its name or by its text.
+
+    A name or a text of more than ``LONGEST_TEXT`` characters always counts as a secret.
+    """
     if max(len(name), len(text)) > LONGEST_TEXT:
         return True
     name = name.lower()
@@ -133,8 +137,8 @@ def without_secrets(text: str, values: Collection[str] = ()) -> str:
     """
     Return a text with ``[hidden]`` for its secrets.
 
-    Secrets are the user, the password and the values of parameters in each URL; user and password before a host; and
-    values to which the text itself gives the name of a secret.
+    Secrets are the user, the password and the values of parameters in each URL, a user and a password before a host,
+    and values to which the text itself gives the name of a secret.
 
     Args:
         text: The text. If it has more than ``LONGEST_TEXT`` characters, all of it is hidden.
@@ -150,7 +154,7 @@ def without_secrets(text: str, values: Collection[str] = ()) -> str:
 
 
 def quoted_forms(secret: str) -> set[str]:
-    """Return the forms in which errors quote a secret: as it is, escaped, encoded for a URL, and each long line."""
+    """Return the forms in which errors may quote a secret or a long line of it: unchanged, escaped, or URL-encoded."""
     found: set[str] = set()
     lines = (line.strip() for line in secret.splitlines())
     for text in {secret, secret.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}:
@@ -170,7 +174,11 @@ def quoted_forms(secret: str) -> set[str]:
 
 
 class ErrorTexts(NamedTuple):
-    """The parts of an error that users and logs may see: its text, or its type if it has none; and its trace."""
+    """
+    The parts of an error that users and logs may see.
+
+    ``summary`` is the error's text, or its type if the text is empty. ``trace`` is its trace.
+    """
 
     summary: str
     trace: str
@@ -178,9 +186,9 @@ class ErrorTexts(NamedTuple):
 
 def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorTexts:
     """
-    Return the texts of an error without secrets, and bounded.
+    Return the text and the trace of an error, without secrets and of limited length.
 
-    This may call code of a plugin, and takes up to 50 ms, so workers call it on a thread.
+    This function may call code of a plugin, and takes up to 50 ms, so workers call it on a thread.
 
     Args:
         error: The error.
@@ -204,7 +212,7 @@ def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorText
 
 
 def _shown(text: str, values: Collection[str]) -> str:
-    """Return an error, or a part of a trace, without secrets, and shortened if it is long."""
+    """Return the text of an error, or a part of a trace, without secrets and of limited length."""
     end = "\n" if text.endswith("\n") else ""
     if len(text) > LONGEST_TEXT:
         return f"{text[:100].partition(':')[0]}: a text of {len(text):,} characters, which is left out{end}"
@@ -215,7 +223,7 @@ def _shown(text: str, values: Collection[str]) -> str:
 
 
 def _without_values(text: str, values: Collection[str]) -> str:
-    """Hide all values in one pass: a second pass could find a value in the text that replaced another one."""
+    """Hide all values in one pass: a second pass could find a value in the ``[hidden]`` of another value."""
     shown: list[str] = []
     position = 0
     for start, end in sorted(span for value in values for span in _occurrences(text, value)):

@@ -1,7 +1,7 @@
 """
-Test an allocator of your own: ``check_allocator`` tries many groups, and reports the smallest one that breaks a rule.
+Test an allocator of your own: ``check_allocator`` tries many groups, and reports the smallest group that breaks a rule.
 
-It needs Hypothesis (``pip install hypothesis``), which finds the groups and makes them smaller.
+It needs Hypothesis (``pip install hypothesis``) to generate the groups and to make a failing group smaller.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
     """
     Try an allocator on generated groups, of up to 5 members and 3 topics of up to 6 partitions.
 
-    The rules: each partition of a topic with subscribers has exactly one of them as its owner; the order of members and
-    partitions does not matter; a second call with the same group returns the same allocation; and the allocator changes
-    none of its arguments. An allocator with ``allocate`` also gets capacities, racks, weights, lags, and present
-    owners.
+    The rules: each partition of a topic with subscribers has exactly one owner, a subscriber; the order of members and
+    partitions does not matter; a second call with the same group returns the same allocation; and the allocator does
+    not change the group. An allocator with ``allocate`` also gets capacities, racks, weights, lags, and present owners.
 
     Args:
         allocator: A function of members and partitions, or an object that has ``allocate`` as well.
@@ -57,7 +56,7 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
 
 
 def _rule_of(allocator: Allocator) -> Callable[[GroupSpec], str | None]:
-    """Return a function that returns, for a group, the rule that the allocator breaks, or None."""
+    """Return a function that checks the allocator on a group, and returns the text of a broken rule or None."""
     name = allocator_name(allocator)
 
     def broken(group: GroupSpec) -> str | None:
@@ -115,7 +114,7 @@ def _groups() -> SearchStrategy[GroupSpec]:
 
 
 def _described(group: GroupSpec) -> str:
-    """Describe a group in lines: its members and its partitions, each with its known properties."""
+    """Return a text with a line for each member and each partition of a group, with the known properties."""
     lines = ["the smallest group found:"]
     for slot, member in group.members.items():
         owned = f", owns {', '.join(map(str, sorted(member.owned)))}" if member.owned else ""

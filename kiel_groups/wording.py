@@ -13,34 +13,34 @@ _QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
 
 def own_command(*words: str) -> str:
     """
-    Return a command of ``kiel-groups`` in quotes, for an error or a remedy, with its words as a shell needs them.
+    Return a command of ``kiel-groups`` in quotes, for an error or a remedy. Its words are escaped for a shell.
 
-    The command line adds the options that say where the cluster is; see ``cli.app.pasteable``.
+    The command line later adds the options with the cluster's addresses; see ``cli.app.pasteable``.
     """
     return f"'kiel-groups {join(words)}'"
 
 
 def some(things: Iterable[object], most: int = 4) -> str:
-    """List at most ``most`` things, and count the rest: ``a, b and 3 more``."""
+    """Return a text that lists at most ``most`` things, and counts the rest: ``a, b and 3 more``."""
     listed = [str(thing) for thing in things]
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
 
 
 def counted(things: Iterable[object] | int, one: str, many: str = "") -> str:
-    """Return ``1 partition`` or ``2 partitions`` for an int or an iterable; ``many`` defaults to ``one`` plus s."""
+    """Return a count with its noun, such as ``2 partitions``. ``many`` is the plural, by default ``one`` plus s."""
     count = things if isinstance(things, int) else sum(1 for _ in things)
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def wrapped(sentence: str, width: int, *, divides_words: bool = False) -> list[str]:
     """
-    Divide a sentence into lines, which keep its indent.
+    Divide a sentence into lines with the indent of the sentence.
 
     Args:
         sentence: The sentence. A command that it quotes stays on one line.
         width: The most characters of a line.
-        divides_words: Whether words that are longer are divided; otherwise they make a line longer.
+        divides_words: Whether a word that is longer than a line is divided. If not, its line exceeds ``width``.
     """
     indent = " " * (len(sentence) - len(sentence.lstrip()))
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _JOINT), sentence)

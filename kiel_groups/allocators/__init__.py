@@ -1,14 +1,16 @@
 """
-Divide partitions among members: allocators as plain functions, and the adapter that runs one and checks its result.
+Divide partitions among members: the allocators, and the adapter that runs an allocator and checks its result.
 
-The leader runs one for every plan; applications, clients and the command line choose it; ``ops`` shows its loads.
-Allocators are pure. They see members and partitions as strings, and nothing of ZooKeeper.
+The leader of a group runs the group's allocator for every plan. Applications, clients and the command line choose the
+allocator. Allocators are pure functions, and do not use ZooKeeper.
 
-An allocator is a function of two lists of strings, the members and the partitions as ``topic:partition``, both sorted
-as text (so ``t:10`` comes before ``t:2``; member names may have colons, topic names have none). It returns ``{member:
-{topic: [ids]}}``; members without partitions may be left out. An allocator that needs more has a method ``allocate``
-(``GroupAllocator``), which gets one ``GroupSpec``: subscriptions, capacities, racks and present partitions of members,
-and weights, lags and leaders' racks of partitions.
+An allocator is a function of two lists of strings: the members, and the partitions as ``topic:partition``. Both lists
+are sorted as text, so ``t:10`` comes before ``t:2``. Member names may have colons, topic names have no colons. The
+function returns ``{member: {topic: [ids]}}``, where members without partitions may be left out.
+
+An allocator that needs more has a method ``allocate`` (``GroupAllocator``). The method gets one ``GroupSpec``: the
+subscriptions, capacities, racks and present partitions of members, and the weights, lags and leaders' racks of
+partitions.
 """
 
 from kiel_groups.allocators.adapter import AllocationOutcome, allocator_name, run_allocator, validate

@@ -24,7 +24,7 @@ def validate(
     eligible: Mapping[str, Collection[Slot]],
 ) -> Allocation:
     """
-    Check an allocator's result and convert it to the shape that the rest of the package uses.
+    Check an allocator's result, and return it as a set of partitions for each member.
 
     Args:
         result: Any value; the valid shape is ``{member: {topic: [partition ids]}}``, where members may be missing.
@@ -33,7 +33,7 @@ def validate(
         eligible: The members subscribed to each topic. Partitions of topics without subscribers must not be assigned.
 
     Returns:
-        A set of partitions for every member, which may be empty. Each partition with an eligible member is in exactly
+        A set of partitions, maybe an empty set, for every member. Each partition with an eligible member is in exactly
         one of the sets.
 
     Raises:
@@ -100,7 +100,7 @@ def _not_to_give(
 
 
 def kind_of(value: object) -> str:
-    """Describe the type of a value that has the wrong one."""
+    """Describe the type of a value that has the wrong type, for an error."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
@@ -136,8 +136,8 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     Assign a group's partitions to the members that subscribe to their topics.
 
     A ``GroupAllocator`` is called once. A plain function knows nothing of subscriptions: it is called once for each set
-    of topics with the same subscribers, with these members and the partitions of these topics. If all members subscribe
-    to the same topics, it is called only once.
+    of topics with the same subscribers, with these members and the partitions of these topics. So if all members
+    subscribe to the same topics, the function is called once.
 
     Args:
         allocator: The allocator; None means round robin.
@@ -170,13 +170,13 @@ _Shared: TypeAlias = tuple[frozenset[Slot], Collection[TopicPartition], object]
 
 
 def _whole(group: GroupSpec, allocate: Callable[[], object]) -> Iterator[_Shared]:
-    """Call an allocator that sees the whole group, unless there is nothing to assign."""
+    """Call an allocator that sees the whole group, and yield its result. Without partitions to assign, do nothing."""
     if group.assignable:
         yield frozenset().union(*set(group.eligible.values())), group.assignable, _guarded(allocate)
 
 
 def _shares(group: GroupSpec, allocator: Allocator) -> Iterator[_Shared]:
-    """Call a plain function for each set of topics with the same subscribers."""
+    """Call a plain function for each set of topics with the same subscribers, and yield the results."""
     shares: dict[frozenset[Slot], list[TopicPartition]] = {}
     for partition in group.partitions:
         if sharers := group.eligible.get(partition.topic):

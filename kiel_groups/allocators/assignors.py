@@ -40,7 +40,13 @@ class Assignor(Protocol):
     def name(self) -> str: ...
 
     def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
-        """Return the user data of the subscription of a member to ``topics`` that has owned ``owned`` so far."""
+        """
+        Return the user data that a member sends with its subscription, or None for no user data.
+
+        Args:
+            topics: The topics that the member subscribes to.
+            owned: The partitions that the member owned so far.
+        """
 
     def assign(
         self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
@@ -56,7 +62,7 @@ class Assignor(Protocol):
 
 @runtime_checkable
 class ReportingAssignor(Protocol):
-    """An assignor, of this package or of a user, that also reports unusable subscriptions of other members."""
+    """An assignor that also reports unusable subscriptions of other members."""
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
         """Return a line for each member with an unusable subscription: what is wrong, and what follows."""
@@ -65,7 +71,7 @@ class ReportingAssignor(Protocol):
 @dataclass(frozen=True, slots=True)
 class AssignorOutcome:
     """
-    A valid assignment, and lines for the log of the member that leads.
+    A valid assignment, and the findings of the assignor as lines for the leader's log.
 
     ``assignment`` has an entry for every member, with its partitions in the order of the assignor.
     """
@@ -109,7 +115,7 @@ def run_assignor(
 
 
 def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
-    """Check the types of an assignor's result. Its members, topics and numbers may still be wrong."""
+    """Return an assignor's result with checked types. Its members, topics and numbers may still be wrong."""
     if not isinstance(result, Mapping):
         raise AllocatorError(f"it returned {kind_of(result)}; expected {_SHAPE}")
     typed: dict[str, tuple[TopicPartition, ...]] = {}
@@ -137,9 +143,10 @@ def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
 @dataclass(frozen=True, slots=True)
 class _JavaAssignor:
     """
-    An assignor of Java's, which knows nothing of present owners.
+    An assignor of Kafka's Java consumer. It does not use the present owners of partitions.
 
-    ``divide`` gets the subscribed topics of each member, the members sorted by id, and the partitions of each topic.
+    ``divide`` gets the subscribed topics of each member, with the members sorted by id, and the partitions of each
+    topic.
     """
 
     name: str
@@ -162,7 +169,7 @@ class _JavaAssignor:
 def _in_ranges(
     subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, TopicPartition]]:
-    """Divide as ``RangeAssignor``: each topic into ranges on its own, among its subscribers."""
+    """Yield each partition with its member as ``RangeAssignor`` divides: each topic into ranges for its subscribers."""
     subscribers: dict[str, list[str]] = {}
     for member, topics in subscribed.items():
         # A topic that is listed twice counts twice, as in Java.
@@ -177,7 +184,7 @@ def _in_turns(
     subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, TopicPartition]]:
     """
-    Divide as ``RoundRobinAssignor``: members take turns over all partitions of all topics.
+    Yield each partition with its member as ``RoundRobinAssignor`` divides: members take turns over all partitions.
 
     A member that does not subscribe to the topic of the next partition misses its turn.
     """
@@ -192,8 +199,8 @@ def _java_order(text: str) -> bytes:
     """
     Return a key that sorts text as Java does, by UTF-16 code units.
 
-    Python's order differs for characters beyond U+FFFF. A member id may have them: it begins with the client id, which
-    may be any text.
+    Python's order differs for characters beyond U+FFFF. A member id may have such characters: it begins with the client
+    id, and a client id may be any text.
     """
     return text.encode("utf-16-be", "surrogatepass")
 
@@ -266,7 +273,11 @@ class AllocatorAssignor:
         return self._members(subscriptions)[1]
 
     def _members(self, subscriptions: Mapping[str, AssignorMember]) -> tuple[dict[str, MemberSpec], list[str]]:
-        """Return the members' user data, and a line for each member whose user data is unreadable."""
+        """
+        Return the members as the allocator sees them, and a line for each member whose user data is unreadable.
+
+        A member with unreadable user data counts as owning no partition, with capacity 1.
+        """
         members: dict[str, MemberSpec] = {}
         findings = []
         for member in sorted(subscriptions):
@@ -294,7 +305,9 @@ def encode_member(owned: Collection[TopicPartition], capacity: float = 1.0) -> b
 
 def parse_member(user_data: bytes | None) -> MemberSpec:
     """
-    Parse the user data of a member, without its topics. Without any, the member owns nothing and has capacity 1.
+    Return the owned partitions and the capacity in a member's user data. The result has no topics.
+
+    Without user data, the member owns no partition and has capacity 1.
 
     Raises:
         ValueError: The data is not of the form that ``encode_member`` writes.
@@ -341,12 +354,12 @@ def assignors_of(
 
     Args:
         given: A name of ``ASSIGNORS``, the name of an installed allocator, an ``Assignor``, an allocator function, or
-            a sequence of these. None means ``range`` and then ``roundrobin``, as in kafka-python; a member that offers
-            others offers only these.
+            a sequence of these. None means ``range`` and then ``roundrobin``, as in kafka-python. Any other value
+            replaces these two assignors.
         setting: The setting to name in an error.
 
     Raises:
-        ConfigError: ``given`` is none of these, the sequence is empty, or two assignors have the same name.
+        ConfigError: ``given`` is not such a value, the sequence is empty, or two assignors have the same name.
     """
     if given is None:
         return range_assignor, roundrobin_assignor
@@ -367,7 +380,7 @@ def with_capacity(assignors: Sequence[Assignor], capacity: float) -> tuple[Assig
     Return the assignors of a member with this capacity.
 
     Raises:
-        ConfigError: The capacity is not 1, and none of the assignors uses it.
+        ConfigError: The capacity is not 1, and no assignor uses capacities.
     """
     if capacity == 1:
         return tuple(assignors)

@@ -6,12 +6,13 @@ Rules
      the first by name can keep it.
   2. Unowned partitions are assigned heaviest first, each to the eligible member with the least load.
   3. While the loads of two members of a pool are too far apart, one partition moves from the member with the most load
-     to the member with the least. The taker then has less than the giver had, so the two become more equal.
+     to the member with the least load. Afterwards the taker has less than the giver had, so the two are more equal.
   4. Too far apart means more than the pool's heaviest partition, or more than a twentieth of its mean load if that is
-     less. Measured loads vary a little every day, and such noise must not move partitions.
+     less. Measured loads vary a little every day, and such variations must not move partitions.
   5. Partitions that move anyway are moved first. Among several, the chosen partition has the load nearest to the
      giver's excess or the taker's shortage, whichever is less, plus half of the tolerated difference.
-  6. A member's load counts in relation to its capacity: with half the capacity of the largest member, it counts twice.
+  6. A member's load counts in relation to its capacity: for a member with half of the largest capacity, it counts
+     double.
 
 So members with the same subscription and capacity differ by at most the load of the heaviest partition.
 """
@@ -58,7 +59,7 @@ def balance_by_load(group: GroupSpec, loads: Mapping[TopicPartition, float]) -> 
 
 
 def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Express loads in parts of the heaviest load, at least one part, to balance partitions without load as well."""
+    """Return loads in parts of the heaviest load, at least 1, so that partitions without load are balanced, too."""
     heaviest = max(loads.values(), default=1) or 1
     return {partition: max(1, round(load / heaviest * _PARTS)) for partition, load in loads.items()}
 
@@ -102,7 +103,7 @@ class _Shares:
             self._kept[member].setdefault(self._pool_of[partition.topic], []).append((load, partition))
 
     def assign_unowned(self) -> None:
-        """Assign unowned partitions, heaviest first, each to the eligible member with the least load."""
+        """Assign the unowned partitions, heaviest first. An eligible member with the least load gets the partition."""
         unowned: dict[int, Owned] = {}
         for partition, load in self._loads.items():
             if partition not in self._previous:
@@ -119,7 +120,7 @@ class _Shares:
                 self._moved[member].get(pool, []).sort()
 
     def _level(self, member: Slot) -> int:
-        """Return the member's load in relation to its capacity: its load itself if no member has a larger capacity."""
+        """Return the member's load, increased in proportion if its capacity is less than the largest capacity."""
         return self._carried[member] * _FULL // self._capacities[member]
 
     def level(self) -> None:
@@ -137,8 +138,8 @@ class _Shares:
         """
         Move partitions between the members of a pool. Return the members whose load changed, and the number of moves.
 
-        A giver without a partition light enough for the least loaded member is not considered again: as the least load
-        grows, the gap only shrinks.
+        A giver is not considered again if it has no partition that is light enough for the least loaded member: the
+        least load only grows, so the gap only shrinks.
         """
         carried, capacities, members = self._carried, self._capacities, self._pools[pool]
         mean = sum(carried[member] for member in members) * _FULL // sum(capacities[member] for member in members)
@@ -176,11 +177,15 @@ class _Shares:
         return changed, moves
 
     def _room(self, member: Slot, level: int) -> int:
-        """Return the load that the member lacks to reach a level."""
+        """Return the load that a member lacks to reach this level. It is negative for a member above the level."""
         return level * self._capacities[member] // _FULL - self._carried[member]
 
     def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:
-        """Choose a partition that leaves the taker below the giver's level; prefer partitions that move anyway."""
+        """
+        Choose a partition that leaves the taker below the giver's present level, or return None if there is none.
+
+        Partitions that move anyway are preferred.
+        """
         gap = self._room(taker, self._level(giver))
         # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
         aim = min(-self._room(giver, mean), self._room(taker, mean)) + slack // 2

@@ -1,15 +1,16 @@
 """
-The range allocator: of each topic, a member owns partitions with consecutive numbers.
+The range allocator: a member owns partitions with consecutive numbers of each topic.
 
 Rules
   1. Each topic is divided on its own, among the members that subscribe to it.
-  2. Of n partitions in the order of their numbers, each of m members gets n // m. The first n % m members get one more.
-  3. The order of the members is that of Kafka 0.8, which sorts threads of consumers: a member has one thread, and is
-     sorted as ``<member>-0``. So ``a-`` comes before ``a``.
+  2. Of n partitions in the order of their numbers, each of m members gets n // m partitions. The first n % m members
+     get one more partition.
+  3. The members have the order of Kafka 0.8. It sorts threads of consumers: a member has one thread, and is sorted as
+     ``<member>-0``. So ``a-`` comes before ``a``.
 
 The result is that of ``kafka.consumer.RangeAssignor`` of Kafka 0.8.2, the default of its high-level consumer, for
-consumers with one thread each. The first members have up to one partition more of each topic, so with many topics they
-own noticeably more than the others.
+consumers with one thread each. Of each topic, the first members may have one partition more than the other members. So
+with many topics, the first members own noticeably more partitions.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def range_allocator(members: list[str], partitions: list[str]) -> dict[str, dict
         partitions: The partitions as ``topic:partition``, in any order.
 
     Returns:
-        Partition ids by topic by member, with an entry for every member. For each topic, numbers of partitions differ
-        by one at most.
+        Partition ids by topic by member, with an entry for every member. For each topic, the members' numbers of
+        partitions differ by at most one.
     """
     topics: dict[str, list[int]] = {}
     for partition in partitions:
@@ -54,7 +55,7 @@ def ranges(members: Sequence[str], partitions: Sequence[int]) -> Iterator[tuple[
         partitions: The numbers of its partitions.
 
     Returns:
-        Each member with its range, which may be empty.
+        Each member with its range. A range may be empty.
     """
     least, larger = divmod(len(partitions), len(members))
     end = 0

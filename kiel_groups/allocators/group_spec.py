@@ -1,4 +1,4 @@
-"""A group as an allocator sees it: its members, its partitions, and what is known of both."""
+"""Describe a group for allocators: its members and its partitions, with their known properties."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class MemberSpec:
     """
     The properties of a member that an allocator may use.
 
-    ``topics`` are those that it subscribes to. ``capacity`` is its share of the load in relation to other members', 0
-    or more. ``rack`` is where it runs, None if that is not known. ``owned`` has the partitions that it owns now.
+    ``topics`` are the topics that the member subscribes to. ``capacity`` is its share of the load in relation to the
+    capacities of other members, 0 or more. ``rack`` is the rack where the member runs, or None if that is not known.
+    ``owned`` has the partitions that it owns now.
     """
 
     topics: frozenset[str]
@@ -38,10 +39,10 @@ class MemberSpec:
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """
-    The properties of a partition that an allocator may use; None where nothing is known.
+    The properties of a partition that an allocator may use. An unknown property is None.
 
-    ``weight`` is its load in any unit, ``lag`` the number of messages after the committed offset, and ``rack`` that of
-    its leader.
+    ``weight`` is the partition's load in any unit, ``lag`` the number of messages after the committed offset, and
+    ``rack`` the rack of the partition's leader.
     """
 
     weight: float | None = None
@@ -57,7 +58,7 @@ class GroupSpec:
     """
     A group to allocate: its members by their slots, and all partitions that exist.
 
-    It is a value: an allocator must not change it, and gets the same one for the same group.
+    An allocator must not change this object. Objects of the same group are equal.
     """
 
     members: Mapping[Slot, MemberSpec]
@@ -106,7 +107,7 @@ class GroupSpec:
     @cached_property
     def pools(self) -> Mapping[str, Pool]:
         """
-        The members to choose from for each topic that has subscribers. Topics with the same members share one object.
+        The members that may get a topic's partitions, for each topic with subscribers; one object for equal pools.
 
         A member without capacity is chosen only if no other member subscribes to the topic.
         """
@@ -125,7 +126,7 @@ class GroupSpec:
     @cached_property
     def present_owners(self) -> Mapping[TopicPartition, Slot]:
         """
-        The owner of each partition whose owner may keep it, in the order of ``assignable``.
+        The present owner of each partition that its owner may keep, in the order of ``assignable``.
 
         If several members own a partition, only the first by name may keep it.
         """
@@ -142,7 +143,7 @@ class GroupSpec:
 
     @property
     def has_capacities(self) -> bool:
-        """Whether members with a capacity differ in it."""
+        """Whether at least two members have different capacities. Members of capacity 0 do not count."""
         return len({member.capacity for member in self.members.values() if member.capacity > 0}) > 1
 
 
@@ -151,8 +152,8 @@ class GroupAllocator(Protocol):
     """
     An allocator with this method sees the whole group, not only the names of members and partitions.
 
-    The leader asks for the lags of partitions only if the allocator's attribute ``uses_lag`` is true, and for the racks
-    of partitions only if ``uses_racks`` is.
+    The leader reads the lags of partitions only if the allocator's attribute ``uses_lag`` is true, and the racks of
+    partitions only if its attribute ``uses_racks`` is true.
     """
 
     def allocate(self, group: GroupSpec) -> Allocated: ...

@@ -1,4 +1,4 @@
-"""The rack-aware allocator: members read from leaders in their own rack, as far as equal numbers allow."""
+"""The rack-aware allocator: members own partitions of leaders in their own rack, as far as equal numbers allow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class RackAware(GroupAllocatorBase):
     """
     The rack-aware allocator; its one instance is :data:`rack_aware`.
 
-    The allocator begins with the result of the sticky allocator. Then members exchange partitions, one for one, as long
-    as an exchange brings one more partition to the rack of its leader. So each member has as many partitions as with
-    the sticky allocator, and no further exchange would bring a partition to its leader's rack. Without racks, the
-    result is that of the sticky allocator.
+    The allocator begins with the result of the sticky allocator. Then partitions move to members in the rack of their
+    leaders. For each partition, the taker returns a partition whose leader is not in the taker's rack. It returns no
+    partition if it has fewer than the giver, and all capacities are equal. So the numbers of partitions stay as equal
+    as with the sticky allocator. Without racks, the result is that of the sticky allocator.
     """
 
     __name__ = "rack_aware"
     uses_racks = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, as equal as the sticky allocator's, with more leaders nearby."""
+        """Return partition ids by topic by member, as equal as with ``sticky``, with more leaders in members' racks."""
         exchange = _Exchange(group, sticky.allocate(group))
         while exchange.improve():
             pass
@@ -71,7 +71,7 @@ class _Exchange:
             self._misplaced[member].setdefault(rack, {})[partition] = None
 
     def improve(self) -> bool:
-        """Bring partitions to their racks; return whether there may be more to bring."""
+        """Move partitions to members in the racks of their leaders. Return whether any partition has moved."""
         improved = False
         #: Members that could give no partition of a pool to a rack. They cannot give another one, either.
         stuck: set[tuple[Slot, int, str]] = set()
@@ -89,10 +89,11 @@ class _Exchange:
 
     def _bring(self, partition: TopicPartition, giver: Slot, near: Sequence[tuple[int, Slot]]) -> bool:
         """
-        Move a partition to a member near its leader, if one can take it.
+        Move a partition to a member of ``near``, in the rack of its leader. Return False if no member can take it.
 
-        A taker with fewer partitions than the giver gives no partition back. Any other taker gives back a partition
-        whose leader is not in the taker's rack. It prefers a partition whose leader is in the giver's rack.
+        A taker with fewer partitions than the giver returns no partition if all capacities are equal. Any other taker
+        returns a partition whose leader is not in the taker's rack, preferably a partition whose leader is in the
+        giver's rack.
         """
         if near and near[0][0] < self._counts[giver] and not self._group.has_capacities:
             taker = near[0][1]

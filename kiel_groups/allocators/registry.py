@@ -1,7 +1,8 @@
 """
-The allocators by name, for options and for a group's ``/config`` znode: built-in ones, and those of other packages.
+Look up allocators by name, for options and for a group's ``config`` znode: built-in allocators and installed ones.
 
-A package offers one as an entry point of the group ``kiel_groups.allocators``, imported when its name is first used.
+Another package offers an allocator as an entry point of the group ``kiel_groups.allocators``. The entry point is
+imported when its name is used.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def named_allocator(name: str, setting: str) -> Allocator:
         setting: The setting to name in an error.
 
     Raises:
-        ConfigError: There is no allocator of that name, and the text lists the names. Or the allocator cannot be
-            imported.
+        ConfigError: There is no allocator of that name (the text lists the names), or the entry point cannot be
+            imported or is not a function.
     """
     if name in ALLOCATORS:
         return ALLOCATORS[name]
@@ -71,7 +72,7 @@ def installed_allocators() -> Mapping[str, EntryPoint]:
 
 def look_up(name: str, table: Mapping[str, _V], kind: str, setting: str) -> _V:
     """
-    Return the entry of a name.
+    Return the entry of a table for a name that a user gave.
 
     Args:
         name: The name that a user gave.
@@ -94,7 +95,7 @@ def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:
     Return the allocator that a user chose by a function, by a name, or by None for round robin.
 
     Raises:
-        ConfigError: ``given`` is none of these.
+        ConfigError: ``given`` is not a function, or no allocator has this name, or the allocator cannot be imported.
     """
     if given is None:
         return round_robin

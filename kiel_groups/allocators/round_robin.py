@@ -1,4 +1,4 @@
-"""Round robin, the default allocator: members take turns, so that their numbers of partitions differ by one at most."""
+"""The default allocator, round robin: members take turns, so that their numbers of partitions differ by at most one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kiel_groups.model import TopicPartition, numbers_by_topic
 
 def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     """
-    Assign the partitions to the members in turn, both sorted as text.
+    Assign the partitions, sorted as text, to the members in turn, sorted as text.
 
     Args:
         members: The names of the members, in any order.
@@ -65,7 +65,11 @@ def round_robin_by_topic(
 
 
 def _turns(counts: dict[str, int], members: Iterable[str]) -> Iterator[str]:
-    """Yield the member with the fewest partitions again and again, the first of these by name, and count its turns."""
+    """
+    Yield, without end, the member with the fewest partitions, and count the partition that it gets in ``counts``.
+
+    Among members with equal numbers, the first by name comes first.
+    """
     later = sorted(members, key=lambda member: (counts[member], member), reverse=True)
     fewest: list[str] = []
     while True:

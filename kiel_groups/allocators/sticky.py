@@ -45,7 +45,7 @@ from kiel_groups.model import Slot, TopicPartition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MemberNode:
-    """A member, which can pass partitions on to its successors."""
+    """The node of a member. An edge from it means that the member passes a partition on."""
 
     slot: Slot
 
@@ -53,10 +53,10 @@ class _MemberNode:
 @dataclass(frozen=True, slots=True, eq=False)
 class _PoolNode:
     """
-    The members eligible for the same topics, ascending.
+    The node of a pool: the members eligible for the same topics, ascending.
 
-    An edge from a member represents a partition of these topics that it gives, an edge to a member represents the
-    partition that this member takes.
+    An edge from a member to this node represents a partition of these topics that the member gives. An edge from this
+    node to a member represents the partition that this member takes.
     """
 
     members: tuple[_MemberNode, ...]
@@ -67,8 +67,8 @@ class _LevelNode:
     """
     Connects each member that owns ``count`` partitions to all members that own one partition more, at no cost.
 
-    So this node closes a path that starts at a member with more partitions and ends at a member with fewer. Along the
-    path, each member passes one partition on.
+    So this node closes a path from a member with ``count + 1`` partitions to a member with ``count`` partitions. Along
+    the path, each member passes one partition on.
     """
 
     count: int
@@ -90,7 +90,9 @@ def fewest_moves(
     pools: Mapping[str, tuple[Slot, ...]],
 ) -> dict[TopicPartition, Slot]:
     """
-    Exchange partitions until none moves unnecessarily or, in very large groups, until ``MOST_EDGES`` are searched.
+    Return an allocation that is as equal as ``owners``, and moves as few partitions as possible.
+
+    In very large groups, the search stops after ``MOST_EDGES`` edges, so a few partitions may still move unnecessarily.
 
     Args:
         owners: An allocation that is as equal as possible.
@@ -107,7 +109,7 @@ def fewest_moves(
 
 
 class _Exchange:
-    """The allocation during the exchange."""
+    """The allocation while members exchange partitions to save moves."""
 
     def __init__(
         self,
@@ -221,7 +223,7 @@ class _Exchange:
             yield from ((member, 0) for member in node.members)
 
     def apply(self, nodes: Sequence[_Node]) -> None:
-        """Apply a cycle: each of its members passes one partition on."""
+        """Apply a cycle: each member in the cycle passes one partition on."""
         moves = []
         for node, second, third in zip(nodes, [*nodes[1:], nodes[0]], [*nodes[2:], *nodes[:2]], strict=True):
             if not isinstance(node, _MemberNode):
@@ -299,7 +301,7 @@ class Sticky(GroupAllocatorBase):
         """
         Return partition ids by topic by member, as equal as possible, with the fewest moves.
 
-        Members of different capacities get partitions in proportion to them, with few moves instead of the fewest.
+        If capacities differ, members get partitions in proportion to their capacities, with few moves.
         """
         if group.has_capacities:
             return balance_by_load(group, dict.fromkeys(group.assignable, 1))
@@ -359,7 +361,7 @@ class _Shares:
                 self._move(giver, topic, taker)
 
     def minimize_moves(self) -> None:
-        """Undo unnecessary moves; in a single pool there are none."""
+        """Undo unnecessary moves. If all topics have the same members, there are no unnecessary moves."""
         if len(set(self._pools.values())) < 2:
             return
         owners = {
@@ -379,7 +381,8 @@ class _Shares:
         """
         Make direct moves between the members of a pool.
 
-        The member with most partitions gives to the member with fewest, so no giver becomes a taker, or the reverse.
+        The member with most partitions gives to the member with fewest. So no giver becomes a taker, and no taker a
+        giver.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]
@@ -419,7 +422,7 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """Return a shortest chain from a member to one that owns at least two partitions less, or [] if none exists."""
+        """Return a shortest chain from a member to a member with at least two partitions less, or [] if none exists."""
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):
             # Givers come in descending order: what a member can reach was already searched, in vain, from a giver with
@@ -461,7 +464,7 @@ class _Shares:
 
 
 def _chain_to(end: Slot, reached: Mapping[Slot, tuple[Slot, str] | None]) -> list[Link]:
-    """Return the links that lead to a member, in order."""
+    """Return the links of the chain that ends at a member, in order."""
     links: list[Link] = []
     while (step := reached[end]) is not None:
         links.append((*step, end))

@@ -1,4 +1,4 @@
-"""The allocators that balance loads: the weights that operators give partitions, or the backlog of each partition."""
+"""The allocators that balance loads: the weights that operators give to partitions, or the lags of partitions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class LagAware(GroupAllocatorBase):
     """
     The lag-aware allocator; its one instance is :data:`lag_aware`.
 
-    The allocator spreads the backlog over the members. While no member's backlog is far above the mean, the result is
-    that of the sticky allocator, so that small lags move no partition. Far above means by more than half of the mean,
-    and by more than 10,000 messages. A partition of unknown lag counts as the median of the known lags.
+    The allocator spreads the backlog over the members: the sum of the lags of their partitions. While no member's
+    backlog is far above the mean, the result is that of the sticky allocator, so that small lags move no partition. Far
+    above means by more than half of the mean, and by more than 10,000 messages. A partition of unknown lag counts as
+    the median of the known lags.
     """
 
     __name__ = "lag_aware"
@@ -66,7 +67,7 @@ class LagAware(GroupAllocatorBase):
 def loads_of(
     partitions: Collection[TopicPartition], weights: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, float]:
-    """Return the load of each partition: its weight, or the median of the known weights, or 1 if none is known."""
+    """Return the load of each partition: its weight, or the median of the known weights, or 1 without known weights."""
     known = {partition: weights[partition] for partition in partitions if partition in weights}
     usual = median(known.values()) if known else 1
     return {partition: known.get(partition, usual) for partition in partitions}

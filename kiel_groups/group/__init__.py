@@ -1,6 +1,7 @@
 """
-Decide for a group, purely: which candidate leads, what the leader plans, what a member claims, fetches and commits.
+Decide for a group, without I/O: which candidate leads, what the leader plans, what a member claims and commits.
 
-``members``, ``clients`` and Spark's member perform its decisions; workers and operators' tools read its ``znodes``.
-No module here reads a clock, draws a random number, or talks to a server; such values are passed in as arguments.
+The packages ``members``, ``clients`` and ``spark`` carry out these decisions. Workers and operators' tools use the
+package ``znodes``. No module here reads a clock, draws a random number, or talks to a server: the caller passes the
+time, the random values and the servers' answers as arguments.
 """

@@ -2,11 +2,11 @@
 The state machine of one candidate in the leader election: ZooKeeper's recipe, level-triggered.
 
 Rules
-  1. The candidate with the lowest znode always leads; a candidate that will not lead deletes its znode.
+  1. The candidate with the lowest znode always leads. A candidate that does not want to lead deletes its znode.
   2. A candidate watches only the next lower znode, so the end of one candidate wakes only one other candidate.
   3. Znode names carry a uuid: if the answer to a create was lost, reading the candidates finds the znode.
-  4. After a pause of the connection nothing is assumed: the candidates are read again. A leader whose znode is still
-     the lowest remains leader, with a fresh plan.
+  4. After the connection was suspended, the candidates are read again. A leader whose znode is still the lowest remains
+     the leader, with a fresh plan.
   5. A candidate whose znode was deleted by an operator creates a new one.
 """
 
@@ -22,7 +22,7 @@ SEQUENCE_DIGITS = 10
 
 
 class ElectionPhase(Enum):
-    """The phase of a candidate in the election."""
+    """The phases of a candidate in the election, from its start to its leadership."""
 
     #: Entry: the start, or the end of the session. Duty: none. Exit: the candidate enters the election.
     OUT = "out"
@@ -72,12 +72,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class EnterElection:
-    """Enter the election."""
+    """The candidate must enter the election."""
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The candidate's znode was created as ``name``, or the outcome is unknown (None)."""
+    """The creation of the candidate's znode ended. ``name`` is the znode's name, or None if the outcome is unknown."""
 
     name: str | None
 
@@ -145,7 +145,7 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 
 
 def sequence(name: str) -> int | None:
-    """Return the sequence number that ZooKeeper appended to a candidate's name, or None if the name has none."""
+    """Return the sequence number that ZooKeeper appended to a candidate's name, or None for any other name."""
     _, dash, digits = name.rpartition("_")
     if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -153,7 +153,7 @@ def sequence(name: str) -> int | None:
 
 
 def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, ...]]:
-    """Return the next state and the effects of an event. The function is total and deterministic."""
+    """Return the state after an event, and the effects that the driver must carry out. Any event is permitted."""
     after, effects = _next(candidate, event)
     before = candidate.phase
     assert after.phase is before or after.phase in MOVES[before], (before, after.phase, event)

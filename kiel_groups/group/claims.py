@@ -1,12 +1,14 @@
 """
 The state machine of one member's claims: when each partition is claimed, opened, drained, released or lost.
 
+To open a claim is to read its fencing token and the partition's position. Delivery starts after that.
+
 Rules
   1. Safety rests on the owner znodes alone: records are delivered only between a partition's claim and the end of its
      drain.
   2. Steps are level-triggered: whatever the event, the assignment is compared with the phase of every partition. A lost
      watch therefore delays a step, but loses no partition.
-  3. No partition waits for another: drains, watches and reads are effects, whose outcomes return as events.
+  3. No partition waits for another partition: drains, watches and reads are effects. Their outcomes return as events.
   4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
      valid assignment revokes; an empty one revokes everything.
   5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
@@ -69,7 +71,7 @@ class Claims:
     The phase of every partition of this member.
 
     ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: partitions of other topics
-    are not claimed. ``ended``: the session is over, which is final. ``replaced``: the member leaves because another
+    are not claimed. ``ended``: the session is over for good. ``replaced``: the member leaves because another
     member has its slot.
     """
 
@@ -85,7 +87,7 @@ class Claims:
         return frozenset([partition for partition, phase in self.phases.items() if phase in phases])
 
     def keeps(self, partition: TopicPartition) -> bool:
-        """Whether the claim of this partition must be kept; an unknown assignment revokes nothing."""
+        """Return whether the claim of this partition must be kept. An unknown assignment revokes nothing."""
         return not self.to_release((partition,))
 
     def to_release(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
@@ -96,12 +98,16 @@ class Claims:
         return () if want is None else [partition for partition in partitions if partition not in want]
 
     def may_claim(self, partition: TopicPartition) -> bool:
-        """Whether this partition may be claimed: the member subscribes to its topic."""
+        """Return whether this partition may be claimed: the member subscribes to its topic."""
         return partition.topic in self.topics
 
     @property
     def settled(self) -> bool:
-        """Whether the member owns exactly its assignment; for a leaving member, whether no claim is left."""
+        """
+        Whether the member owns exactly its assignment. False while the assignment is unknown.
+
+        If the member leaves or its session is over: whether no claim is left.
+        """
         if self.leaving or self.ended:
             return not self.phases
         owned = self.in_phase(Phase.OWNED)
@@ -110,7 +116,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class _OfPartitions:
-    """An event or an effect that concerns these partitions."""
+    """Base of the events and effects that concern ``partitions``."""
 
     partitions: Partitions
 
@@ -120,7 +126,7 @@ class _OfPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRead:
-    """The assignment was read; ``partitions`` is None if it is absent or unreadable."""
+    """The assignment was read. ``partitions`` is None if the assignment is absent or unreadable."""
 
     partitions: Partitions | None
 
@@ -150,11 +156,11 @@ class Contended(_OfPartitions):
 
 
 class Opened(_OfPartitions):
-    """Positions and fencing tokens of these partitions were read, and the positions were written back."""
+    """Positions and fencing tokens of these partitions were read, and the positions were stored again."""
 
 
 class Drained(_OfPartitions):
-    """The application has finished all in-flight records of these partitions."""
+    """The application has finished all in-flight records of these partitions, and the listener was notified."""
 
 
 class Released(_OfPartitions):
@@ -172,7 +178,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over, and every claim with it."""
+    """The session is over, so all claims have ended."""
 
 
 Event: TypeAlias = (
@@ -237,9 +243,9 @@ _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
 
 def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
     """
-    Return the next state and the effects of an event. The function is total and deterministic.
+    Return the state after an event, and the effects that the driver must carry out. Any event is permitted.
 
-    An answer is ignored for each partition that has left the phase in which the answer was requested.
+    An answer is ignored for each partition that is no longer in a phase to which the answer applies.
     """
     if claims.ended:
         return claims, ()
@@ -287,12 +293,16 @@ def _moves(
     source: Phase,
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
-    """Return the moves of the partitions that are in the ``source`` phase."""
+    """Return the new phase, as ``target`` computes it, of each of these partitions that is in the phase ``source``."""
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
-    """Free the partitions. Emit Lose for partitions that were owned, draining or releasing, before any new claim."""
+    """
+    Free the partitions that this member had claimed.
+
+    If partitions were owned, draining or releasing, the first effect is their Lose. New claims follow it.
+    """
     claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     after, effects = _reconcile(claims, dict.fromkeys(claimed))
@@ -300,7 +310,7 @@ def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[E
 
 
 def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tuple[Claims, tuple[Effect, ...]]:
-    """Apply the moves, then compare the assignment with the phase of each partition, and revoke and claim."""
+    """Apply the moves, revoke and claim partitions to match the assignment, and return the effects of all changes."""
     phases = dict(claims.phases)
     entered: dict[TopicPartition, Phase] = {}
 

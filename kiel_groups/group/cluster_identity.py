@@ -1,4 +1,4 @@
-"""Decide whether the brokers of a client are another cluster than the brokers that ZooKeeper registers."""
+"""Decide whether a client's brokers belong to another cluster than the brokers that are registered in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOST_TOPICS = 1_000
 
 class ClusterIdentity(NamedTuple):
     """
-    The knowledge of ZooKeeper, or of a broker, about its cluster.
+    The identity of a cluster, as ZooKeeper or a broker reports it.
 
     ``brokers`` has the addresses of each live broker, by its id. ZooKeeper names all listeners of a broker, and a
-    broker names one. ``topics`` has the replicas of each topic's partitions; a topic that was not compared has none.
-    Only clusters of Kafka 0.10.1 and later have a ``cluster_id``. The id is "" if ZooKeeper certainly has none, and
-    None if it is not known.
-    ``asked`` are the addresses at which a client knew its brokers before they answered.
+    broker names one listener. ``topics`` has the replicas of each topic's partitions. A topic whose replicas were not
+    read has an empty mapping. Only clusters of Kafka 0.10.1 and later have a ``cluster_id``. The id is "" if ZooKeeper
+    certainly has no id, and None if it is not known.
+    ``asked`` has the broker addresses that the client knew before the brokers answered.
     """
 
     brokers: Mapping[int, frozenset[HostPort]]
@@ -65,29 +65,33 @@ class ClusterIdentity(NamedTuple):
 
     def may_differ(self, named: ClusterIdentity) -> bool:
         """
-        Return whether the addresses raise a doubt: both sides have addresses, and none in common.
+        Return whether the two sides may be different clusters: both have addresses, and no address in common.
 
-        This is rare, because brokers answer with the registered addresses. The cause is another cluster, a broker that
-        is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers. Brokers of
-        0.8 name no broker while their cluster has no topic; then the address at which they were asked counts.
+        This is rare, because brokers answer with the registered addresses. Possible causes are another cluster, a
+        broker that is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
+        Brokers of 0.8 name no broker while their cluster has no topic. Then the addresses in ``named.asked`` count.
         """
         theirs = named.addresses or named.asked
         return bool(self.addresses and theirs and not self.addresses & theirs)
 
     def to_compare(self, topics: Collection[str]) -> list[str]:
-        """Return the topics, in order, whose replicas must be compared: those that this side has, too."""
+        """
+        Return the topics whose replicas must be compared, in order.
+
+        These are the topics that this side has, too, except internal topics; at most ``MOST_TOPICS``.
+        """
         return sorted(self.topics.keys() & set(topics) - INTERNAL_TOPICS)[:MOST_TOPICS]
 
     def difference(self, named: ClusterIdentity) -> str:
         """
-        Return why ``named``, from a broker, is certainly another cluster than this one, or "" if that is not certain.
+        Return why ``named``, from a broker, is certainly another cluster than ``self``, or "" if that is not certain.
 
         If both clusters' ids are known, the ids decide. Brokers with a cluster id have written it to their ZooKeeper
         before they register. So a ZooKeeper without a cluster id is not theirs.
 
         Otherwise, the topics decide. A proxy changes neither the names nor the replicas of topics, and a broker that is
-        cut off remembers most topics. The clusters are different if more topics differ than agree. A topic that only
-        one side has may have been created or deleted just now. So such topics are counted in pairs, one of each side.
+        cut off remembers most topics. The clusters are different if more topics differ than agree. A topic of only one
+        side may have been created or deleted just now. So two such topics, one of each side, count as one difference.
         """
         if not self.may_differ(named):
             return ""
@@ -108,7 +112,7 @@ class ClusterIdentity(NamedTuple):
 
     def doubt(self, named: ClusterIdentity) -> str:
         """
-        Return why it is not known whether ``named`` is of this cluster, or "" if it is known.
+        Return why it is not known whether ``named`` is from this cluster, or "" if there is no doubt.
 
         While this cluster has no topic, the result is "", because members have nothing to consume.
         """
@@ -127,7 +131,7 @@ class ClusterIdentity(NamedTuple):
         )
 
     def _agrees(self, topic: str, named: ClusterIdentity) -> bool | None:
-        """Return whether both sides have the same replicas of a topic, or None if the answer does not tell."""
+        """Return whether both sides have the same replicas of a topic, or None if ``named`` has no replicas of it."""
         verdicts = set()
         for partition, replicas in self.topics[topic].items():
             # Brokers of 0.8 leave dead replicas out of their answers, and answer none together with an error.

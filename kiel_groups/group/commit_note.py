@@ -1,8 +1,8 @@
 """
-The note that a member adds to the text of an offset in Kafka: the topic's incarnation, and the claim.
+The note that a member appends to the metadata text of an offset in Kafka.
 
-An offset in Kafka has no version, and outlives its topic. The note says which log the offset belongs to, and under
-which claim the offset was stored.
+An offset in Kafka has no version, and outlives its topic. The note says which incarnation of the topic the offset
+belongs to, and under which claim the offset was stored.
 """
 
 from __future__ import annotations
@@ -30,28 +30,32 @@ class CommitNote(NamedTuple):
     at_ms: int
 
     def after(self, text: str) -> str:
-        """Return the text with this note at its end."""
+        """Return the metadata of an offset: the application's text, and this note at the end."""
         fields = {_KEY: {"created": self.created, "claim": self.claim, "at": self.at_ms}}
         note = json.dumps(fields, separators=(",", ":"))
         return f"{text} {note}" if text else note
 
 
 class NotedText(NamedTuple):
-    """The text of an offset, divided into the text alone and the note. Without a note, another program wrote it."""
+    """
+    The metadata of a stored offset, divided into the application's text and the note.
+
+    ``note`` is None if the metadata does not end in a valid note: another program stored the offset.
+    """
 
     text: str
     note: CommitNote | None
 
     @classmethod
     def parse(cls, metadata: str) -> NotedText:
-        """Divide the text that is stored with an offset into the text and the note."""
+        """Divide the metadata of a stored offset into the application's text and the note."""
         match = _NOTED.fullmatch(metadata)
         note = None if match is None else _note(match["note"])
         return cls(metadata, None) if match is None or note is None else cls(match["text"] or "", note)
 
 
 class NotedOffset(NamedTuple):
-    """An offset that was read from Kafka, and its note. Without a note, another program stored the offset."""
+    """An offset that was read from Kafka, and its note. ``note`` is None if another program stored the offset."""
 
     offset: int
     note: CommitNote | None

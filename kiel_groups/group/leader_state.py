@@ -5,10 +5,10 @@ Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
      of the term; an answer from an earlier term is ignored.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
-     first change. The first plan of a group's first leader waits for the initial delay. Urgent events bypass all of
-     this.
+     first change. The first plan of a group's first leader waits for the initial delay. Urgent changes bypass these
+     waits.
   3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after the current plan has ended.
-  4. Each write of a publication is sent after the previous one was answered with ``Done``. A refused write means that
+  4. A write of a publication is sent after the previous write was answered with ``Done``. A refused write means that
      another leader was elected or another process wrote: the plan is void, and everything is read again. The same
      applies to a write whose outcome is unknown.
   5. A plan that changes nothing is not published, unless an operator has asked for it.
@@ -30,7 +30,7 @@ REPLAN_PAUSE_S = 0.5
 
 
 class LeaderPhase(Enum):
-    """The phase of a leader."""
+    """The phases of a leader: waiting for changes, planning and publishing."""
 
     #: Entry: the start, or another candidate leads. Duty: none. Exit: elected.
     NONE = "none"
@@ -61,10 +61,11 @@ class LeaderState:
     """
     The state of a leader's term and of its plan.
 
-    ``term`` is the number of the leader's elections so far. While the leader settles, ``due_s`` is the time of the next
-    plan, ``bound_s`` the latest possible time, and ``since_s`` when the first change was seen. All are on the driver's
-    clock. ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
-    ``written`` is the number of answered writes.
+    ``term`` counts the elections of this candidate. ``candidate`` is the path of its election znode. While the leader
+    collects changes, ``due_s`` is the time of the next plan, ``bound_s`` the latest possible time of that plan, and
+    ``since_s`` the time of the first change. These times are on the driver's clock. ``causes`` are the reasons for the
+    plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number of writes of the
+    publication that have succeeded.
     """
 
     debounce: DebounceConfig
@@ -115,7 +116,7 @@ class DebounceChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """The clock has reached ``now_s``. A plan whose time has come begins."""
 
     now_s: float
 
@@ -153,7 +154,11 @@ Event: TypeAlias = Elected | Deposed | Changed | DebounceChanged | Tick | Planne
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Verify leadership, read the inputs, allocate; answer with Planned. ``since_s``: when a change was first seen."""
+    """
+    Verify the leadership, read the inputs and run the allocator; answer with Planned.
+
+    ``since_s`` is the time at which the first change was seen.
+    """
 
     term: int
     candidate: str
@@ -189,7 +194,7 @@ Effect: TypeAlias = MakePlan | Prepare | Write | Published
 
 
 def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
-    """Return the next state and the effects of an event. The function is total and deterministic."""
+    """Return the state after an event, and the effects that the driver must carry out. Any event is permitted."""
     after, effects = _next(leader, event)
     assert after.phase is leader.phase or after.phase in MOVES[leader.phase], (leader.phase, after.phase, event)
     return after, effects

@@ -1,9 +1,9 @@
 """
 Compute how long a member may trust its claims.
 
-A claim is valid as long as the session is. Only an answered quorum write confirms the session, because a server that is
-cut off from its quorum still answers pings and reads. The answer proves that the session existed when the write was
-*sent*.
+A claim is valid as long as its session exists. Only an answered quorum write confirms the session, because a server
+that is cut off from its quorum still answers pings and reads. The answer proves that the session existed when the write
+was *sent*.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEASE_SHARE = 0.5
 
 def lease_deadline(last_proof_s: float, session_timeout_ms: int) -> float:
     """
-    Return the time until which claims may be trusted, unless ZooKeeper confirms the session again.
+    Return the time until which a member may trust its claims, if ZooKeeper does not confirm the session again.
 
     The rest of the session timeout is for pauses and clock drift.
 

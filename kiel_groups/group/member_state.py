@@ -3,13 +3,13 @@ The state machine of one member of a group that brokers coordinate: Kafka's grou
 
 Rules
   1. Any broker names the coordinator. No answer, or an answer that another broker coordinates the group, makes the
-     member ask again. Only the answer to the newest question is used. The membership continues meanwhile.
+     member search again. Only the answer to the newest search is used. The membership continues meanwhile.
   2. Before the member joins again, its partitions are revoked, once for a rebalance, however many tries the join takes.
      If the membership is live, they are drained and committed (``Drain``). After the coordinator has removed the
      member, they are lost (``Lose``), and nothing is committed.
   3. A join is sent only when the partitions are revoked, and no other request to the coordinator is in flight.
-  4. A join with a member id that the coordinator does not know is repeated without one, at once. A refused join fails
-     the member: it is not repeated.
+  4. If the coordinator does not know the member id of a join, the member joins again at once without a member id. If
+     the coordinator refuses a join for good, the member fails.
   5. After a failed sync, the member joins again. Its id is void only if the coordinator says so.
   6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
   7. The answer to a heartbeat or a commit is used only for the generation and the member id of that request.
@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 
 class CoordinatorCode(IntEnum):
-    """The codes of a coordinator that a member distinguishes."""
+    """The error codes in a coordinator's answers that a member distinguishes."""
 
     UNKNOWN = -1
     NO_ERROR = 0
@@ -60,7 +60,7 @@ class GroupRequest(Enum):
 
 
 class Reaction(Enum):
-    """The reaction of a member to an answer."""
+    """What a member does after an answer of the coordinator."""
 
     #: The request has succeeded, or its sender handles the code alone.
     PROCEED = auto()
@@ -161,7 +161,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFound:
-    """A broker has named the coordinator: the answer to the question ``discovery``."""
+    """A broker has named the node id of the coordinator, in answer to the search with the number ``discovery``."""
 
     discovery: int
     coordinator: int
@@ -169,7 +169,7 @@ class CoordinatorFound:
 
 @dataclass(frozen=True, slots=True)
 class FindFailed:
-    """No broker has named the coordinator. ``code`` is None if no broker answered."""
+    """The search ``discovery`` has found no coordinator. ``code`` is None if no broker answered."""
 
     discovery: int
     code: int | None
@@ -177,19 +177,19 @@ class FindFailed:
 
 @dataclass(frozen=True, slots=True)
 class PauseOver:
-    """A pause has ended."""
+    """The pause with the number ``pause`` has ended."""
 
     pause: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All partitions are drained; partitions that took too long were lost."""
+    """The drain has ended for all partitions. Partitions whose drain took too long were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswered:
-    """A join was answered; ``code`` is None if no answer came in time."""
+    """The join with the number ``join`` was answered. ``code`` is None if no answer came in time."""
 
     join: int
     code: int | None
@@ -200,21 +200,21 @@ class JoinAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The leader has made the assignments of all members."""
+    """This member, as the leader, has made the assignments of all members."""
 
     join: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssignFailed:
-    """The leader's assignor has failed."""
+    """This member is the leader, and its assignor has failed."""
 
     join: int
 
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswered:
-    """A sync was answered; ``code`` is None if no answer came in time."""
+    """The sync after the join ``join`` was answered. ``code`` is None if no answer came in time."""
 
     join: int
     code: int | None
@@ -242,7 +242,7 @@ class RequestEnded:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The watchdog has given the membership up, because the application makes no progress."""
+    """The watchdog has ended the membership, because the application makes no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Take over the assignment that the sync has brought."""
+    """Start the assignment that the sync has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ Effect: TypeAlias = FindCoordinator | Pause | Drain | Lose | Join | Assign | Syn
 
 
 class Phase(Enum):
-    """The phase of a member."""
+    """The phases of a member, from its first join to its end."""
 
     #: Entry: the start, a failed join or sync, or removal. Duty: find the coordinator. Exit: a join is sent.
     UNJOINED = "unjoined"
@@ -367,7 +367,7 @@ class Phase(Enum):
     JOINING = "joining"
     #: Entry: joined a generation. Duty: as the leader, assign; sync. Exit: the assignment, or a failure.
     SYNCING = "awaiting sync"
-    #: Entry: the assignment is there. Duty: beat, fetch, commit. Exit: a rebalance or removal.
+    #: Entry: the assignment has arrived. Duty: send heartbeats, fetch, commit. Exit: a rebalance or removal.
     STABLE = "stable"
     #: Entry: the partitions are released. Duty: send one leave request. Exit: its answer, or none in time.
     LEAVING = "leaving"
@@ -387,9 +387,9 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 
 class Holding(Enum):
-    """Which partitions of the member's assignment the application still has."""
+    """Whether the application still has the partitions of the member's assignment."""
 
-    #: No partition, or none that the member still answers for.
+    #: No partition. The application may still process records of lost partitions, and cannot commit them.
     NOTHING = "nothing"
     #: The partitions of the last assignment.
     ASSIGNED = "assigned"
@@ -403,9 +403,9 @@ class MemberState:
     The state of one member.
 
     ``coordinator`` is the node id of the group's coordinator, None while it is unknown. ``discovery``, ``join`` and
-    ``pause`` are the numbers of the newest question, join and pause. ``rejoin_due``: a join must follow. ``failures``
-    is the number of failures in a row. ``in_flight`` is the number of requests to the coordinator other than joins,
-    syncs and heartbeats.
+    ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the newest pause.
+    ``rejoin_due``: a join must follow. ``failures`` is the number of failures in a row. ``in_flight`` is the number of
+    commits and reads of offsets that the coordinator has not answered.
     """
 
     phase: Phase = Phase.UNJOINED
@@ -425,17 +425,17 @@ class MemberState:
 
     @property
     def is_member(self) -> bool:
-        """Whether the coordinator regards this process as a member, as far as the process knows."""
+        """Whether this member has joined a generation, and the coordinator has not told it that it was removed."""
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
 
     @property
     def is_joining(self) -> bool:
-        """Whether the member waits for its next assignment, even after a failed try."""
+        """Whether the member waits for its next assignment, also after a failed join or sync."""
         return self.rejoin_due or self.phase in (Phase.JOINING, Phase.SYNCING)
 
     @property
     def may_commit(self) -> bool:
-        """Whether the application has the assignment of the present generation, so that it may commit."""
+        """Whether the application may commit: it has partitions of the present generation."""
         return self.phase is Phase.STABLE and self.holding is not Holding.NOTHING
 
     def beats(self, *, while_draining: bool) -> bool:
@@ -455,7 +455,7 @@ _Step: TypeAlias = tuple[MemberState, tuple[Effect, ...]]
 
 
 def step(state: MemberState, event: Event) -> _Step:
-    """Return the next state and the effects of an event. The function is total and deterministic."""
+    """Return the state after an event, and the effects that the driver must carry out. Any event is permitted."""
     if state.phase is Phase.ENDED:
         return state, ()
     reacted, effects = _react(state, event)
@@ -471,7 +471,7 @@ def _is_legal(before: Phase, after: Phase) -> bool:
 
 
 def _react(state: MemberState, event: Event) -> _Step:
-    """Apply an event, without the steps that follow from the new state."""
+    """Apply an event alone. ``_advance`` takes the steps that follow from the new state."""
     match event:
         case Rejoin():
             return replace(state, rejoin_due=True), ()
@@ -561,7 +561,7 @@ def _pausing(state: MemberState) -> _Step:
 
 
 def _lost(state: MemberState) -> _Step:
-    """End the membership, and the application's assignment with it."""
+    """End the membership without a leave request, and emit Lose if the application has an assignment."""
     effects = () if state.holding is Holding.NOTHING else (Lose(),)
     phase = state.phase if state.phase is Phase.LEAVING else Phase.UNJOINED
     lost = replace(state, phase=phase, holding=Holding.NOTHING, member_id="", generation=NO_GENERATION)

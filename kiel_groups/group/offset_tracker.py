@@ -32,10 +32,11 @@ class CommitRules:
     """
     The settings that decide which offsets a member stores, and when.
 
-    With ``autocommit`` the finished offsets are stored without the application's request. ``through_brokers``: brokers
-    write the offset znodes on request. They check no version and leave no trace of the writer, and a release writes
-    only what a reset chose in its own transaction. ``in_kafka``: the coordinator of the group stores the offsets, which
-    have no versions, and a release stores its offset before its transaction.
+    ``autocommit``: the member stores the offsets of finished records without a request of the application.
+    ``through_brokers``: brokers write the offset znodes on request. They check no version, and do not record which
+    member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
+    chose. ``in_kafka``: the group's coordinator stores the offsets. These have no versions, and a release stores its
+    offset before its transaction.
     """
 
     autocommit: bool = True
@@ -44,7 +45,7 @@ class CommitRules:
 
     @property
     def asks_brokers(self) -> bool:
-        """Whether a commit needs the answer of a broker, which may not come."""
+        """Whether a commit needs the answer of a broker. The answer may be lost."""
         return self.through_brokers or self.in_kafka
 
     @classmethod
@@ -82,7 +83,11 @@ class CommitRules:
 
 
 class OffsetTracker:
-    """The offsets of the partitions of one consumer, used on its event loop only."""
+    """
+    Tracks the offsets of one consumer's partitions, and decides which of these offsets are stored.
+
+    Only the consumer's event loop uses this object.
+    """
 
     def __init__(self, rules: CommitRules | None = None) -> None:
         self.rules = rules or CommitRules()
@@ -96,9 +101,9 @@ class OffsetTracker:
 
     def claim(self, partitions: Iterable[TopicPartition], created: int) -> None:
         """
-        Begin to track claims that are about to be opened. A claim that is tracked already keeps its incarnation.
+        Begin to track claims that are about to be opened. A claim that is tracked already does not change.
 
-        ``created`` is the creation zxid of their topic as known at this moment.
+        ``created`` is the creation zxid of the partitions' topic, as known at this moment.
         """
         for partition in partitions:
             if partition not in self._claims:
@@ -106,11 +111,15 @@ class OffsetTracker:
                 _check_move(partition, None, claim)
 
     def claimed(self, partition: TopicPartition) -> ClaimedPartition | None:
-        """Return the claim of a partition, opened or not, or None. Each claim is another object."""
+        """
+        Return the tracked claim of a partition, opened or not, or None if the partition is not claimed.
+
+        ``open`` replaces the object, and a later claim of the partition is another object again.
+        """
         return self._claims.get(partition)
 
     def open(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
-        """Open claims; each partition starts at its start position, with nothing to commit."""
+        """Open claims: delivery of each partition may begin at its start position. There is nothing to commit yet."""
         for partition, start in starts.items():
             before = self._phase(partition)
             offset, created = start.offset, start.created
@@ -120,14 +129,14 @@ class OffsetTracker:
             _check_move(partition, before, claim)
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget claims that were released or lost."""
+        """Forget claims that were released or lost. The ranges of their offsets are remembered for later refusals."""
         for partition in partitions:
             self._remember_allowed(partition)
             self._claims.pop(partition, None)
             self._open.pop(partition, None)
 
     def end_unopened(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Forget claims of ``partitions`` (None: all, because their session is over) that were never opened."""
+        """Forget the claims of ``partitions`` that were never opened. None means all claims: the session is over."""
         unopened = self._claims.keys() - self._open.keys()
         self.end(unopened if partitions is None else unopened & frozenset(partitions))
 
@@ -161,7 +170,7 @@ class OffsetTracker:
         return topics
 
     def seek(self, partition: TopicPartition, offset: int, origin: StartOrigin = StartOrigin.SEEK) -> None:
-        """Set the position and the finished offset to ``offset``. A chosen reset no longer applies."""
+        """Set the position and the finished offset of an open partition. A chosen reset no longer applies."""
         offsets = self._open[partition]
         before = offsets.phase
         if origin is not StartOrigin.SEEK:
@@ -175,11 +184,15 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def set_seek_mark(self, partition: TopicPartition, mark: object) -> None:
-        """Set the mark of a seek that waits for a look-up. This voids seeks that wait with another mark."""
+        """
+        Set the mark of a seek that waits for a look-up of its offset.
+
+        Earlier seeks that still wait compare their marks with this mark, and end without an effect.
+        """
         self._open[partition].seek_mark = mark
 
     def seek_mark(self, partition: TopicPartition) -> object:
-        """Return the mark of the last seek under this claim, or None if the partition is not open."""
+        """Return the mark of the newest seek under this claim, or None if the partition is not open."""
         offsets = self._open.get(partition)
         return None if offsets is None else offsets.seek_mark
 
@@ -192,7 +205,11 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def withdraw_reset(self, partition: TopicPartition) -> None:
-        """Drop the chosen reset, because records before the position are fetched again. A later reset may be chosen."""
+        """
+        Drop the chosen reset, if there is one, because the log has the position again.
+
+        A finished offset beyond the end of the log is reduced to that end. A later reset may be chosen.
+        """
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
         if reset is not None:
@@ -203,7 +220,7 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def reset_of(self, partition: TopicPartition) -> PendingReset | None:
-        """Return the chosen reset of a partition, or None if it has none."""
+        """Return the chosen reset of a partition, or None without a chosen reset."""
         offsets = self._open.get(partition)
         return None if offsets is None else offsets.reset
 
@@ -212,7 +229,7 @@ class OffsetTracker:
         return frozenset(partition for partition, offsets in self._open.items() if offsets.reset is not None)
 
     def reset_applies(self, partition: TopicPartition, reset: PendingReset) -> bool:
-        """Return whether ``reset`` is still the chosen reset of the partition, and may be stored."""
+        """Return whether ``reset`` is still the chosen reset of the partition, and its offset may be stored."""
         offsets = self._open.get(partition)
         return offsets is not None and offsets.reset is reset and not offsets.outdated
 
@@ -225,7 +242,7 @@ class OffsetTracker:
         return None if is_stored else Commit(offset, offsets.version)
 
     def complete_reset(self, partition: TopicPartition) -> int:
-        """Continue delivery after the chosen reset, whose offset is stored; return the position."""
+        """Continue delivery after the offset of the chosen reset was stored. Return the position."""
         offsets = self._open[partition]
         assert offsets.reset is not None
         self.seek(partition, offsets.reset.offset_after(offsets.finished), StartOrigin.RESET)
@@ -240,7 +257,11 @@ class OffsetTracker:
         return any(offsets.uncommitted for offsets in self._open.values())
 
     def commits(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Commit]:
-        """Return what a commit stores now (rule 1), of ``partitions`` or of all, in ascending order."""
+        """
+        Return the commits that are due now (rule 1), in ascending order of partitions.
+
+        ``partitions`` limits the result; None means all open partitions.
+        """
         listed = self._open if partitions is None else self._open.keys() & partitions
         found = ((partition, self._open[partition]) for partition in sorted(listed))
         return {
@@ -248,7 +269,11 @@ class OffsetTracker:
         }
 
     def choose(self, offsets: Mapping[TopicPartition, int]) -> ChosenCommits:
-        """Decide on the commit of next offsets that the application chose: all of them, or none (rule 9)."""
+        """
+        Decide whether to commit the next offsets that the application chose.
+
+        If any offset is refused, return the refusals, and commit no offset (rule 9).
+        """
         commits: dict[TopicPartition, Commit] = {}
         refusals: dict[TopicPartition, Refusal] = {}
         for partition, offset in sorted(offsets.items()):
@@ -264,13 +289,17 @@ class OffsetTracker:
         return ChosenCommits({} if refusals else commits, refusals)
 
     def _remember_allowed(self, partition: TopicPartition) -> None:
-        """Remember which offsets the application may commit now, because delivery is about to resume elsewhere."""
+        """Remember which offsets the application may commit now, because the partition's delivery ends or moves."""
         if (state := self._open.get(partition)) is not None:
             allowed = CommitRange(state.floor, state.position)
             self._earlier[partition] = allowed.union(self._earlier.get(partition))
 
     def may_store(self, partition: TopicPartition) -> bool:
-        """Return whether offsets of the claim may still be stored (rule 5). Writers ask right before they send."""
+        """
+        Return False if the topic of a claimed partition was created again (rule 5), else True.
+
+        Writers ask right before they send an offset: after False, they must not store it.
+        """
         claim = self._claims.get(partition)
         return claim is None or not claim.outdated
 
@@ -280,7 +309,7 @@ class OffsetTracker:
 
         Returns:
             The offsets to pass to ``answered``. An offset that an earlier commit sent, with unknown outcome, is left
-            out: the answer to this commit does not resolve the earlier one.
+            out: the answer to this commit does not show the outcome of the earlier commit.
         """
         fresh = {
             partition: commit.offset
@@ -292,7 +321,7 @@ class OffsetTracker:
         return fresh
 
     def answered(self, offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Record that the commit of these offsets has a known outcome, and which offsets it ``stored``."""
+        """Record that the outcome of a commit of these offsets is known. ``stored`` has what the commit has stored."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.sent.discard(offset)
@@ -301,13 +330,13 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offsets that brokers were asked to store, and may store at any later time; None for no offset."""
+        """Record the offset of each partition that brokers were asked to store, even late; None for no offset."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
 
     def stored(self, partition: TopicPartition, offset: int, version: int) -> None:
-        """Record that the store now has this consumer's ``offset`` at ``version``."""
+        """Record that the store has this consumer's ``offset`` at ``version``, and no earlier commit is in doubt."""
         state = self._open.get(partition)
         if state is not None:
             state.committed, state.version = offset, version
@@ -321,16 +350,16 @@ class OffsetTracker:
         return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 
     def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
-        """Return what a stored offset means, and change nothing."""
+        """Return what a stored offset means for the partition, without recording it."""
         state = self._open.get(partition)
         return Finding.NOT_OPEN if state is None else state.judge(stored)
 
     def read(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
         """
-        Record a stored offset that was read.
+        Record a stored offset that was read, and return what it means.
 
-        Another writer's offset is adopted (rule 3), and the records in flight are no longer tracked. Unreadable data is
-        replaced by the next commit, even if no record has finished since (rule 4).
+        Another writer's offset is adopted (rule 3), and the records in flight are no longer tracked. The next commit
+        replaces unreadable data, even if no record has finished since (rule 4).
         """
         match finding := self.judge(partition, stored):
             case Finding.OWN:
@@ -357,7 +386,11 @@ class OffsetTracker:
     # Operators' orders
 
     def orders(self, ordered: Mapping[TopicPartition, OrderedOffset]) -> dict[TopicPartition, Commit]:
-        """Return the commits that carry out orders now (rule 10); partitions that are not open have none."""
+        """
+        Return the commits that carry out operators' orders now (rule 10).
+
+        An order gets no commit while its partition is not open, or if it is about another incarnation of the topic.
+        """
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {
             partition: Commit(each.offset, state.version)
@@ -367,8 +400,7 @@ class OffsetTracker:
 
     def ordered(self, partition: TopicPartition, stored: StoredOffset) -> None:
         """
-        Continue delivery at the offset of an operator's order, which this consumer has stored under its claim
-        (rule 10).
+        Continue delivery at the offset of an operator's order (rule 10). This consumer has stored that offset already.
 
         An order applies to one incarnation of the topic. So its offset is not marked as ``adopted``, and is not kept if
         the topic is created again.
@@ -417,15 +449,16 @@ class OffsetTracker:
         """
         Decide what the release of a claim does with the offset (rule 7).
 
-        A new owner writes the offset at once, which changes its version. So the verification fails if an operator has
+        A new owner writes the offset at once, and so changes its version. So the verification fails if an operator has
         deleted the owner znode and another member has claimed the partition since.
 
-        If the topic was created again, no position in the old log is stored. A position that was stored before this
-        consumer noticed (``found``) would look like an offset in the new log, whose start is unknown. So 0 replaces it.
+        If the topic was created again, no position in the old log is stored. If such a position was stored before this
+        consumer noticed (``found``), it would look like an offset in the new log. The start of the new log is unknown,
+        so 0 replaces that position.
 
         Args:
             partition: The partition.
-            found: The stored offset, as far as it was read for the release.
+            found: The stored offset if it was read for the release, else None.
         """
         state = self._open.get(partition)
         if found is not None and self._is_of_old_log(partition, found):
@@ -438,7 +471,7 @@ class OffsetTracker:
         return Release(offset if is_due else None, state.version)
 
     def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
-        """Decide again, after the release was refused and ``found`` was read. It is None without an offset znode."""
+        """Decide again after a refused release. ``found`` is the offset that was then read; None without a znode."""
         state = self._open.get(partition)
         if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
             return Release(None, None if found is None else found.version, is_superseded=state is not None)
@@ -450,7 +483,7 @@ class OffsetTracker:
         return self.release(partition, found)
 
     def offset_to_restore(self, partition: TopicPartition) -> int | None:
-        """Return the offset with which a release creates a deleted offset znode, or None if it creates none."""
+        """Return the offset with which a release creates a deleted offset znode again, or None if it must not."""
         state = self._open.get(partition)
         return None if state is None or state.outdated else self._offset_to_leave(state)
 
@@ -465,7 +498,8 @@ class OffsetTracker:
         """
         Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An operator's offset is not such a position: if the claim was opened, its version is the adopted version.
+        An operator's offset is not such a position: if the claim was opened, the operator's offset has the adopted
+        version.
         """
         claim, state = self._claims.get(partition), self._open.get(partition)
         if claim is None or not claim.outdated or found.offset is None:

@@ -1,4 +1,8 @@
-"""The offsets of one partition during one claim, and the decisions about them, as values; see ``offset_tracker``."""
+"""
+Represent the offsets of one partition during one claim, and the decisions about them.
+
+``OffsetTracker`` uses these values. The rules in this module's docstrings are those of ``offset_tracker``.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,8 @@ class PendingReset:
         """
         Return the offset to store if all records before the offset ``done`` are finished.
 
-        Records between ``done`` and the lost position that the log still has must be delivered. If there are any, the
-        reset may move the offset back, but not forward past them.
+        The records from ``done`` to the lost position must be delivered if the log still has them. If there are such
+        records, the reset may move the offset back, but not forward past these records.
         """
         owed = max(done, self.start)
         return min(owed, self.position) if owed < min(self.lost, self.end) else self.position
@@ -72,9 +76,7 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 
 class StartOrigin(Enum):
     """
-    How the offset was chosen at which a partition's delivery last started.
-
-    The values are for log lines.
+    The source of the offset at which a partition's delivery last started. The values are for log lines.
     """
 
     #: The group's stored offset.
@@ -111,10 +113,10 @@ class StartPosition:
     """
     The start position of a claim.
 
-    ``offset`` is the next offset, ``version`` the version of the offset znode after the write-back. ``token`` is the
-    claim's fencing token: the czxid of the owner znode, which grows with every claim of the partition, or the
-    membership in a group that brokers coordinate. ``created`` identifies the topic incarnation that the offset belongs
-    to: the topic's creation zxid, 0 if unknown.
+    ``offset`` is the next offset. ``version`` is the version of the offset znode after this member has rewritten it.
+    ``token`` is the claim's fencing token: the czxid of the owner znode, or the membership in a group that brokers
+    coordinate. The czxid grows with every claim of the partition. ``created`` identifies the topic incarnation that the
+    offset belongs to: the topic's creation zxid, 0 if unknown. ``origin`` says how the offset was chosen.
     """
 
     offset: int
@@ -131,12 +133,12 @@ class Commit(NamedTuple):
     version: int
 
     def has_stored(self, found: StoredOffset) -> bool:
-        """Return whether this commit, whose outcome was unknown, has stored the offset ``found`` (rule 2)."""
+        """Return whether this commit of unknown outcome has stored the offset ``found`` (rule 2)."""
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
 class Refusal(Enum):
-    """Why an offset that the application chose is not committed (rule 9)."""
+    """The reasons why an offset that the application chose is not committed (rule 9)."""
 
     #: The partition has no opened claim.
     NOT_OPEN = auto()
@@ -153,7 +155,7 @@ class Refusal(Enum):
 
 
 class CommitRange(NamedTuple):
-    """The offsets that the application could commit at some time, both ends included (rule 9)."""
+    """The offsets from ``first`` to ``last``, included, that the application could commit at some time (rule 9)."""
 
     first: int
     last: int
@@ -162,7 +164,7 @@ class CommitRange(NamedTuple):
         return self.first <= offset <= self.last
 
     def union(self, other: CommitRange | None) -> CommitRange:
-        """Return the range from the lower first offset of both ranges to the higher last offset."""
+        """Return the smallest range that includes this range and ``other``."""
         if other is None:
             return self
         return CommitRange(min(self.first, other.first), max(self.last, other.last))
@@ -172,7 +174,8 @@ class ChosenCommits(NamedTuple):
     """
     A decision on offsets that the application chose.
 
-    Without ``refusals``, ``commits`` are stored. With a refusal, nothing is stored, and ``commits`` is empty.
+    Without ``refusals``, all ``commits`` are stored. If any offset is refused, no offset is stored, and ``commits`` is
+    empty.
     """
 
     commits: Mapping[TopicPartition, Commit]
@@ -183,8 +186,8 @@ class Release(NamedTuple):
     """
     A decision on the offset of a partition whose claim ends.
 
-    The release stores ``offset``, unless it is None, and expects ``version``. Without an offset it only verifies the
-    version; without a version it verifies nothing. ``is_superseded``: another writer has changed the offset.
+    The release stores ``offset`` if the offset znode has ``version``. If ``offset`` is None, the release only verifies
+    the version. If ``version`` is None, it verifies nothing. ``is_superseded``: another writer has changed the offset.
     """
 
     offset: int | None
@@ -258,7 +261,7 @@ class PartitionOffsets(ClaimedPartition):
     for a look-up is void if the mark has changed.
 
     ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
-    from that delivery (decision 0025). Setting one of them ends this.
+    from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from that delivery.
     """
 
     token: FencingToken
@@ -298,12 +301,12 @@ class PartitionOffsets(ClaimedPartition):
         self._finished = offset
 
     def begin_delivery(self, delivery: Delivery) -> None:
-        """Read the position and the finished offset from a delivery, until another one begins or this one ends."""
+        """Read the position and the finished offset from a delivery, until ``end_delivery`` or another delivery."""
         self.end_delivery()
         self._delivery = delivery
 
     def end_delivery(self) -> None:
-        """Keep the position and the finished offset of this moment. Later steps of the delivery have no effect."""
+        """Keep the present position and finished offset. Later steps of the delivery no longer change them."""
         if self._delivery is not None:
             self._position, self._finished = self._delivery.offsets()
             self._delivery = None
@@ -331,7 +334,7 @@ class PartitionOffsets(ClaimedPartition):
         """
         Return the offset that the chosen reset stores, or None if there is no reset.
 
-        If the application commits by itself (no ``autocommit``), its uncommitted records are not skipped.
+        Without ``autocommit``, the reset does not skip records that the application has not committed.
         """
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
@@ -348,12 +351,12 @@ class PartitionOffsets(ClaimedPartition):
         return None
 
     def wrote(self, stored: StoredOffset) -> bool:
-        """Whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""
+        """Return whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""
         return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)
 
     def knows(self, stored: StoredOffset) -> bool:
         """
-        Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
+        Return whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
 
         An adopted offset is excluded: another writer may have set it for a new incarnation of the topic before this
         consumer learned of that incarnation. The offset must then survive the restart in the new log.

@@ -37,7 +37,7 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
     Args:
         target: The allocation to limit.
         layout: The group's paths.
-        chroot: The chroot, which precedes each path on the server.
+        chroot: The chroot. It precedes each path on the server.
     """
     left = MOST_PATH_BYTES - _OTHERS_BYTES
     # The common case is cheap: no member has so many partitions that they would exceed the limit even if every path had
@@ -67,7 +67,7 @@ def _surplus(
 
 def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, MemberInfo]:
     """
-    Return the members by slot. If two members have the same slot, keep the one that registered later.
+    Return the members by slot. Of two members with the same slot, keep the member that registered later.
 
     Args:
         registered: The members, each with the creation zxid of its znode. A later registration has a higher zxid.
@@ -91,7 +91,7 @@ def absences(
     Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
-        assignments: The stored assignments, or None for an unreadable assignment, whose slot is not kept.
+        assignments: The stored assignment of each slot, or None if it is unreadable. Then the slot is not kept.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future is taken as now.
@@ -134,12 +134,12 @@ class Inputs:
     """
     All inputs of a plan, read after the leadership was verified.
 
-    ``members`` has one member per slot, the newest. ``topics`` has the partition numbers of each topic, ``brokers`` is
-    the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
+    ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
+    is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
-    are empty if the znode is absent; if it is unreadable, they are the last readable weights. ``group_state`` is None
-    if the znode is absent or unreadable, ``group_state_version`` only if it is absent. ``forgetting`` is the write that
-    removes drained members that have left from the group's ``config``, or None if there are none.
+    are empty if their znode is absent, and the last readable weights if it is unreadable. ``group_state`` is None if
+    its znode is absent or unreadable; ``group_state_version`` is None only if that znode is absent. ``forgetting`` is
+    the write that removes departed drained members from the group's ``config``, or None if no such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -159,7 +159,7 @@ class Inputs:
         """
         The topics whose partitions each slot may get.
 
-        A drained slot gets none. A slot whose member is away has the topics of its stored assignment.
+        A drained slot gets no topics. A slot whose member is away has the topics of its stored assignment.
         """
         wanted = {slot: member.subscription for slot, member in self.members.items()}
         wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
@@ -179,7 +179,7 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" if it lacks none."""
+        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" for no such input."""
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"
@@ -188,10 +188,10 @@ class Inputs:
         self, registered: Mapping[int, str | None], leaders: Mapping[str, Mapping[int, int]]
     ) -> dict[TopicPartition, str]:
         """
-        Return the racks of partitions' preferred leaders, as far as brokers or the group's settings name them.
+        Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
 
-        The preferred leader is the first replica. Other replicas lead only while its broker is down, and to follow them
-        would move partitions twice.
+        A partition without a known rack is left out. The preferred leader is the first replica. Other replicas lead
+        only while its broker is down, and to follow them would move partitions twice.
 
         Args:
             registered: The racks of brokers by id, as these have registered them.
@@ -225,7 +225,7 @@ class Inputs:
 
     @property
     def request(self) -> PlanRequest | None:
-        """The operator's request that no published plan answers yet."""
+        """The operator's request that no published plan answers yet, or None."""
         request = self.dynamic_config.request
         answered = None if self.group_state is None else self.group_state.request_ms
         return None if request is None or request.at_ms == answered else request
@@ -288,7 +288,7 @@ def allocate(
 @dataclass(frozen=True, slots=True)
 class Publication:
     """
-    The transactions that publish a plan, in order. Each is sent after the previous transaction was executed.
+    The transactions that publish a plan, in order. A transaction is sent after the previous transaction was executed.
 
     ``folders`` are persistent znodes that must exist before the first write.
     """
@@ -313,10 +313,11 @@ def plan(
     """
     Return the writes that make the stored assignments match the target.
 
-    Return None if nothing has to be published: the group state and the assignments match already, no operator has
-    asked for a plan, and no drained member has left; or the group never had a member. A plan that fits into one
-    transaction is published by one transaction. During a larger publication, the group state is ``publishing`` from the
-    first transaction until the last. Drained members that have left are removed from the ``config`` after that.
+    Return None if there is nothing to publish: the group state and the assignments match already, no operator has
+    asked for a plan, and no drained member has left. Return None, too, if the group never had a member. A plan that
+    fits into one transaction is published by one transaction. During a larger publication, the group state is
+    ``publishing`` from the first transaction until the last. A further transaction then removes drained members that
+    have left from the ``config``.
 
     Args:
         layout: The group's paths.
@@ -369,7 +370,7 @@ def plan(
 
 def _is_untouched(inputs: Inputs) -> bool:
     """
-    Whether the group has no group state, assignment or history.
+    Return whether the group has no group state, assignment or history.
 
     An allocator process may be elected before the first member joins.
     """
@@ -378,7 +379,7 @@ def _is_untouched(inputs: Inputs) -> bool:
 
 def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
     """
-    Whether the changes justify a new generation.
+    Return whether the changes justify a new generation.
 
     The deletion of departed members' empty assignments can wait for the next generation.
     """
@@ -388,7 +389,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored group state is ``done``, with the same numbers, reasons, allocator and request as the fresh one.
+    Return whether the stored state is ``done`` and has the numbers, reasons, allocator and request of the fresh state.
 
     Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
@@ -438,7 +439,7 @@ def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
 
 
 def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
-    """Return the group state of the next generation. Its number is above every stored generation's."""
+    """Return the group state of the next generation. The generation is above every stored generation."""
     generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
     request_ms = None
     if inputs.group_state is not None:
@@ -491,7 +492,7 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     Return the target to publish if the group's allocator failed.
 
     The target is the last plan, if that plan still fits. Otherwise, the target is ``fresh``, the result of the sticky
-    allocator, which moves as few partitions as possible.
+    allocator.
     """
     if still_fits(inputs):
         return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")
@@ -499,7 +500,12 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
 
 
 def still_fits(inputs: Inputs) -> bool:
-    """Whether the stored assignments are a valid plan: the same slots, subscribed topics only, each partition once."""
+    """
+    Return whether the stored assignments are a valid plan for these inputs.
+
+    They are if they have the same slots, give each slot only topics that it may get, and assign each existing partition
+    of these topics exactly once.
+    """
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]
     wanted = {topic for topics in subscriptions.values() for topic in topics}

@@ -1,4 +1,8 @@
-"""The rules of rounds: how the members of a group of programs get their assignments of one generation."""
+"""
+Decide when a group of programs rebalances, and how its members get their assignments.
+
+A round is one rebalance of such a group: its members join, and get their assignments of one generation.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,9 @@ class RoundInputs:
     The data that the leader has read to decide about a round.
 
     ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
-    the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of
-    each stored assignment by member, 0 if it is unreadable. ``known`` is the newest generation that the leader's own
-    member has read so far.
+    the group state's znode is absent or unreadable. ``state_version`` is None only if that znode is absent.
+    ``assignments`` has the generation of each member's stored assignment, 0 for an unreadable assignment. ``known`` is
+    the newest generation that the leader's own member has read so far.
     """
 
     members: Sequence[RoundMember]
@@ -63,7 +67,7 @@ class RoundInputs:
 
 
 def round_cause(inputs: RoundInputs) -> str:
-    """Return why a round must begin, or "" if none must."""
+    """Return why a round must begin, or "" if no round must begin."""
     state = inputs.state
     if not inputs.members:
         return ""
@@ -84,7 +88,7 @@ def round_cause(inputs: RoundInputs) -> str:
 
 
 class Opening(NamedTuple):
-    """The state with which a round begins, its write, and the ``version`` of the znode after that write."""
+    """The start of a round: its state, the transaction that writes it, and the znode's ``version`` after the write."""
 
     state: RoundState
     write: tuple[Operation, ...]
@@ -95,13 +99,13 @@ def opening(
     layout: GroupLayout, inputs: RoundInputs, *, leader: MemberId, candidate: str, cause: str, now_ms: int
 ) -> Opening:
     """
-    Return the write with which a round begins.
+    Return the state of a new round, and the transaction that starts the round.
 
     Args:
         layout: The group's paths.
         inputs: What the leader has read.
         leader: The leader's member id.
-        candidate: The path of the leader's election znode, which must still exist.
+        candidate: The path of the leader's election znode. The transaction fails if that znode is gone.
         cause: Why the round begins.
         now_ms: Wall-clock time, milliseconds since 1970.
     """
@@ -125,12 +129,12 @@ def _next_generation(inputs: RoundInputs) -> int:
 
 
 def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId]:
-    """Return the live members that have not joined this generation yet."""
+    """Return the ids of those of ``members`` that have not joined this generation."""
     return [member.member_id for member in members if member.joined != generation]
 
 
 class Choice(NamedTuple):
-    """The protocol of a round, the metadata of its members, and why each other member is refused."""
+    """The protocol of a round, the metadata of its members, and the reason for each refused member."""
 
     protocol: str
     members: Mapping[MemberId, bytes]
@@ -138,7 +142,12 @@ class Choice(NamedTuple):
 
 
 def choose(members: Sequence[RoundMember], generation: int, leader: MemberId) -> Choice:
-    """Choose the protocol of a generation among the members that have joined it, in the order of registration."""
+    """
+    Choose the protocol of a generation for the members that have joined it (rules 5 and 6).
+
+    The leader is considered first, then the other members in the given order. If no member is accepted, the protocol is
+    "".
+    """
     accepted: list[RoundMember] = []
     refused: dict[MemberId, str] = {}
     common: frozenset[str] = frozenset()
@@ -172,15 +181,15 @@ def publication(
     candidate: str,
 ) -> Publication:
     """
-    Return the writes that end a round.
+    Return the transactions that write the assignments of a round and end the round.
 
     Args:
         layout: The group's paths.
         begun: How the round began.
         choice: The round's protocol and members.
         assignments: The assignment of each member. A member that is left out gets an empty assignment.
-        stored: The members that have a stored assignment, which the writes replace or delete.
-        candidate: The path of the leader's election znode, which every write checks.
+        stored: The members that have a stored assignment. The writes replace or delete these assignments.
+        candidate: The path of the leader's election znode. Every transaction checks that znode.
     """
     generation = begun.state.generation
     writes: list[Operation] = []

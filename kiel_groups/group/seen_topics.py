@@ -1,10 +1,10 @@
 """
 Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
 
-From Kafka 2.8 on, the topic's id tells. Before, a topic that brokers did not list for a while may be a new one, or one
-that the client had no right to see. If a topic is created again at once, the only sign is a position that its log
-lacks, or has again. So the logs decide: an early record that was read is compared with what the log has in its place
-now.
+From Kafka 2.8 on, a new topic has a new id. Earlier brokers name no id. If they did not list a topic for a while, it
+may have been deleted, or the client had no right to see it. If a topic is created again at once, the only sign is a
+position that its log lacks, or has again. So the logs decide: an early record that was read is compared with the record
+that the log has at the same offset now.
 
 A log of the same topic may lose records, too, if an unclean election truncates it. In this case the log is not new, and
 ``auto_offset_reset`` says where delivery continues.
@@ -23,12 +23,12 @@ from kiel_groups.model import TopicPartition
 @dataclass(slots=True)
 class _SeenTopic:
     """
-    A topic. ``ids`` are all of its ids, the newest one last.
+    The knowledge about one topic. ``number`` counts its new incarnations. ``ids`` are all of its ids, the newest last.
 
     ``is_missing`` is true if the last answer did not list the topic. ``was_missing`` is true if an earlier answer did
     not list the topic, and it is not known yet whether the topic is still the same. ``trusted`` has the partitions
-    whose stored offsets are of the present topic, as far as this process can know. It is None as long as the topic was
-    neither missing nor created again.
+    whose stored offsets belong to the present topic, as far as this process can know. It is None if the topic was never
+    missing and never created again.
     """
 
     number: int = 0
@@ -42,8 +42,8 @@ class SeenTopics:
     """
     Numbers the incarnations of topics, from 0 on, as one process learns of them.
 
-    ``changed`` is called with a topic whose number has grown, ``doubted`` with a topic that may have been created
-    again.
+    ``changed`` is called with the name of a topic whose number has grown. ``doubted`` is called with the name of a
+    topic that may have been created again.
     """
 
     def __init__(self) -> None:
@@ -67,19 +67,23 @@ class SeenTopics:
         return seen is not None and (seen.is_missing or seen.was_missing)
 
     def missing(self, topic: str) -> None:
-        """Note that a broker that knows the cluster has not listed the topic."""
+        """Note that a broker that knows the cluster has not listed the topic. Its stored offsets lose their trust."""
         seen = self._seen(topic)
         seen.is_missing, seen.trusted = True, set()
 
     def listed(self, topic: str) -> None:
-        """Note that a broker has listed the topic."""
+        """Note that a broker has listed the topic. If the topic was missing, call ``doubted``."""
         seen = self._seen(topic)
         if seen.is_missing:
             seen.is_missing, seen.was_missing, seen.trusted = False, True, set()
             self.doubt(topic)
 
     def identified(self, topic: str, topic_id: str) -> None:
-        """Note the topic's id. Ignore a former id, because a broker with old metadata has sent it."""
+        """
+        Note the topic's id. A second id means that the topic was created again.
+
+        A former id is ignored, because a broker with old metadata has sent it.
+        """
         seen = self._seen(topic)
         if topic_id in seen.ids:
             return
@@ -88,7 +92,7 @@ class SeenTopics:
             self.renew(topic)
 
     def doubt(self, topic: str) -> None:
-        """Note that a broker's answer suggests that the topic was created again."""
+        """Call ``doubted``, because a broker's answer suggests that the topic was created again."""
         self.doubted(topic)
 
     def settle(self, topic: str) -> None:
@@ -98,11 +102,11 @@ class SeenTopics:
 
     def trusted(self, topic: str) -> set[TopicPartition] | None:
         """
-        Return the partitions whose stored offsets are of the present topic, as far as this process can know.
+        Return the partitions whose stored offsets belong to the present topic, as far as this process can know.
 
-        Coordinators of 0.9 keep the offsets of deleted topics. A caller that has stored an offset, or compared it with
-        its log, adds the partition to the returned set. A later doubt starts another set, so that former callers no
-        longer add to it.
+        Coordinators of 0.9 keep the offsets of deleted topics. A caller that has stored an offset, or compared an
+        offset with the log, adds the partition to the returned set. If the topic is missing or created again later,
+        another set replaces this set, and additions to the former set have no effect.
 
         Returns:
             None if all offsets are trusted, or the topic has an id.
@@ -111,14 +115,18 @@ class SeenTopics:
         return None if seen is None or seen.ids else seen.trusted
 
     def take_doubt(self, topic: str) -> set[TopicPartition] | None:
-        """Return ``trusted``, and no longer regard the topic as missing. The caller compares the other offsets."""
+        """
+        Return ``trusted(topic)``. If the result is a set, note that the topic is no longer in doubt.
+
+        The caller then compares the stored offsets of all other partitions with the logs.
+        """
         trusted = self.trusted(topic)
         if trusted is not None:
             self._topics[topic].was_missing = False
         return trusted
 
     def renew(self, topic: str) -> None:
-        """Note that the topic was created again."""
+        """Note that the topic was created again: increase its number, trust no stored offset, and call ``changed``."""
         self.settle(topic)
         seen = self._seen(topic)
         seen.number, seen.trusted = seen.number + 1, set()
@@ -134,7 +142,8 @@ class LogSight(NamedTuple):
 
     ``start`` and ``end`` are the log's range now. ``has_record`` says whether the log still has the record that was
     read first. It is None if no record was read, or if that record was deleted since. ``is_first`` says whether that
-    record is the log's first one. ``in_doubt`` says whether a broker has denied that the log has the ``position``.
+    record is the first record of the log. ``in_doubt`` says whether a broker has denied that the log has the
+    ``position``.
     """
 
     position: int
@@ -158,12 +167,12 @@ class Verdict(Enum):
 
 def judge_logs(sights: Collection[LogSight], *, was_unknown: bool, was_missing: bool) -> Verdict:
     """
-    Decide from its partitions' logs whether a topic was created again. One verdict holds for all of its partitions.
+    Decide from the logs of a topic's partitions whether the topic was created again.
 
     Args:
-        sights: Partitions of the topic.
+        sights: The logs of partitions of the topic.
         was_unknown: Whether a broker has denied that a partition exists. A broker that has just started may be wrong.
-        was_missing: Whether brokers have not listed the topic.
+        was_missing: Whether brokers have left out the topic at some time.
     """
     if any(sight.has_record for sight in sights):
         return Verdict.SAME

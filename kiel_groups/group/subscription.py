@@ -1,4 +1,4 @@
-"""The subscription of a consumer: how it gets its partitions, and which of them are paused or lack a position."""
+"""Track the subscription of a consumer: how it gets partitions, and which partitions are paused or lack a position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_OFFSET = (1 << 63) - 1
 
 def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
     """
-    Return a compiled regular expression, or None if there is none.
+    Return the pattern as a compiled regular expression, or None if ``pattern`` is None.
 
     Raises:
         ConfigError: The argument is empty, or not a regular expression.
@@ -39,7 +39,7 @@ def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] |
 
 def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
     """
-    Return the partitions of a manual assignment.
+    Check the partitions of a manual assignment, and return them as a set.
 
     Raises:
         ConfigError: A partition is not a TopicPartition with a legal topic and number.
@@ -111,8 +111,9 @@ class SubscriptionState:
     """
     The subscription of one consumer and its assigned partitions. Only the consumer's event loop uses this object.
 
-    If a partition is not assigned, ``is_assigned`` and ``is_paused`` return False, and ``set_highwater`` does
-    nothing. All other methods that take one partition raise IllegalStateError.
+    If a partition is not assigned, ``is_assigned`` and ``is_paused`` return False, ``seek_mark`` returns None, and
+    ``set_highwater`` does nothing. ``covers`` accepts any partition. All other methods that take one partition raise
+    IllegalStateError.
     """
 
     def __init__(self, config: GroupConfig | None = None) -> None:
@@ -141,7 +142,7 @@ class SubscriptionState:
         Args:
             topics: One topic or several.
             pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, topics of the previous pattern remain if they match this one, too.
+                the topics that match. Until then, topics of the previous subscription remain if they match, too.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -190,9 +191,9 @@ class SubscriptionState:
 
     def unsubscribe(self) -> None:
         """
-        End the subscription or the manual assignment; nothing is assigned any more.
+        End the subscription or the manual assignment, so that no partition is assigned any more.
 
-        The member releases its claims in a group. The partitions of a manual assignment end at once.
+        In a group, the member then releases its claims. The positions of a manual assignment are forgotten at once.
         """
         if self._kind is SubscriptionKind.MANUAL:
             self.offsets.end(self._assigned)
@@ -220,10 +221,10 @@ class SubscriptionState:
 
     def check_chosen(self, call: str) -> None:
         """
-        Check that the application has chosen topics or partitions at some time, before ``call`` waits for records.
+        Refuse ``call``, which would wait for records, if the application has never subscribed or assigned.
 
         Raises:
-            IllegalStateError: The application never has, so no record would ever come.
+            IllegalStateError: The application has chosen neither topics nor partitions, so no record would ever arrive.
         """
         if not self._was_chosen:
             raise IllegalStateError(
@@ -244,7 +245,7 @@ class SubscriptionState:
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
         """
-        Replace the manual assignment.
+        Replace the manual assignment. The positions of partitions that are no longer assigned are forgotten.
 
         Raises:
             ConfigError: There are no partitions, or a partition is not a TopicPartition with a legal topic and number.
@@ -267,8 +268,9 @@ class SubscriptionState:
         """
         Replace the partitions that the group assigns to this consumer.
 
-        The member calls this method whenever its owned partitions or the subscribed topics change. It passes all owned
-        partitions of subscribed topics, without owned partitions of other topics, which it is about to release.
+        The member calls this method whenever its owned partitions or the subscribed topics change. It passes its owned
+        partitions of subscribed topics. It is about to release its owned partitions of other topics, and leaves them
+        out.
 
         Raises:
             ConfigError: The topic of a partition is not subscribed.
@@ -304,10 +306,10 @@ class SubscriptionState:
 
     def check_assigned(self, partitions: Iterable[TopicPartition], call: str) -> None:
         """
-        Check that all of these partitions are assigned, before ``call`` changes one of them.
+        Check that all of these partitions are assigned, before ``call`` changes any of them.
 
         Raises:
-            IllegalStateError: One of them is not assigned.
+            IllegalStateError: At least one of the partitions is not assigned.
         """
         for partition in partitions:
             self._require(partition, call)
@@ -323,7 +325,7 @@ class SubscriptionState:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
-        Continue at ``offset``. This voids a reset that the policy chose.
+        Continue delivery of an assigned partition at ``offset``. A reset that the policy chose no longer applies.
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
@@ -358,7 +360,14 @@ class SubscriptionState:
         return opened
 
     def renew_seek_mark(self, partition: TopicPartition) -> object:
-        """Set and return a new mark, for a seek of an assigned partition that waits for a look-up."""
+        """
+        Set and return a new mark for a seek that must look up its offset before it can continue.
+
+        If the mark has changed when the look-up ends, a later seek has replaced the waiting seek.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
         mark = self._require(partition, "renew_seek_mark()").seek_mark = object()
         if self.offsets.is_open(partition):
             self.offsets.set_seek_mark(partition, mark)
@@ -377,11 +386,11 @@ class SubscriptionState:
         return self.offsets.position(partition)
 
     def missing_fetch_positions(self) -> frozenset[TopicPartition]:
-        """Return the assigned partitions without a position: their claims are not opened yet."""
+        """Return the assigned partitions that have no position yet, because they are not opened."""
         return frozenset(partition for partition in self._assigned if not self.offsets.is_open(partition))
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark, or None if no leader has reported one since the partition was assigned."""
+        """Return the high watermark, or None if it was not reported since the partition was assigned."""
         return self._require(partition, "highwater()").highwater
 
     def set_highwater(self, partition: TopicPartition, offset: int) -> None:

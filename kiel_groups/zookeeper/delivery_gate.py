@@ -1,8 +1,9 @@
 """
 Decide whether this member may deliver records and commit offsets at this moment.
 
-The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. Shutting is final. A
-check after the end of the lease shuts it: a session whose lease ran out is closed, even if it turns out to be alive.
+The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. A gate that was shut
+never opens again. A check after the end of the lease shuts the gate: a session whose lease ran out is closed, even if
+ZooKeeper still has the session.
 Several threads renew, check and shut a gate. Each field is written by one plain assignment, so no lock is needed.
 """
 
@@ -18,7 +19,7 @@ _NEVER = float("-inf")
 
 
 class DeliveryGate:
-    """The gate of one session."""
+    """The gate of one session: it decides whether the session's member may deliver records and commit offsets."""
 
     def __init__(self) -> None:
         #: The lease's end in seconds of boot time; −inf before the first confirmation.
@@ -33,9 +34,9 @@ class DeliveryGate:
         """
         Use the session timeout that a server granted, in milliseconds, for all leases from the boot time ``now_s`` on.
 
-        After a reconnection another server may grant a shorter timeout, which shortens the running lease. A longer
-        timeout is cut to the first timeout: the member znode contains the first timeout, and a forced release waits
-        that long.
+        After a reconnection another server may grant another timeout. A shorter timeout shortens the running lease. A
+        longer timeout is cut to the first timeout: the member znode contains the first timeout, and a forced release
+        waits that long.
         """
         self._first_ms = self._first_ms or session_timeout_ms
         self.timeout_ms = min(session_timeout_ms, self._first_ms)
@@ -51,7 +52,7 @@ class DeliveryGate:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
 
     def shut(self, reason: str) -> None:
-        """Shut the gate for good. Of several reasons, the first is kept."""
+        """Shut the gate for good. If it was shut before, the first reason remains."""
         if self.shut_reason is None:
             self.shut_reason = reason
 
@@ -63,7 +64,11 @@ class DeliveryGate:
         return over
 
     def is_open(self, now_s: float) -> bool:
-        """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
+        """
+        Return whether records may be delivered and offsets committed at the boot time ``now_s``.
+
+        If the lease has run out, shut the gate.
+        """
         if now_s < self.deadline_s:
             return not self.suspended and self.shut_reason is None
         self.is_over(now_s)

@@ -1,5 +1,5 @@
 """
-Send transactions that are fenced by the member znode: the first operation of each checks that this znode exists.
+Send transactions that are fenced by the member znode: the first operation of a transaction checks that it exists.
 
 The member znode is ephemeral. So ZooKeeper refuses a transaction that kazoo sends again on a later session, or that
 arrives after the end of the session.
@@ -41,7 +41,7 @@ MOST_CHECKS = 1_000
 
 
 class Stop(Exception):  # noqa: N818 -- not an error
-    """Raised by an OnRefused to leave all remaining items unwritten."""
+    """An ``OnRefused`` callback raises this exception to leave all remaining items unwritten."""
 
 
 def give_up(key: object, operation: Operation, failure: Failure) -> None:
@@ -56,8 +56,7 @@ class Outcome(Generic[Key]):
 
     ``done`` maps an item to the versions that its operations produced, and ``dropped`` an item to the reason of its
     refusal. Items in ``unknown`` may or may not have been written. The member znode was checked after these writes, so
-    a read now finds the final state. Items that ``renew`` removed, or that ``Stop`` left unwritten, are in none of the
-    three.
+    a read now finds the final state. No field has the items that ``renew`` removed or that ``Stop`` left unwritten.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
@@ -69,8 +68,8 @@ class FencedWriter:
     """
     Sends a member's transactions on the member's own session.
 
-    Before each transaction the writer waits until the gate is open. Watches may fire during that wait, so the writer
-    then awaits ``catch_up``, which reads the changed znodes.
+    Before each transaction the writer waits until the gate is open (see ``delivery_gate``). Watches may fire during
+    that wait, so the writer then awaits ``catch_up``. That function reads the changed znodes.
     """
 
     def __init__(self, session: Session, member_path: str, catch_up: Callable[[], Awaitable[None]]) -> None:
@@ -80,7 +79,7 @@ class FencedWriter:
 
     async def prove(self) -> None:
         """
-        Check the member znode in a transaction, which is repeated until ZooKeeper answers.
+        Check the member znode in a transaction, and repeat the transaction until ZooKeeper answers.
 
         The transaction goes through the quorum, so later reads on this session are no older than its answer.
 
@@ -109,7 +108,7 @@ class FencedWriter:
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
-        Write many items, each item atomically, with up to ``most`` operations in a transaction.
+        Write many items. A transaction has all operations of one or more items, and up to ``most`` operations.
 
         ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the other items are sent again. If
         ``on_refused`` is ``give_up``, all remaining items are left unwritten. Right before each transaction, ``renew``
@@ -148,9 +147,9 @@ class FencedWriter:
 
     async def holds(self, checks: Iterable[Check]) -> bool:
         """
-        Return whether znodes have these versions. One transaction checks many znodes.
+        Return whether all of these znodes have these versions. One transaction checks many znodes.
 
-        The transactions also prove the session, as ``prove`` does. If an answer is lost, this returns False.
+        The transactions also prove the session, as ``prove`` does. If an answer is lost, the result is False.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.

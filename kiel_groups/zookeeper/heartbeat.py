@@ -1,10 +1,10 @@
 """
-Send the heartbeats of one session, on a thread of its own: a busy event loop must not cost the lease.
+Send the heartbeats of one session on a thread of its own, so that a busy event loop does not lose the lease.
 
-Each beat is a transaction that only checks the member znode. A transaction goes through the quorum, unlike pings and
-reads.
-kazoo counts requests as pings, which disables its detection of dead connections. So this thread drops the connection
-if a beat stays unanswered, and kazoo tries the next server while the session is still alive.
+Each heartbeat (a beat, for short) is a transaction that only checks the member znode. A transaction goes through the
+quorum, unlike pings and reads. kazoo counts requests as pings, so beats disable its detection of dead connections.
+Therefore this thread drops the connection if a beat stays unanswered. Then kazoo tries the next server while the
+session is still alive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Heartbeat:
     """
     Renews the lease of a session.
 
-    Abandons the session when the lease has run out, the member znode is gone, or the event loop is closed.
+    The heartbeat abandons the session when the lease has run out, the member znode is gone, the event loop is closed,
+    or the heartbeat itself fails.
 
     Args:
         session: The session. The heartbeat's thread or kazoo's thread abandons it.
@@ -62,13 +63,13 @@ class Heartbeat:
         self._ticker.start()
 
     def stop(self) -> None:
-        """Have the thread end soon, without waiting for it."""
+        """Tell the thread to end, and do not wait for its end."""
         self._stopped = True
         self._ticker.wake()
 
     def beat_now(self) -> None:
         """
-        Have the heartbeat's thread send a beat at once. Any thread may call this method.
+        Tell the heartbeat's thread to send a beat at once. Any thread may call this method.
 
         The session calls this method, on kazoo's thread, when the connection is back, because the lease may end soon.
         """

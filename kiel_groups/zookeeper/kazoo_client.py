@@ -1,4 +1,4 @@
-"""Extend kazoo's client: interruptible requests, a stop that does not wait, a handler that costs less."""
+"""Extend kazoo's client: requests that survive a Ctrl-C, a stop that does not wait, and a faster handler."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
     response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
-    a request. Together that is half of the cost of a request.
+    a request. The queue and the epoll objects cost half of the time of a request.
 
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
@@ -129,7 +129,11 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Work as ``select.select``, without its limit on descriptor numbers. A ``timeout`` of None is no limit."""
+        """
+        Return the sockets that are ready, as ``select.select`` does, without its limit on descriptor numbers.
+
+        ``timeout`` is in seconds; None means no limit.
+        """
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
             for each in sockets:
@@ -156,10 +160,10 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     """
     Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for each of the two, which is longer than a lease. A host that drops packets
-    never accepts. A frozen server, or one of 3.9.5 just after its start, accepts the connection and does not answer.
-    When a dead connection is noticed, a third of the session timeout is over. The rest of the lease, a sixth, must
-    suffice for one such server and the next server.
+    kazoo waits a whole session timeout for the connection, and another one for the answer. A lease is shorter. A host
+    that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start, accepts the connection
+    and does not answer. When a dead connection is noticed, a third of the session timeout is over. The rest of the
+    lease, a sixth of the timeout, must suffice for such a server and the next server.
 
     Args:
         asked_timeout_ms: The session timeout that the client requests, in milliseconds.
@@ -197,7 +201,7 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Start to stop a client as kazoo's ``stop()`` does, without waiting. A connected client closes its session."""
+    """Stop a client as kazoo's ``stop()`` does, without waiting for its end. A connected client closes its session."""
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -211,7 +215,7 @@ def begin_stop(client: KazooClient) -> None:
 
 class Connection:
     """
-    The current connection of a client, which callers on any thread may drop.
+    The current connection of a client. Callers on any thread may drop it.
 
     Several callers may find the same connection dead, one after the other. Only the first caller drops the connection,
     so that the client's next connection is not dropped as well.
@@ -235,7 +239,11 @@ class Connection:
         return connection
 
     def leave(self, used: socket.socket | None, why: str) -> None:
-        """Shut down the socket ``used`` if it is current. kazoo then resumes the session on the next server."""
+        """
+        Shut down the socket ``used`` if it is current, so that kazoo resumes the session on the next server.
+
+        Do nothing if the client is stopping. ``why`` completes a log line that begins with "ZooKeeper".
+        """
         with self._dropping:
             # A client that is stopping has sent its last request, the close of the session.
             if used is None or used is self._dropped or used is not self.current or self.client._stopped.is_set():
@@ -253,8 +261,8 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     """
     Call ``granted(session_id, timeout_ms)`` on kazoo's thread with each server's response to Connect.
 
-    kazoo itself does not keep the granted timeout, only the requested one. The granted timeout is 0 if the server does
-    not know the session any more.
+    kazoo keeps the requested timeout, but not the granted timeout. The granted timeout is 0 if the server does not know
+    the session any more.
 
     Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
     to kazoo's own limit. A slow server can thus answer in time, too.
@@ -301,7 +309,7 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
     """
     Return the text of the error that no server has opened a session within ``limit_s``, with the likely reason.
 
-    This may block, for two seconds for each host.
+    This may block: up to two seconds for each host, and while host names are resolved.
     """
     servers = _servers(config)
     if full := next((server for server in servers if _closes_at_once(server)), None):

@@ -1,4 +1,4 @@
-"""The requests of one session: transactions as kazoo's requests, and answers that arrive on the event loop."""
+"""Send the requests of one session through kazoo, and pass their answers to the event loop."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def reports_move(results: Any) -> bool:
 
 
 def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """Return the index and the error of the operation that refused a transaction; None if it was executed."""
+    """Return the index and the error of the operation that made a transaction fail; None if it was executed."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     return next((each for each in errors if not isinstance(each[1], _BYSTANDERS)), errors[0] if errors else None)
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among the results, and raises none."""
+    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among its results."""
     if failed := first_error(results):
         index, error = failed
         return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
@@ -112,7 +112,7 @@ class PendingRequests:
         """
         Start kazoo requests.
 
-        The requests reach the server in the order in which they are given. Requests of an earlier call come first.
+        The requests reach the server in the given order, after the requests of earlier calls.
 
         Returns:
             The future to pass to ``answers``.

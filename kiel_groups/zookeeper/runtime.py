@@ -45,7 +45,7 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
     asyncio's default executor is not used, because ``asyncio.run`` waits for its threads before it returns.
 
     Returns:
-        A future of the running loop; cancelling it abandons the thread.
+        A future of the running loop, with the function's result or exception. To cancel the future abandons the thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
@@ -87,11 +87,11 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which calls ``tick`` at once."""
+        """Start the thread. It calls ``tick`` at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread call ``tick`` soon. Any thread may call this method, which never blocks."""
+        """Tell the thread to call ``tick`` at once. Any thread may call this method. It never blocks."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -120,7 +120,11 @@ class Ticking(Protocol):
 
 
 class Runtime:
-    """The runtime of a real process, without a state of its own; the simulator derives its runtime from it."""
+    """
+    Provides a real process with clocks, names, randomness, threads and ZooKeeper clients.
+
+    The object has no state. The simulator's runtime is a subclass.
+    """
 
     #: Return the seconds of a clock that also runs while the computer is suspended, as leases do. Loops read it before
     #: each record, so no Python code is in between.
@@ -155,7 +159,11 @@ class Runtime:
         return Ticker(tick, name)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
-        """Raise NoZooKeeperError if no host has an address; see ``check_hosts``."""
+        """
+        Raise NoZooKeeperError if no host has an address; see ``check_hosts``.
+
+        If the addresses are not known after the connect timeout, return without an error.
+        """
         with suppress(TimeoutError):  # Name resolution is slow; kazoo will try the hosts itself.
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 await in_thread(partial(check_hosts, config), "hosts")
@@ -166,7 +174,11 @@ class Runtime:
         return await in_thread(partial(no_answer, config, limit_s), "hosts")
 
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-        """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
+        """
+        Create a kazoo client, and do not start it.
+
+        ``session`` is the id and the password of a session that the client resumes, or None for a new session.
+        """
         return InterruptibleClient(
             client_id=session,
             hosts=config.hosts,

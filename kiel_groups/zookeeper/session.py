@@ -199,7 +199,7 @@ class Node(NamedTuple):
     A znode's data and state, as read from ZooKeeper.
 
     ``owner`` is the id of the session that an ephemeral znode belongs to, 0 for any other znode. ``pzxid`` is the zxid
-    of the last change of the znode's children, ``children`` how many there are.
+    of the last change of the znode's children, and ``children`` the number of its children.
     """
 
     data: bytes
@@ -218,8 +218,8 @@ class Session:
     """
     One ZooKeeper session, for use on the event loop.
 
-    If the connection breaks, reads are repeated when it is back, but the answer to a transaction is Unknown.
-    ``listener`` is called on the loop with each SessionEvent.
+    If the connection breaks, the session repeats reads after the next connection, but the answer to a transaction is
+    ``Unknown``. ``listener`` is called on the loop with each SessionEvent. A session is opened and closed only once.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Session:
         return self._connected.is_set() and self.ended is None
 
     def add_connect_listener(self, listener: Callable[[], None]) -> None:
-        """Call a function on kazoo's thread each time that the client has connected, after the gate knows of that."""
+        """Register a function that is called on kazoo's thread after each connection, when the gate was updated."""
         self._connect_listeners = (*self._connect_listeners, listener)
 
     @property
@@ -342,7 +342,9 @@ class Session:
 
     def end(self, reason: str) -> None:
         """
-        Stop using the session: shut the gate and fail all unanswered requests. Later calls do nothing.
+        Stop using the session: shut the gate, fail all unanswered requests, and notify the listener.
+
+        Later calls do nothing.
 
         The caller must still call ``close``.
         """
@@ -354,13 +356,13 @@ class Session:
         self._listener(SessionEvent.ENDED)
 
     def abandon(self, reason: str) -> None:
-        """End and close the session from any thread, even if the event loop never runs again."""
+        """Shut the gate, and end and close the session. Any thread may call this, even if the loop never runs again."""
         self.gate.shut(reason)
         self._call_loop(self.end, reason)
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
-        """Call ``abandon``, wait without an event loop, and return whether the session ended within ``timeout_s``."""
+        """Abandon the session, and block until it has ended. Return False if that took longer than ``timeout_s``."""
         self.abandon(reason)
         closed = self._open_lock.acquire(timeout=timeout_s)
         if closed:
@@ -561,7 +563,7 @@ class Session:
 
 
 async def get_watched(session: Session, path: str, watcher: Watcher) -> Node | None:
-    """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
+    """Read a znode and watch it. If the znode does not exist, return None and watch for its creation."""
     node = await session.get(path, watcher)
     # A read of a missing znode sets no watch.
     if node is None and await session.exists(path, watcher) is not None:
@@ -570,7 +572,11 @@ async def get_watched(session: Session, path: str, watcher: Watcher) -> Node | N
 
 
 async def children_watched(session: Session, path: str, watcher: Watcher) -> list[str] | None:
-    """Read the names of a znode's children and watch them. If the znode does not exist, watch for its creation."""
+    """
+    Read the names of a znode's children and watch them.
+
+    If the znode does not exist, return None and watch for its creation.
+    """
     names = await session.children(path, watcher)
     if names is None and await session.exists(path, watcher) is not None:
         names = await session.children(path, watcher)

@@ -1,4 +1,4 @@
-"""Background tasks, the time limit of a close, and the contexts that the parts of a process share."""
+"""Provide a session's background tasks, the time limit of a close, and the contexts that parts of a process share."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CloseLimit:
 
         Args:
             most_s: The longest time that the block may take, in seconds.
-            reserves: Whether to reserve a part of the remaining time for what follows the block.
+            reserves: Whether to end the block earlier, so that a part of the close's time remains for later steps.
 
         Raises:
             TimeoutError: The block did not end in time.
@@ -91,9 +91,10 @@ _AGAIN_S = 0.02
 
 async def cancelled_by(tasks: Collection[asyncio.Future[Any]], limit: CloseLimit) -> None:
     """
-    Cancel tasks, and wait until they have ended. Tasks do not wait for servers beyond the limit.
+    Cancel tasks, and wait until they have ended.
 
-    A task that is still closing its session at the limit is cancelled again: threads then close the session.
+    From the limit on, tasks that have not ended are cancelled again and again, so that they stop waiting for servers.
+    Threads then close their sessions.
     """
     late = set(tasks)
     for task in late:
@@ -122,7 +123,7 @@ class TaskSet:
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine as a task. After ``cancel``, close the coroutine instead."""
+        """Run a coroutine as a task. After ``cancel`` was called, close the coroutine without running it."""
         if self._closed:
             work.close()
             return
@@ -139,7 +140,7 @@ class TaskSet:
             self._on_error(error)
 
     def cancel(self) -> Awaitable[object]:
-        """Cancel all tasks but the current task, at once. Return an awaitable of the end of the cancelled tasks."""
+        """Cancel all tasks except the current task at once. Return an awaitable that waits until they have ended."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
@@ -248,7 +249,7 @@ class MemberContext(SessionContext):
 
     @classmethod
     def of(cls, shared: SessionContext, handler: PartitionHandler, tracker: OffsetTracker) -> MemberContext:
-        """Add what only a member has to the context of its session."""
+        """Return the context of a session, extended by the handler and the tracker of its member."""
         return cls(
             **{field.name: getattr(shared, field.name) for field in fields(SessionContext)},
             handler=handler,

@@ -4,11 +4,12 @@ Close the session of a process that makes no progress, so that other members tak
 Heartbeats have a thread of their own, so a member with a blocked event loop, or an application that hangs, keeps its
 lease. The watchdog's thread checks for progress: does the loop still run callbacks, and is the application busy with
 the same work as before? At half of the time limit the application is notified. At the limit the gate is shut and the
-session closed, without the loop, which may never run again. Until then the watchdog's thread does nothing that may
-block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
+session closed. The watchdog's thread does both, because the loop may never run again. Before that, this thread does
+nothing that may block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold
+the log's lock.
 
-While the process is stopped or the computer is suspended, the lease is lost, but the application does not stall. So the
-watchdog counts only the time during which its own thread runs, too.
+While the process is stopped or the computer is suspended, the lease may end, but the application does not stall. So the
+watchdog does not count the time during which its own thread did not run.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Watchdog:
     Args:
         config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop. 0 means no limit.
         in_progress: Returns the application's work in progress. The watchdog's thread calls it.
-        hurry: Called with a stall at half of its time limit. It runs on its own thread, and may block it.
+        hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
         on_stalled: Called once with the reason, on the watchdog's thread, when a time limit is reached.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
         runtime: Clock and threads.
@@ -105,7 +106,7 @@ class Watchdog:
             self._ticker.start()
 
     def stop(self) -> None:
-        """Have the thread end soon, without waiting for it."""
+        """Tell the thread to end, and do not wait for its end."""
         self._stopped = True
         self._ticker.wake()
 

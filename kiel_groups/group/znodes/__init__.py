@@ -1,6 +1,6 @@
 """
-Describe what a group keeps in ZooKeeper: paths, the values in the znodes and their bytes, transactions as values.
+Describe a group's znodes in ZooKeeper: their paths, the encoding of their data, and the transactions on them.
 
-``group``, ``members``, the Spark source and the tools for operators use it.
-It decides nothing: its callers choose which znode is written, and when.
+The packages ``group`` and ``members``, the Spark source and the tools for operators use these modules. The callers
+decide which znode is written, and when.
 """

@@ -1,4 +1,4 @@
-"""Encode and parse a group's znodes: members, assignments, group state, settings, owners, offsets; also Kafka's own."""
+"""Encode and parse a group's znodes (members, assignments, state, settings, owners, offsets), and parse Kafka's own."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
 
 
 def named_fields(value: Any, **renamed: str) -> dict[str, Any]:
-    """Return the fields of a dataclass by their names in JSON: their own, or those in ``renamed``."""
+    """Return the values of a dataclass by their names in JSON. ``renamed`` has the JSON names of renamed fields."""
     return {renamed.get(each.name, each.name): getattr(value, each.name) for each in fields_of(value)}
 
 
@@ -98,7 +98,7 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
 
 
 def check_version(fields: Mapping[str, Any], known: int, path: str) -> None:
-    """Raise ProtocolError if the data has another version than ``known``."""
+    """Raise ProtocolError if the data has another version than ``known``. Data without a version has version 1."""
     if (version := fields.get("version", 1)) != known:
         raise ProtocolError(f"{path}: data of version {known} was expected, found version {version!r:.40}")
 
@@ -118,7 +118,7 @@ class MemberInfo:
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
     keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
-    ``settings`` is what ``GroupConfig.changed_settings`` returned, for operators.
+    ``settings`` has the settings that differ from their defaults (``GroupConfig.changed_settings``), for operators.
     """
 
     member_id: MemberId
@@ -181,10 +181,10 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are numbers. ``unassigned`` has the number of partitions per reason.
-    ``unassigned_names`` has the first hundred of these partitions. ``fallback`` describes what replaced the plan of a
-    failed allocator, or is "" if the allocator did not fail. ``request_ms`` is the time of the last operator's request
-    that a plan answers; see ``PlanRequest``.
+    ``partitions`` counts the assigned partitions, and ``members`` the members with a subscription. ``unassigned`` has
+    the number of unassigned partitions by reason, and ``unassigned_names`` the first hundred of these partitions.
+    ``fallback`` describes what replaced the plan of a failed allocator, or is "" if the allocator did not fail.
+    ``request_ms`` is the time of the newest operator's request that a plan has answered; see ``PlanRequest``.
     """
 
     generation: int
@@ -237,8 +237,8 @@ class MemberAssignment:
     The partitions that the member of one slot must own.
 
     ``generation`` is the generation that last changed the assignment, ``member_id`` the member that filled the slot
-    then. ``away_since_ms`` is when a leader first found that a static member had left, in milliseconds since 1970, or
-    None while the slot has a member.
+    then. ``away_since_ms`` is the time when a leader first found that a static member had left, in milliseconds since
+    1970, or None while the slot has a member.
     """
 
     generation: int
@@ -299,7 +299,7 @@ class GroupSettings:
         return cls(**{each.name: typed_field(found, each.name, str, path) for each in fields_of(cls)})
 
     def differences(self, other: GroupSettings) -> list[SettingDifference]:
-        """Return the settings that differ."""
+        """Return the settings that have different values here (``own``) and in ``other``."""
         return [
             SettingDifference(name, getattr(self, name), getattr(other, name))
             for name in named_fields(self)
@@ -323,7 +323,7 @@ def encode_owner(member_id: MemberId) -> bytes:
 
 
 def parse_owner(data: bytes, path: str) -> MemberId:
-    """Return the member that an owner znode names, without the thread index."""
+    """Return the member that an owner znode names, without the thread index. Raise ProtocolError for other data."""
     member_id, dash, thread = ensure_text(data, errors="replace").rpartition("-")
     if not dash or not member_id or whole_number(thread, LARGEST_PARTITION) is None:
         raise ProtocolError(f"{path}: a consumer id and the index of a thread were expected, found {data[:80]!r}")
@@ -336,7 +336,7 @@ def encode_offset(offset: int) -> bytes:
 
 
 def parse_offset(data: bytes, path: str) -> int:
-    """Parse an offset znode, which Kafka's own tools may have written."""
+    """Return the offset in an offset znode, which Kafka's tools write, too. Raise ProtocolError for other data."""
     text = ensure_text(data, errors="replace")
     offset = whole_number(text, LARGEST_OFFSET)
     if offset is None:
@@ -362,7 +362,11 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 
 def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
-    """Return the replicas of each partition of a topic, from the topic's znode. Partitions without one are left out."""
+    """
+    Return the replicas of each partition of a topic, from the topic's znode.
+
+    Partitions without a valid list of replicas are left out.
+    """
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
     listed = {number: tuple(its) for number, its in replicas.items() if isinstance(its, list) and its}
@@ -384,7 +388,7 @@ def parse_broker(data: bytes, path: str) -> HostPort:
 
 
 def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
-    """Return the addresses of all listeners of a broker, from its znode; brokers of 0.8 have one."""
+    """Return the addresses of all listeners of a broker, from its znode. Brokers of 0.8 have one listener."""
     fields = parse_object(data, path)
     listed = fields.get("endpoints")
     names = [each.partition("://")[2] for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
@@ -395,19 +399,19 @@ def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:
-    """Return the rack of a broker, from its znode; None if the znode names none, as before Kafka 0.10."""
+    """Return the rack of a broker, from its znode; None if the znode names no rack, as before Kafka 0.10."""
     rack = parse_object(data, path).get("rack")
     return rack if isinstance(rack, str) and rack else None
 
 
 def parse_broker_version(data: bytes, path: str) -> int:
-    """Return the version of a broker's znode: 1 up to Kafka 0.8.2, and a later one from 0.9 on."""
+    """Return the version of a broker's znode: 1 up to Kafka 0.8.2, and a larger number from 0.9 on."""
     version: int = typed_field(parse_object(data, path), "version", int, path)
     return version
 
 
 def parse_leader(data: bytes, path: str) -> int:
-    """Return the broker id of a partition's leader, from its ``state`` znode, or −1 if there is none."""
+    """Return the broker id of a partition's leader, from its ``state`` znode, or −1 if the partition has no leader."""
     leader: int = typed_field(parse_object(data, path), "leader", int, path)
     return leader
 
@@ -418,7 +422,8 @@ class FirstOffsets:
     The offsets at which a group began to read a topic.
 
     ``created`` is the topic's creation zxid, and ``at_ms`` the time of the decision in milliseconds since 1970.
-    ``offsets`` has the first offset of each partition, by its number, as far as leaders returned them.
+    ``offsets`` has the first offset of each partition, by its number. A partition whose leader returned no offset is
+    missing.
     """
 
     created: int

@@ -1,4 +1,4 @@
-"""The settings, weights and requests that operators write for a group, and the group's history."""
+"""Encode and parse the settings, weights and requests that operators write for a group, and the group's history."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _AGREED = ("version", *(field.name for field in fields(GroupSettings)))
 
 class PlanRequest(NamedTuple):
     """
-    An operator's request for a plan: when it was made, in milliseconds since 1970, and the cause that the plan gets.
+    An operator's request for a plan.
 
-    The leader answers a request with a generation, even if no partition moves; see ``GroupState.request_ms``. A later
-    request has a later time.
+    ``at_ms`` is the time of the request, in milliseconds since 1970; a later request has a later time. ``reason``
+    becomes a cause of the plan. The leader answers a request with a new generation, even if no partition moves; see
+    ``GroupState.request_ms``.
     """
 
     at_ms: int
@@ -59,10 +60,9 @@ class DynamicConfig:
 
     ``allocator`` is a name that ``named_allocator`` knows. ``debounce`` has fields of ``DebounceConfig``, in
     milliseconds. ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get
-    no partitions. ``broker_racks`` has the racks of brokers, whose registrations name none before Kafka 0.10.
-    ``request`` is the last request for a plan, the field ``rebalance``.
-    ``unknown`` has the field names that this version does not know. A later version may know them, so they are reported
-    and not refused.
+    no partitions. ``broker_racks`` has the racks of brokers by id, because brokers before Kafka 0.10 register no rack.
+    ``request`` is the last request for a plan, from the znode's field ``rebalance``. ``unknown`` has the field names
+    that this version does not know. A later version may know these names, so they are reported and not refused.
     """
 
     allocator: str | None = None
@@ -98,7 +98,7 @@ class DynamicConfig:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings that take precedence over the leader's own, by names such as ``debounce.quiet_ms``."""
+        """The allocator, grace and debounce that override the leader's own, by names such as ``debounce.quiet_ms``."""
         given = {"allocator": self.allocator, "static_grace_ms": self.static_grace_ms}
         given |= {f"debounce.{name}": value for name, value in self.debounce}
         return {name: value for name, value in given.items() if value is not None}
@@ -116,10 +116,10 @@ class DynamicConfig:
 
     def unknown_drained(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
         """
-        Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
+        Return the drained slots that are probably misspelt: slots that are neither in ``slots`` nor departed members.
 
-        A member id ends in its session's id. The id of a departed member may stay in the list. But an id with the
-        session's id of one of ``slots`` that differs from that slot is a misspelling of that slot.
+        A member id ends in the id of its session. The id of a departed member may stay in the list. But a drained id
+        that ends in the session id of a member in ``slots``, and differs from that member's id, is a misspelling.
         """
         return tuple(sorted(self.drained.difference(slots, _departed(self.drained, slots))))
 
@@ -128,11 +128,12 @@ def forget_departed(fields: Mapping[str, Any], members: Collection[MemberId]) ->
     """
     Return the fields of a valid ``config`` without the drained members that have left: no later member has their ids.
 
-    An instance id stays drained, because its member comes back under it. So does a misspelt id, of which tools warn.
+    An instance id stays drained, because its member may return under that id. A misspelt id stays, too, because tools
+    warn of it.
 
     Args:
         fields: The fields of the group's ``config``.
-        members: The ids of the live members, which were read after the fields.
+        members: The ids of the live members. The caller has read them after the fields.
     """
     after = dict(fields)
     drained = after.pop("drained", None) or ()
@@ -142,7 +143,7 @@ def forget_departed(fields: Mapping[str, Any], members: Collection[MemberId]) ->
 
 
 def _departed(drained: Iterable[Slot], members: Collection[Slot]) -> frozenset[Slot]:
-    """Return the ids of members that have left; one with the session of a member is a misspelling of its id."""
+    """Return the drained ids of members that have left. An id with a live member's session is a misspelling instead."""
     sessions = {slot.rpartition("-")[2] for slot in members if is_member_id(slot)}
     return frozenset(
         slot
@@ -159,7 +160,7 @@ _FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name not 
 
 
 def is_member_id(slot: Slot) -> bool:
-    """Whether a slot is the id of a member without an instance id: after its session, no other member has that id."""
+    """Return whether a slot is the id of a member without an instance id. No later member ever has the same id."""
     return _MEMBER_ID.fullmatch(slot) is not None
 
 
@@ -264,7 +265,8 @@ def printed_weights(weights: Weights) -> dict[str, float]:
 
 def encode_weights(weights: Weights) -> bytes:
     """
-    Encode the znode's data. To save space, loads keep six significant digits: measurements are not more precise.
+    Encode the data of a ``weights`` znode. To save space, loads keep six significant digits: no measurement is more
+    precise.
 
     Raises:
         ConfigError: The weights do not fit into a znode. The text gives their size.
@@ -283,7 +285,7 @@ def encode_weights(weights: Weights) -> bytes:
 
 def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
     """
-    Parse the znode's data.
+    Return the loads in the data of a ``weights`` znode.
 
     Raises:
         ProtocolError: The data is invalid, has another version, or decompresses to more than ``LARGEST_TEXT``.
@@ -340,7 +342,7 @@ _DIGITS = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """
-    The cause of a generation, and its effect.
+    An entry of the group's history: the cause of one generation, and its effect.
 
     ``moved`` is the number of partitions that the plan moved from one slot to another. ``took_ms`` is the time from the
     first change that caused the generation to its plan.
@@ -360,7 +362,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Parse an entry. Raise ProtocolError if it is not a JSON object, or a field is missing or of a wrong type."""
+        """Parse an entry. Raise ProtocolError for data that is not a JSON object with all fields of the right types."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")

@@ -1,4 +1,4 @@
-"""The paths of a group's znodes in ZooKeeper, and of its workers', all relative to the chroot."""
+"""The paths of the znodes of a group and of its workers in ZooKeeper, relative to the chroot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CANDIDATE_INFIX = "-n_"
 
 
 def topic_path(topic: str) -> str:
-    """Return the path of a topic's znode, whose data lists partitions and replicas."""
+    """Return the path of a topic's znode. The znode's data lists the partitions and their replicas."""
     return f"{TOPICS}/{topic}"
 
 
@@ -43,7 +43,7 @@ def partition_state_path(partition: TopicPartition) -> str:
 
 
 def consumer_root(group: str) -> str:
-    """Return the path of the znode under which Kafka 0.8 keeps a group."""
+    """Return the path of the znode below which Kafka 0.8 has a group's consumer ids, owners and offsets."""
     return f"{CONSUMERS}/{group}"
 
 
@@ -111,7 +111,7 @@ class GroupLayout:
 
     @property
     def roots(self) -> tuple[str, str, str]:
-        """The paths below which all znodes of the group are: this package's, Kafka's and kiel's."""
+        """The paths below which the group has znodes: those of this package, of Kafka, and of the kiel package."""
         return self.root, consumer_root(self.group), f"{KIEL_GROUPS}/{self.group}"
 
     @property

@@ -1,8 +1,9 @@
 """
-The data of the znodes of a group whose members are programs of any kind: bytes for a protocol, in rounds.
+Encode and parse the znodes of a group of programs: its members share other work than partitions.
 
-These are the same znodes as in ``contents``, with version 2: members that know only version 1 read them as
-unknown. Bytes are base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
+Such a group rebalances in rounds: all members join, and the leader assigns bytes of the program's protocol to each
+member. The paths are the same as in ``contents``. The data has version 2: members that know only version 1 treat the
+data as unreadable. Bytes are base64 in JSON, so that an operator can read all other fields with zkCli's ``get``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ JOINING: PublicationState = "joining"
 
 
 class RoundLayout(GroupLayout):
-    """The paths of a group of programs, which Kafka's own tools do not see."""
+    """The paths of a group of programs. It has no znodes below ``/consumers``, where Kafka's tools look for groups."""
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -44,14 +45,14 @@ class RoundLayout(GroupLayout):
 
 
 class OfferedProtocol(NamedTuple):
-    """A protocol that a member knows, and the metadata that it joins with if the leader chooses it."""
+    """A protocol that a member knows, and the member's metadata for that protocol."""
 
     name: str
     metadata: bytes
 
 
 class Offer(NamedTuple):
-    """The offer with which a member joins: its program's type, and its protocols, the preferred one first."""
+    """The protocol type of a member's program, and the protocols that it knows, with the preferred protocol first."""
 
     protocol_type: str
     protocols: tuple[OfferedProtocol, ...]
@@ -62,8 +63,8 @@ class RoundMember:
     """
     A member's description of itself, the data of its member znode.
 
-    ``joined`` is the generation that the member has joined or waits for, after the release of all earlier assignments;
-    0 if the member does not know the newest round.
+    ``joined`` is the generation that the member has joined or waits for. The member has released all earlier
+    assignments before. ``joined`` is 0 if the member does not know the newest round.
     """
 
     member_id: MemberId
@@ -116,8 +117,8 @@ class RoundState:
     The state of a group's latest round: the data of the ``allocation`` znode.
 
     While members join, ``protocol`` is "" and ``members`` is empty. After that, ``members`` are the members with an
-    assignment of this generation. ``refused`` has each member that knows none of the protocols that all others know,
-    with the reason.
+    assignment of this generation. ``refused`` has the reason for each member that was refused because it shares no
+    protocol with the accepted members.
     """
 
     generation: int
@@ -196,15 +197,15 @@ class RoundSettings:
 
 def program_type(settings: bytes | None, configuration: bytes | None, *, has_workers: bool) -> str | None:
     """
-    Return the type of a group's members if they are certainly programs, and None otherwise.
+    Return the protocol type of a group whose members are certainly programs, else None.
 
-    The settings decide: the first member writes them. Workers of an earlier version in groups that brokers coordinate
-    have written no settings. Their configuration and their own znodes identify such groups. The parents of these znodes
-    prove nothing: such a worker left them in any group, even if it was refused.
+    The settings decide, because the first member of a group writes them. Workers of an earlier version in groups that
+    brokers coordinate have written no settings. Their configuration and their own znodes identify such groups. The
+    parents of these znodes prove nothing: such a worker created them in any group, even in a group that refused it.
 
     Args:
         settings: The data of the group's ``config``.
-        configuration: The data of the znode with the workers' configuration offset, which is empty before the first
+        configuration: The data of the znode with the workers' configuration offset. It is empty before the first
             change.
         has_workers: Whether a worker's own znode exists.
     """

@@ -1,8 +1,8 @@
 """
-ZooKeeper transactions as values: the operations that a pure state machine requests, and their outcome.
+Represent ZooKeeper transactions: the operations that a state machine requests, and the answer to them.
 
-A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so none was executed) or ``Unknown``
-(the connection broke: the transaction may or may not have been executed).
+A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so no operation was executed) or
+``Unknown`` (the connection broke: the transaction may or may not have been executed).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Done:
     The transaction was executed.
 
     For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
-    produced, with the appended digits of a sequential znode. Both have None for other operations.
+    produced, with the appended digits of a sequential znode. For other operations, the entries are None.
     """
 
     versions: tuple[int | None, ...]

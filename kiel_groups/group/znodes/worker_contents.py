@@ -1,8 +1,8 @@
 """
-The data of the znodes of a group's workers: values, and how they are encoded and parsed.
+Encode and parse the znodes of a group's workers.
 
-All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: any other data raises ProtocolError,
-which names the path.
+All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: any other data raises a
+ProtocolError with the path. Work means a connector or a task.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_config_offset(data: bytes, path: str) -> int:
 
 
 class TargetState(StrEnum):
-    """Whether the work of a connector has to run, or to pause."""
+    """The state that users want for a connector and its tasks: running or paused."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -67,9 +67,9 @@ class TargetState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConnector:
     """
-    The configurations of a connector and of its tasks, which change together or not at all.
+    The configurations of a connector and of its tasks. One znode has all of them, so they change together.
 
-    ``tasks`` is None if the connector has not made any task yet. ``offset`` is the configuration offset of the last
+    ``tasks`` is None if the connector has not defined its tasks yet. ``offset`` is the configuration offset of the last
     change of this connector.
     """
 
@@ -93,7 +93,7 @@ class StoredConnector:
 
     @classmethod
     def parse(cls, name: str, data: bytes, path: str) -> StoredConnector:
-        """Parse the configuration of the connector ``name``."""
+        """Parse the configuration of the connector ``name``. Raise ProtocolError for other data or another name."""
         fields = _versioned(data, path)
         if fields.get("name") != name:
             raise ProtocolError(f"{path}: field 'name' should be {name!r}, found {fields.get('name')!r:.80}")
@@ -133,7 +133,7 @@ class WorkStatus:
         worker: ``host:port`` of the owner's REST interface.
         trace: The trace of the error; "" unless the state is FAILED.
         generation: The generation of the group in which the work was assigned to the owner.
-        problem: Why it makes no progress although it has not failed, in one line; "" if it makes progress.
+        problem: Why the work makes no progress although it has not failed, in one line; "" if it makes progress.
     """
 
     state: WorkState
@@ -143,7 +143,7 @@ class WorkStatus:
     problem: str = ""
 
     def encode(self) -> bytes:
-        """Encode the status. Of a long trace, the end is kept: Python's traces name the error there."""
+        """Encode the status. Cut a long trace to its end, where Python's traces name the error; cut a long problem."""
         # A trace may quote file names or records that are no text.
         trace = ensure_binary(self.trace, errors="backslashreplace")
         if len(trace) > LARGEST_TRACE_BYTES:
@@ -177,7 +177,7 @@ class ConfigChange:
     """
     An entry of the history: one change of the configuration.
 
-    It has the names of changed settings, not their values, which may be secrets.
+    The entry has the names of changed settings. It has no values, because these may be secrets.
 
     Args:
         offset: The configuration offset that the change produced.
@@ -185,8 +185,8 @@ class ConfigChange:
         connector: The name of the connector.
         worker: The id of the worker that wrote the change.
         at_ms: When it was written, in milliseconds since 1970, on the worker's clock.
-        keys: The names of the settings that were added, changed or removed; the first of them if there are many.
-        uid: Identifies this attempt to write the change, so that its worker recognises it after a lost answer.
+        keys: The names of the settings that were added, changed or removed, at most the first ``MOST_KEYS`` names.
+        uid: Identifies this attempt to write the change, so that its worker recognises the entry after a lost answer.
     """
 
     offset: int
@@ -218,7 +218,11 @@ class ConfigChange:
 
 
 def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the settings that differ, for a history entry: the first ``MOST_KEYS``, each cut."""
+    """
+    Return the names of the settings that differ, in order, for a history entry.
+
+    The result has at most ``MOST_KEYS`` names, each cut to ``LONGEST_KEY`` characters.
+    """
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return tuple(key[:LONGEST_KEY] for key in keys[:MOST_KEYS])
 
@@ -240,7 +244,11 @@ def check_texts(settings: Mapping[str, str], what: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """The position of a source task in one partition of its source. The connector defines the form of both."""
+    """
+    The position of a source task in one partition of its source.
+
+    The connector defines the fields of the partition and of the offset.
+    """
 
     partition: JsonObject
     offset: JsonObject
@@ -257,7 +265,12 @@ class SourceOffset:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> SourceOffset:
-        """Parse the data of the znode at ``path``, whose last part has to be the digest of the partition."""
+        """
+        Parse the data of the znode at ``path``.
+
+        Raises:
+            ProtocolError: The data is invalid, or the last part of the path is not the digest of the partition.
+        """
         fields = parse_object(data, path)
         found = cls(typed_field(fields, "partition", dict, path), typed_field(fields, "offset", dict, path))
         try:
@@ -339,7 +352,7 @@ def _text(fields: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def _texts(found: object, name: str, path: str) -> dict[str, str]:
-    """Return settings. If they are not texts, raise ProtocolError without their values, which may be secrets."""
+    """Return settings of texts. For other data, raise ProtocolError without the values, because they may be secrets."""
     if not isinstance(found, dict) or not all(_is_text(key) and _is_text(value) for key, value in found.items()):
         raise ProtocolError(f"{path}: field {name!r} should have settings, texts by name")
     return found
@@ -368,8 +381,8 @@ class WorkerInfo:
     A worker's description of itself.
 
     ``session_timeout_ms`` is the timeout that the server granted. ``token_digest`` identifies the token that the
-    worker's REST interface asks for. The digest is "" if the interface asks for no token. ``coordination`` is
-    ``zookeeper`` or ``brokers``. A worker of an earlier version does not name them, so both may be None.
+    worker's REST interface requires, or is "" if the interface requires no token. ``coordination`` is ``zookeeper`` or
+    ``brokers``. Workers of an earlier version write neither, so ``token_digest`` and ``coordination`` may be None.
     """
 
     url: str
@@ -409,13 +422,13 @@ class WorkerInfo:
 
 
 def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:
-    """Return the addresses of the workers with each known token, the most frequent token first."""
+    """Return one list of addresses for each token that workers require, with the most frequent token first."""
     found = _by((worker.token_digest, worker.address) for worker in workers)
     return sorted(found.values(), key=lambda same: (-len(same), same))
 
 
 def workers_by_coordination(workers: Iterable[WorkerInfo]) -> dict[str, list[str]]:
-    """Return the addresses of the workers with each coordination. Workers that do not tell theirs are left out."""
+    """Return the addresses of workers by their coordination. Workers of unknown coordination are left out."""
     return dict(sorted(_by((worker.coordination, worker.address) for worker in workers).items()))
 
 
