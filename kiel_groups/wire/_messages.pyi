@@ -1,8 +1,8 @@
 """
-Declare the functions of the compiled module ``_messages``, whose sources are beside this file.
+The functions of the compiled module ``_messages``. Its C sources are in this folder.
 
-A run is ``(data, start, stop)``: bytes that hold whole plain messages from start to stop. A run with any other content
-is a ValueError.
+A plain message is not compressed; a wrapper is a message whose value is a compressed message set. A run is ``(data,
+start, stop)``: bytes with whole plain messages from ``start`` to ``stop``. Other content raises ValueError.
 """
 
 from kiel_groups.model import Record
@@ -24,30 +24,34 @@ Column = tuple[bytes, bytes, bytes | None, int]
 Place = tuple[int, int, int, int]
 
 def check(data: Buffer, start: int, stop: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:
-    """Verify plain messages; return the position after them, the offset of the last one, and a verdict."""
+    """
+    Check plain messages from ``start`` on, up to the first message that is not valid or is above ``last_wanted``.
+
+    Return the position after the last valid message, its offset (``last_offset`` if there is none), and a verdict.
+    """
 
 def wrapper(data: Buffer, start: int, last_offset: int, /) -> Place | None:
-    """Return the place of the wrapper at ``start``, or None if no whole wrapper with a higher offset is there."""
+    """Return the place of the wrapper at ``start``, or None without a whole wrapper that is above ``last_offset``."""
 
 def crc_matches(message: Buffer, /) -> bool:
-    """Return whether a message, with its offset and size, is long enough and matches its CRC."""
+    """Return whether a message, given with its offset and size, has the least length and matches its CRC."""
 
 def span(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[int, int, int]:
-    """Return the number of messages with ``first <= offset <= last``, and their first and last offset (-1: none)."""
+    """Return how many messages have ``first <= offset <= last``, and their first and last offset (-1 without any)."""
 
 def columns(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[bytes, Column, Column]:
-    """Return offsets (int64), keys and values of the messages with ``first <= offset <= last``."""
+    """Return the offsets (int64), keys and values of the messages with ``first <= offset <= last`` as columns."""
 
 def records(
     runs: tuple[Run, ...], first: int, last: int, kind: type[Record], topic: str, partition: int, /
 ) -> list[Record]:
-    """Return the same messages as records."""
+    """Return the messages with ``first <= offset <= last`` as records of class ``kind``."""
 
 def values(
     runs: tuple[Run, ...], first: int, last: int, /
 ) -> tuple[list[bytes | None], list[bytes | None] | None, list[int] | None]:
     """
-    Return the values, keys and offsets of the same messages.
+    Return lists of the values, keys and offsets of the messages with ``first <= offset <= last``.
 
-    The keys are None if all of them are null, the offsets are None if each is one more than the one before.
+    The list of keys is None if all keys are null. The list of offsets is None if the offsets have no gaps.
     """
