@@ -151,7 +151,7 @@ class Actions:
 
     @takes("file", "topics", file=_FILE, topics=_TOPICS, store=_STORE)
     async def import_offsets(self, call: RestCall, body: _Body) -> Answer:
-        """Set the offsets of ``topics`` as in ``file``: the answer to an export, or ``restore`` of an earlier answer."""
+        """Set the offsets of ``topics`` as in ``file``: an exported document, or ``restore`` of an earlier answer."""
         file = parse_offsets_file(json.dumps(body.fields.get("file")).encode(), "file", call.arguments[1])
         return await self._set_offsets(
             call,
@@ -232,7 +232,7 @@ class Actions:
 
     @takes("settings", settings=_SETTINGS)
     async def configure(self, call: RestCall, body: _Body) -> Answer:
-        """Change the group's ``settings`` by name. The value null removes a setting, so that the leader's own applies."""
+        """Change ``settings`` of the group by name. The value null removes a setting; then the leader's own applies."""
         settings = body.fields.get("settings")
         if not isinstance(settings, dict) or not settings:
             raise ConfigError("settings: expected an object with the values of settings by their names")
@@ -327,7 +327,7 @@ class _Body:
         return value
 
     def selection(self) -> Selection | None:
-        """Return the partitions that the field ``topics`` selects, or None for null, which means all. It is required."""
+        """Return the partitions that the required field ``topics`` selects, or None (all partitions) for null."""
         if "topics" not in self.fields:
             raise ConfigError("topics: missing; expected a list such as ['pv', 'orders:0,1'], or null for all topics")
         names = self.fields["topics"]
