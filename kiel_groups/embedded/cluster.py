@@ -155,7 +155,7 @@ class Cluster(Startable):
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
-        """The first ZooKeeper server; ``ensemble.servers`` lists all. Raise ConfigError in KRaft mode."""
+        """The first ZooKeeper server. ``ensemble.servers`` lists all servers. Raise ConfigError in KRaft mode."""
         return self.ensemble.servers[0]
 
     @property

@@ -60,7 +60,8 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
             3.9.5.
 
     Returns:
-        The version of ZooKeeper to run. The jars of 3.4.6 as a replacement are fetched when a server first needs them.
+        The version of ZooKeeper to run. If 3.4.6 replaces 3.9.5, its jars (those of Kafka 0.8.2.2) may be fetched only
+        when the server starts.
 
     Raises:
         ConfigError: A version is not in the table.

@@ -188,7 +188,7 @@ class ReservedPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Give the port back to the system."""
+        """Release the port, so that other processes can use it."""
         self._socket.close()
 
 

@@ -49,7 +49,7 @@ def refusal_of(error: BaseException) -> RestError:
     """
     Convert an error of any class to a RestError with the status and the text of the answer.
 
-    The text of an error of another package leaves out what may be secret.
+    The text of an error of an unknown class is cut, and leaves out secrets.
     """
     if isinstance(error, RestError):
         return error

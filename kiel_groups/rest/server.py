@@ -152,7 +152,11 @@ class GuardedHandler(RequestHandler):
         self._write(Answer(_document(refusal), refusal.status))
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log an error with a status of 500 or above. Log the traceback, too, unless the error is of a known class."""
+        """
+        Log an error with a status of 500 or above.
+
+        Log the traceback, too, unless the error is a timeout or of a class of this package.
+        """
         if value is None:
             return
         refusal = refusal_of(value)

@@ -141,7 +141,7 @@ class Actions:
 
     @takes("topics", "to", topics=_TOPICS, to=_TO, store=_STORE)
     async def reset_offsets(self, call: RestCall, body: _Body) -> Answer:
-        """Set the offsets of ``topics`` to the place ``to``. Live members that ZooKeeper coordinates continue there."""
+        """Set the offsets of ``topics`` to the target ``to``. Live members in ZooKeeper groups continue there."""
         selection, target = body.selection(), _target(body.fields.get("to"))
         return await self._set_offsets(
             call,

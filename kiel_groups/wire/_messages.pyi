@@ -8,19 +8,21 @@ start, stop)``: bytes with whole plain messages from ``start`` to ``stop``. Othe
 from kiel_groups.model import Record
 from kiel_groups.wire.primitives import Buffer
 
-#: Verdicts of ``check``. It stopped at the end, or at anything but a plain message with a higher offset; at a plain
-#: message beyond the last one wanted; at one with an impossible length of key or value; at one with a wrong CRC.
+#: The verdicts of ``check``: why it stopped. STOPPED: at the end, or at data that is not a plain message with an
+#: ascending offset. STOPPED_BEHIND: at a plain message above ``last_wanted``. STOPPED_BY_LENGTH: at a plain message
+#: with an impossible length of key or value. STOPPED_BY_CRC: at a plain message with a wrong CRC.
 STOPPED: int
 STOPPED_BEHIND: int
 STOPPED_BY_LENGTH: int
 STOPPED_BY_CRC: int
 
 Run = tuple[Buffer, int, int]
-#: Values, where each one ends (int32, a 0 first), a bitmap of those that are not null (None: all), the number of nulls.
+#: The values, the position where each value ends (int32, after a first 0), a bitmap of the values that are not null
+#: (None if no value is null), and the number of null values.
 Column = tuple[bytes, bytes, bytes | None, int]
 
-#: Where a wrapper stops, its offset, the number of its codec, and where its value starts, counted from the start of the
-#: wrapper, or -1 if the value is not all that follows, as its lengths say.
+#: The position where a wrapper stops, its offset, the number of its codec, and the position of its value from the start
+#: of the wrapper. The latter is -1 if the value, by its length, does not end with the wrapper.
 Place = tuple[int, int, int, int]
 
 def check(data: Buffer, start: int, stop: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:

@@ -327,7 +327,11 @@ def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
 
 @lru_cache(maxsize=16)
 def _checksum(header: bytes) -> bytes:
-    """Return the second byte of a header's xxHash-32. Headers under 16 bytes do not reach the hash's main loop."""
+    """
+    Return the checksum of an lz4 frame's header: the second byte of its xxHash-32.
+
+    The hash's main loop is left out, because it applies only to 16 bytes or more.
+    """
     word, mask = len(header) + 374761393, 0xFFFFFFFF
     whole = len(header) & ~3
     for (lane,) in _UINT32.iter_unpack(header[:whole]):

@@ -101,5 +101,5 @@ class ConnectAssignment(MemberData):
 
     @property
     def is_failed(self) -> bool:
-        """Whether the leader could not assign anything to any worker."""
+        """Whether the leader has reported an error, and so has assigned nothing to any worker."""
         return self.error != _NO_ERROR

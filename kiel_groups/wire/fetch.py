@@ -56,9 +56,9 @@ class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
     Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
 
     The response has up to the sum of all ``max_bytes``. If the next message of a partition is larger than its
-    ``max_bytes``, the response has the beginning of that message, but brokers of 3.x return an empty set. Brokers from
-    0.11 on convert later formats of their logs to magic 0. They may fill the rest of a set with an unfinished message
-    of offset -1 (filler).
+    ``max_bytes``, the response has the beginning of that message, but brokers of 3.x return an empty set. Newer brokers
+    convert later formats of their logs to magic 0. They may fill the rest of a set with an unfinished message of offset
+    -1 (filler).
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"

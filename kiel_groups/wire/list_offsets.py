@@ -48,7 +48,7 @@ class ListedOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest(Request[Mapping[TopicPartition, ListedOffsets]]):
-    """Look up offsets in partitions that the broker leads."""
+    """Look up offsets by position or time in partitions that the broker leads, accurate to one log segment."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 2, 0, "a list-offsets response"
     BODY = fields(replica_id=INT32, partitions=by_partition(numbers(OffsetQuery, "qi")))
@@ -72,7 +72,11 @@ class FoundOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequestV1(Request[Mapping[TopicPartition, FoundOffset]]):
-    """Look up offsets in partitions that the broker leads, each by EARLIEST, LATEST or a time in epoch milliseconds."""
+    """
+    Look up one offset in each of these partitions, which the broker leads.
+
+    Each value is EARLIEST, LATEST or a time in epoch milliseconds.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 2, 1, "a list-offsets response"
     BODY = fields(replica_id=INT32, partitions=by_partition(INT64))

@@ -149,7 +149,7 @@ def _read_varint(reader: Reader) -> int:
 
 
 def _read_length(reader: Reader) -> int:
-    """Read the length of a text or an array. Null is read as the length 0."""
+    """Read and return the length of a text or an array in the flexible format. Null gives the length 0."""
     return max(0, _read_varint(reader) - 1)
 
 

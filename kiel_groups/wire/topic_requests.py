@@ -101,7 +101,7 @@ _SET, _DELETE = 0, 1
 
 
 class ConfigEntry(NamedTuple):
-    """The value of a setting, and the number of its source: 1 the topic, 2 to 4 a broker, 5 the default."""
+    """The value of a setting, and the number of its source: 1 for the topic, 2 to 4 for a broker, 5 for the default."""
 
     value: str
     source: int
@@ -141,7 +141,7 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, int], ...]:
-        """The topic, in the form that the request sends. Null in place of the names of settings means all settings."""
+        """The topic, as the request sends it. Null in place of names of settings requests all settings."""
         return ((_TOPIC, self.topic, -1),)
 
 
@@ -158,7 +158,7 @@ class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, Mapping[str, str]], ...]:
-        """The topic with its settings, in the form that the request sends."""
+        """The topic with its new settings, as the request sends them."""
         return ((_TOPIC, self.topic, self.settings),)
 
 

@@ -16,8 +16,8 @@ class ByteColumn(Sequence["memoryview | None"]):
     """
     The keys or the values of some records: a sequence of a memoryview for each key or value, or None for null.
 
-    A view is created when it is accessed, and keeps the bytes of the whole column in memory. ``bytes(view)`` copies
-    them.
+    A view is created when it is accessed, and keeps the bytes of the whole column in memory. ``bytes(view)`` returns a
+    copy of one key or value.
     """
 
     __slots__ = ("_data", "_ends", "_rows", "_validity")
