@@ -65,7 +65,7 @@ def _text(kind: object) -> str:
     return ", ".join(f"{key} {value}" for key, value in kind.items()) if isinstance(kind, Mapping) else "no known kind"
 
 
-#: How long brokers may take for an answer, and to know each other after a start, in seconds.
+#: The time limit of requests to brokers, and of brokers to find each other after a start, in seconds.
 _LIMIT_S = 30.0
 
 

@@ -84,7 +84,7 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
 
 @contextmanager
 def _lines(console: Console) -> Iterator[Progress]:
-    #: By class path, whether its last line said that it is complete.
+    #: Whether the last line about a class path reported its completion, by the name of the class path.
     shown: dict[str, bool] = {}
 
     def show(class_path: str, done: int, total: int, what: str) -> None:

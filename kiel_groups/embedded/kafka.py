@@ -32,7 +32,7 @@ from kiel_groups.ops import zookeeper_client
 
 _MAIN = "kafka.Kafka"
 _HEAP_MB = 256
-#: Up to 0.10, from 0.11 on, and in KRaft mode.
+#: The log line about the start: of brokers up to 0.10, of brokers from 0.11 on, and of servers in KRaft mode.
 _STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted|\[KafkaServer id=\d+\] started|Kafka Server started")
 _OLD_SESSION_LIMIT_S = 20.0
 _CONTROLLER_LIMIT_S = 5.0

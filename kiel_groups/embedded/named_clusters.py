@@ -1,5 +1,5 @@
 """
-Run named clusters, in this process until a signal arrives, or in a background process. Find, stop and restart them.
+Run named clusters, in this process until a signal arrives, or in a background process. Find and stop them.
 
 The process that runs a cluster is its supervisor. It holds the lock of the cluster's name while it runs, and publishes
 a record when the servers are ready. The record has the supervisor's process id and start time. So a record that remains
@@ -231,7 +231,8 @@ def _start_ticks(pid: int) -> int | None:
     return None if state in "ZX" else int(rest[22 - 3 - 1])
 
 
-#: How often the supervisor looks at its servers and for a request, and a command at its request, in seconds.
+#: The interval at which the supervisor checks its servers and looks for a request, and the interval at which a command
+#: checks whether its request is done, in seconds.
 _WATCH_INTERVAL_S, _POLL_S = 0.5, 0.1
 
 #: The ending of the file that names the server to restart. The supervisor deletes it when that is done.

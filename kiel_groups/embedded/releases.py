@@ -266,7 +266,7 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
     )
 }
 
-#: The class paths that the tests need by default. Others are fetched when a cluster first uses them.
+#: The class paths that the tests need by default. All other class paths are fetched when a cluster first uses them.
 PREFETCHED = tuple(
     CLASS_PATHS[name]
     for name in ("kafka-0.8.0", "kafka-0.8.1.1", "kafka-0.8.2.2", "kafka-0.9.0.1", "kafka-3.9.1", "zookeeper-3.9.5")

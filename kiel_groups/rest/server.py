@@ -474,7 +474,7 @@ class RestServer:
 
     def __init__(self, settings: RestSettings) -> None:
         self._settings = settings
-        #: None before it answers requests.
+        #: The HTTP server, or None before ``start``.
         self._server: BoundedServer | None = None
         try:
             # With a port of the system's choice, "localhost" would get another port for each of its addresses.

@@ -21,7 +21,7 @@ from kiel_groups.service.served_cluster import ServedCluster
 _CLUSTER = "/v3/kafka/([^/]+)"
 _CONSUMER = f"{_CLUSTER}/consumer/([^/]+)"
 
-#: Burrow's words for trends; it has none for "falling" and "unknown".
+#: Burrow's statuses for trends. Trends that are not listed have the status OK.
 _STATUSES: Mapping[Verdict, str] = {"stuck": "STOP", "rewound": "REWIND", "growing": "WARN", "steady": "WARN"}
 
 

@@ -18,10 +18,10 @@ from kiel_groups.service.served_cluster import ServedCluster
 #: The streams that may be open, each of which costs a connection.
 _MOST_STREAMS = 200
 
-#: The events that a client may be behind. One that is further behind loses its stream, and begins another one.
+#: The most events that may wait for a client. If more events come, its stream is closed, and it may open a new stream.
 _MOST_EVENTS = 100
 
-#: A line that no client shows is sent after so many seconds without an event, because proxies end idle connections.
+#: The seconds without an event after which a comment line is sent, because proxies close idle connections.
 _IDLE_S = 15.0
 
 #: How long a client may take to receive an event, in seconds.

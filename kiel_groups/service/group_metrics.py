@@ -48,7 +48,7 @@ class _OfCluster(NamedTuple):
     value: Callable[[ClusterState, int], float]
 
 
-#: The first one is known before the first load.
+#: The gauges of clusters. The first gauge has a value before the first load; all others do not.
 _OF_CLUSTERS = (
     _OfCluster("kiel_cluster_up", "1 if the newest load of the groups succeeded.", lambda state, _: state.is_ready),
     _OfCluster(

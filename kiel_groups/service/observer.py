@@ -21,7 +21,7 @@ from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Load
 
 log = logging.getLogger(__name__)
 
-#: Gets each new state, and the groups that have changed in it; None stands for all groups.
+#: A function that takes each new state, and the groups that have changed in the state. None stands for all groups.
 Publish: TypeAlias = Callable[[ClusterState, Collection[str] | None], None]
 
 #: How soon a group is read again while it rebalances, in seconds, and for how long at most.

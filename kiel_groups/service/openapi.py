@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., object])
 #: The names of the parts of a path, in order.
 _PARTS = ("cluster", "group")
 
-#: How a pattern has a part of the path that may be anything.
+#: The regular expression of a variable part of a path in the patterns of routes.
 _ANY = "([^/]+)"
 
 _ERROR = {

@@ -47,7 +47,7 @@ class Service:
         notify_after_s: float = 30.0,
     ) -> None:
         self._server = RestServer(settings)
-        #: Where it listens.
+        #: The URL of the service.
         self.url = self._server.url
         self._events = Events()
         self._clusters = {

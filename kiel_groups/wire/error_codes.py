@@ -55,8 +55,8 @@ def _code(number: int, name: str, hint: str, *, retriable: bool = False, refuses
     return code
 
 
-#: An error after which the same request may succeed later, perhaps at another broker; and an error that leaves unknown
-#: whether the broker has done what was asked.
+#: ``_retriable``: after this error, the same request may succeed later, perhaps at another broker. ``_unknown``: after
+#: this error, it is unknown whether the broker has executed the request.
 _retriable = partial(_code, retriable=True, refuses=False)
 _unknown = partial(_code, refuses=False)
 

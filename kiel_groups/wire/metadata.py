@@ -126,7 +126,7 @@ class ClusterRequest(Request[ClusterAnswer]):
 # body.
 
 
-#: The id of a topic that has none, in a cluster whose brokers are set to the protocol of an earlier release.
+#: The id 0 stands for no id: the cluster's brokers are set to the protocol of an earlier release.
 _NO_ID = bytes(16)
 
 

@@ -61,7 +61,7 @@ RUN_BYTES = 2 * _PIECE_BYTES
 #: A run may keep the content of a wrapper of this size in memory, which is more than the run itself.
 _MOST_KEPT_BYTES = 2 * RUN_BYTES
 
-#: Bytes, and where in them whole plain messages start and stop.
+#: Bytes, and the positions in them at which whole plain messages start and stop.
 Piece = tuple[Buffer, int, int]
 
 
@@ -161,7 +161,7 @@ class _SetCheck:
     position: int
     last_wanted: int = _LAST_OFFSET
     piece_bytes: int = _PIECE_BYTES
-    #: Wrappers that are larger than this, packed or unpacked, are announced; None if no wrapper is.
+    #: A wrapper that is larger than this, packed or unpacked, is announced. With None, no wrapper is announced.
     announced_bytes: int | None = None
     #: The offset of the last message that was read, or skipped inside a wrapper.
     last_offset: int = field(default=-1, init=False)
