@@ -419,7 +419,7 @@ class Server(Startable):
         await in_thread(self._stop)
 
     async def kill(self) -> None:
-        """Kill the server with SIGKILL, and return when its process has ended. Also ends a start that hangs."""
+        """Kill the server with SIGKILL, and return when its process has ended. This also ends a start that hangs."""
         await in_thread(self._kill)
 
     async def restart(self) -> None:

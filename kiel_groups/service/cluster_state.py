@@ -92,7 +92,7 @@ class ClusterState:
 
     ``version`` increases with each state. ``loaded_ms`` is the time of the newest successful load of all groups in
     epoch milliseconds, or 0 before the first load. ``took_s`` is the duration of that load. ``error`` is the reason why
-    a later load failed, or "". The other fields are as in ``Loaded``.
+    the newest load failed, or "". The other fields are as in ``Loaded``.
     """
 
     version: int = 0
