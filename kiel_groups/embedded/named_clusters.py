@@ -1,5 +1,5 @@
 """
-Run named clusters, in this process until a signal arrives, or in a background process. Find and stop them.
+Run named clusters, in this process until a signal arrives, or in a background process. Find and stop named clusters.
 
 The process that runs a cluster is its supervisor. It holds the lock of the cluster's name while it runs, and publishes
 a record when the servers are ready. The record has the supervisor's process id and start time. So a record that remains

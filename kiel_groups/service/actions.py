@@ -259,7 +259,7 @@ class Actions:
 
     @takes()
     async def delete_group(self, call: RestCall, body: _Body) -> Answer:
-        """Delete a group without members, its offsets and settings. ``dry_run=true`` in the query only shows them."""
+        """Delete a group that has no members, with its offsets and settings, or only show these in a dry run."""
         cluster, group = self._find(call), call.arguments[1]
 
         def act() -> dict[str, Any]:
