@@ -1,6 +1,6 @@
 """
-Demonstrate a group that shares a topic, loses a member to kill -9, and loses no record.
+Demonstrate that a group shares a topic, and loses no record although kill -9 ends a member.
 
-``kiel-groups demo`` and ``scripts/demo`` run it on a cluster of its own.
-The consumers are separate processes, and use only the public clients.
+``kiel-groups demo`` and ``scripts/demo`` run the demo on a cluster of its own. The consumers are separate processes
+that use only the public clients.
 """

@@ -31,7 +31,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 async def consume(options: argparse.Namespace) -> None:
-    """Consume until SIGTERM; then commit, release all partitions and leave the group."""
+    """Consume records, and write a receipt for each, until SIGTERM. Then commit, and leave the group."""
     consumer = GroupedConsumer(
         options.brokers,
         GROUP,
@@ -57,7 +57,7 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run the consumer. Return 0 after it has left the group cleanly, or log its error and return 1."""
+    """Run the consumer. Return 0 when it has left the group cleanly, or log a KielGroupsError and return 1."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(consume(parse(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Run the demo from setup to result. However the demo ends, none of its processes and files remain."""
+"""Run the demo from the start of its cluster to its result. At its end, its processes and files are removed."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ _LINE_INTERVAL_S = 2.0
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
     """
-    The group and its progress at one moment.
+    The group and the number of sent and received records at one moment.
 
-    ``names`` are shown in place of member ids. ``rates`` are the known rates of members, in records per second.
+    ``names`` are shown in place of member ids. ``rates`` has the records per second of each member that is a process of
+    the demo.
     """
 
     view: GroupView
@@ -72,9 +73,9 @@ class GroupProgress:
 
 class Display:
     """
-    Shows events and the state of the group: above a live table on a terminal, as plain lines elsewhere.
+    Shows events and the state of the group: a live table below the events on a terminal, plain lines elsewhere.
 
-    It is a context manager, which removes the table at its end.
+    The display is a context manager, and removes the table at its end.
     """
 
     def __init__(self, console: Console) -> None:
@@ -95,7 +96,7 @@ class Display:
         self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def update(self, progress: GroupProgress) -> None:
-        """Show the present state of the group."""
+        """Show the present state of the group. Without a terminal, print at most one line every two seconds."""
         if not self._console.is_terminal:
             if (now_s := time.monotonic()) >= self._next_line_s:
                 self._next_line_s = now_s + _LINE_INTERVAL_S
@@ -127,7 +128,7 @@ _STYLE: Final[dict[str, Any]] = {"title_justify": "left", "title_style": "bold",
 
 
 def member_table(progress: GroupProgress) -> Table:
-    """Return a table of the members with their partitions, lag and rate."""
+    """Return a table of the members with their partitions, lag and records per second."""
     view, names, rates = progress.view, progress.names, progress.rates
     title = f"group {view.group} · generation {_generation(view)} · leader {_name(view.leader, names)}"
     table = Table(title=title, box=box.SIMPLE, show_footer=True, **_STYLE)
@@ -201,7 +202,7 @@ class DemoError(KielGroupsError):
 
 @dataclass(slots=True)
 class Worker:
-    """One consumer process; ``leaving`` says why the process should end, and is "" while it should run."""
+    """A consumer process of the demo. ``leaving`` is why the process should end, or "" while it should run."""
 
     name: str
     process: ChildProcess
@@ -219,16 +220,16 @@ class Worker:
         return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
 
     def new_foreign_receipts(self) -> list[Receipt]:
-        """Return the receipts of records that the demo did not send, among those that were read since the last call."""
+        """Return the receipts read since the last call whose records the demo did not send."""
         new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
         return [receipt for receipt in new if receipt.number is None]
 
     def read_receipts(self) -> None:
         """
-        Read new receipts.
+        Read the receipts that the process has written since the last call.
 
         Raises:
-            DemoError: The process ended unexpectedly.
+            DemoError: The process ended although it should run.
         """
         now_s = time.monotonic()
         self.counts.append((now_s, self.receipts.read_new()))
@@ -239,7 +240,7 @@ class Worker:
 
 
 class Fleet:
-    """Starts, kills and stops the consumers, all with the same options. Their files are in ``folder``."""
+    """Starts, kills and stops the consumer processes, all with the same options. Their files are in ``folder``."""
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         self._folder = folder
@@ -247,7 +248,7 @@ class Fleet:
         self.workers: list[Worker] = []
 
     def start(self) -> Worker:
-        """Start one more consumer."""
+        """Start a further consumer process, and return it without waiting until it is a member."""
         name = f"consumer-{len(self.workers) + 1}"
         path, log = self._folder / f"{name}.receipts", self._folder / f"{name}.log"
         command = [sys.executable, "-m", "kiel_groups.demo.consumer", "--receipts", str(path)]
@@ -257,16 +258,16 @@ class Fleet:
         return worker
 
     async def kill(self, worker: Worker) -> None:
-        """Kill a consumer with SIGKILL."""
+        """Kill a consumer with SIGKILL, and return when its process has ended."""
         worker.leaving = "killed"
         await in_thread(worker.process.kill)
 
     async def stop(self, worker: Worker) -> None:
         """
-        Stop a consumer with SIGTERM; it leaves the group cleanly.
+        Stop a consumer with SIGTERM, so that it leaves the group cleanly. Wait for its end, and read its receipts.
 
         Raises:
-            DemoError: The consumer had to be killed, or its exit status is not 0.
+            DemoError: The consumer did not end within 20 s and was killed, or its exit status is not 0.
         """
         worker.leaving = "leaving"
         await in_thread(worker.process.terminate, _LEAVE_LIMIT_S)
@@ -285,22 +286,22 @@ class Fleet:
 
     def read_receipts(self) -> int:
         """
-        Read new receipts of all consumers. Return how many receipts there are in total.
+        Read the new receipts of all consumers. Return the total number of receipts.
 
         Raises:
-            DemoError: A consumer ended unexpectedly.
+            DemoError: A consumer ended although it should run.
         """
         for worker in self.workers:
             worker.read_receipts()
         return sum(len(worker.receipts.receipts) for worker in self.workers)
 
     def by_pid(self, pid: int | None) -> Worker | None:
-        """Return the worker with this process id, or None."""
+        """Return the consumer with this process id, or None."""
         return next((worker for worker in self.workers if worker.process.pid == pid), None)
 
     @property
     def live(self) -> list[Worker]:
-        """The consumers that run and were not asked to end."""
+        """The consumers that run and should not end yet."""
         return [worker for worker in self.workers if worker.process.status is None and not worker.leaving]
 
 
@@ -319,7 +320,7 @@ _STEP_LIMIT_S = 60.0
 
 
 async def _send(cluster: Cluster, records: Input) -> Places:
-    """Produce all records, and wait until the broker has acknowledged them."""
+    """Produce all records. Return the partition and offset of each record when the broker has acknowledged them all."""
     async with Producer(cluster.brokers, partitioner=hash_partitioner, batch_size=1_000, linger_ms=5) as producer:
         stored = await asyncio.gather(
             *(producer.produce(TOPIC, value, key=key) for value, key in zip(records.values, records.keys, strict=True))
@@ -328,7 +329,7 @@ async def _send(cluster: Cluster, records: Input) -> Places:
 
 
 class Walkthrough:
-    """Runs the steps on a cluster that has the records; ``read`` reads the znodes of the group."""
+    """Runs the steps of the demo on a cluster that has the records. ``read`` reads the znodes of the group."""
 
     def __init__(self, fleet: Fleet, display: Display, sent: Places, read: Callable[[], Snapshot]) -> None:
         self._fleet = fleet
@@ -340,10 +341,11 @@ class Walkthrough:
 
     async def run(self) -> Proof:
         """
-        Run all steps. Return the proof made from the consumers' receipts.
+        Run all steps. Return the proof, made from the consumers' receipts and the committed offsets.
 
         Raises:
-            DemoError: A consumer ended unexpectedly, or the group did not reach the expected state within a minute.
+            DemoError: A consumer ended unexpectedly or not cleanly, the group had no leader, or it did not reach an
+                expected state within a minute.
         """
         await self.start_consumers(3)
         await self._until_received(_ADD_AT)
@@ -362,7 +364,7 @@ class Walkthrough:
         return prove(self._sent, receipts, committed)
 
     async def start_consumers(self, members: int) -> None:
-        """Start consumers and wait until they share all partitions."""
+        """Start consumers, and wait until the group has exactly this number of members, which share all partitions."""
         self._display.event(f"starting {members} consumer processes")
         for _ in range(members):
             self._fleet.start()
@@ -420,7 +422,7 @@ class Walkthrough:
         await self._until(lambda progress: progress.received >= wanted, f"{wanted:,} records are received")
 
     async def _until_balanced(self, members: int) -> float:
-        """Wait until the members own exactly what the plan assigns to them. Return the time this took, in seconds."""
+        """Wait until all partitions are owned as planned by this number of members. Return the seconds that passed."""
         began_s = time.monotonic()
         await self._until(lambda progress: _balanced(progress.view, members), f"{members} members share all partitions")
         return time.monotonic() - began_s
@@ -446,7 +448,7 @@ class Walkthrough:
         return progress
 
     async def view(self) -> GroupView:
-        """Read the group from ZooKeeper."""
+        """Read the group from ZooKeeper, and return a view of it with the lags."""
         return view_group(GROUP, await in_thread(self._read), self._log_ends)
 
 
@@ -469,11 +471,11 @@ def run_demo(
     console: Console, *, keep: bool, records: Path | None = None, zookeeper_port: int = 0, broker_port: int = 0
 ) -> int:
     """
-    Run the demo.
+    Fetch the servers' jars if necessary, and run the demo.
 
     Args:
         console: Shows the events and the group.
-        keep: Keep the cluster and two consumers running afterwards, until Ctrl-C.
+        keep: Whether to start two consumers after the result, and keep them and the cluster running until Ctrl-C.
         records: A file whose lines are sent, or None for the records that come with the package.
         zookeeper_port: ZooKeeper's port on 127.0.0.1; 0 lets the system choose one.
         broker_port: The broker's port on 127.0.0.1; 0 lets the system choose one.
@@ -485,7 +487,7 @@ def run_demo(
         ConfigError: The file of records cannot be used.
         ServerError: The cluster could not be started.
         DemoError: The demo could not be completed.
-        KeyboardInterrupt: Ctrl-C was pressed; all processes and files of the demo are gone.
+        KeyboardInterrupt: Ctrl-C was pressed before the result. All processes and files of the demo are removed.
     """
     sent = shipped() if records is None else lines_of(records)
     zookeeper = fetch_servers(console, _KAFKA)
@@ -498,7 +500,11 @@ def run_demo(
 async def _run(
     console: Console, zookeeper: str, records: Input | None = None, *, keep: bool, ports: tuple[int, int] = (0, 0)
 ) -> int:
-    """Run the demo with the shipped records by default; ``ports`` are ZooKeeper's port and the broker's port."""
+    """
+    Run the demo with these records, or with the shipped records for None. Return 0 if the proof succeeded, else 1.
+
+    ``ports`` are ZooKeeper's port and the broker's port.
+    """
     records = records or shipped()
     task = asyncio.current_task()
     assert task is not None
@@ -553,7 +559,7 @@ def _print_result(console: Console, view: GroupView, proof: Proof) -> None:
 
 
 async def _keep_running(console: Console, display: Display, walkthrough: Walkthrough, cluster: Cluster) -> None:
-    """Keep two consumers in the group until Ctrl-C, so that people can inspect a live group."""
+    """Start two consumers, print commands to inspect the group, and show events until Ctrl-C."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
     await walkthrough.start_consumers(2)
@@ -563,7 +569,11 @@ async def _keep_running(console: Console, display: Display, walkthrough: Walkthr
 
 
 def _zk_cli(cluster: Cluster) -> Path:
-    """Write a script that starts zkCli on the demo's ZooKeeper; the class path alone would fill several lines."""
+    """
+    Write a script that starts zkCli on the demo's ZooKeeper, and return its path.
+
+    A script keeps the printed command short: the class path alone would fill several lines.
+    """
     classes = java_class_path(zookeeper_class_path(cluster.zookeeper.version))
     script = server_folder("zkcli") / "zkCli"
     main = f"org.apache.zookeeper.ZooKeeperMain -server {cluster.zk_hosts}"

@@ -1,11 +1,12 @@
 """
-The records that the demo sends, the receipts of their delivery, and the proof that is made from these.
+The records that the demo sends, the receipts of their delivery, and the proof that no record was lost.
 
-The records are 100,000 page views of a shop, each starting with its number, or the lines of a given file.
+The records are 100,000 page views of a shop, or the lines of a given file. A page view begins with its number.
 
-A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. It writes a receipt
-before it asks for the next record, that is, before the record counts as finished. So each record below the committed
-offset has a receipt, even after kill -9. A record that the demo did not send has no number; its receipt has ``-``.
+A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. It writes the
+receipt of a record before it asks for the next record, that is, before the record's offset can be committed. So each
+record below the committed offset has a receipt, even after kill -9. A record that the demo did not send has no number;
+its receipt has ``-``.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _MOST_LINES = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Input:
     """
-    The records to send, in the order of their numbers, from 0.
+    The values and keys of the records to send, in the order of the records' numbers, from 0.
 
-    ``keys[n]`` belongs to ``values[n]``. Shipped values start with their number. Lines of the user's file do not, so
-    their number is the key.
+    ``keys[n]`` belongs to ``values[n]``. With ``number_in_key``, the key is the number of the record, as for the lines
+    of a user's file. Otherwise the value begins with the number.
     """
 
     values: list[bytes]
@@ -47,17 +48,17 @@ class Input:
 
 
 def shipped() -> Input:
-    """Return the records that come with the package, with the visitor as key."""
+    """Return the records that come with the package. The key of each record is the visitor."""
     values = load_records()
     return Input(values, [visitor_of(value) for value in values], number_in_key=False)
 
 
 def lines_of(path: Path) -> Input:
     """
-    Return the lines of a file, without line ends, as records.
+    Return the lines of a file, without line ends, as records. The key of each record is its number.
 
     Raises:
-        ConfigError: The file cannot be read, is empty, or has too many lines.
+        ConfigError: The file cannot be read, is empty, or has more than 1,000,000 lines.
     """
     try:
         values = path.read_bytes().splitlines()
@@ -69,7 +70,7 @@ def lines_of(path: Path) -> Input:
 
 
 def load_records() -> list[bytes]:
-    """Return the shipped records in the order of their numbers, from 0."""
+    """Return the values of the records that come with the package, in the order of their numbers, from 0."""
     return gzip.decompress((files(__package__) / "records.txt.gz").read_bytes()).splitlines()
 
 
@@ -79,7 +80,7 @@ def number_of(value: bytes) -> int:
 
 
 def visitor_of(value: bytes) -> bytes:
-    """Return the visitor of a page view. As the key, it keeps the views of one visitor in one partition, in order."""
+    """Return the visitor of a page view. With this key, all views of one visitor are in one partition, in order."""
     return value.split(b" ")[2]
 
 
@@ -95,7 +96,7 @@ def received_number(record: Record, *, number_in_key: bool) -> int | None:
 
 
 class Receipt(NamedTuple):
-    """One delivery: partition, offset and number of the record; ``number`` is None for a foreign record."""
+    """One delivery of a record. ``number`` is None if the demo did not send the record."""
 
     partition: int
     offset: int
@@ -106,7 +107,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, line: bytes) -> Receipt:
-        """Parse a line that ``line`` returned."""
+        """Return the receipt from a line that ``line`` returned."""
         partition, offset, number = line.split()
         return cls(int(partition), int(offset), None if number == b"-" else int(number))
 
@@ -120,7 +121,7 @@ class ReceiptFile:
         self.receipts: list[Receipt] = []
 
     def read_new(self) -> int:
-        """Read the complete lines written since the last call. Return how many receipts there are now."""
+        """Read the complete lines written since the last call. Return the number of all receipts read so far."""
         if not self._path.exists():
             return 0
         with self._path.open("rb") as file:
@@ -134,11 +135,12 @@ class ReceiptFile:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """
-    The evidence that every record was delivered at least once, and that the group's offsets agree.
+    The result of the comparison of sent records, receipts and committed offsets. ``holds`` says whether it succeeded.
 
-    ``delivered`` counts the deliveries of each record number. ``misplaced`` has the receipts whose partition or offset
-    differs from what the broker acknowledged. ``uncommitted`` maps a partition to its committed offset (None if there
-    is none) and the end of its log, where these differ.
+    ``missing`` has the numbers of records that were never delivered. ``delivered`` counts the deliveries of each record
+    number. ``misplaced`` has the receipts whose partition or offset differs from what the broker acknowledged.
+    ``uncommitted`` has each partition whose committed offset is not the end of its log, with that offset (None without
+    a commit) and the end.
     """
 
     sent: int
@@ -153,23 +155,25 @@ class Proof:
 
     @property
     def repeated(self) -> int:
-        """The number of records that were delivered more than once."""
+        """The number of different records that were delivered more than once."""
         return sum(times > 1 for times in self.delivered.values())
 
     @property
     def most_often(self) -> int:
-        """The largest number of deliveries of one record."""
+        """The largest number of deliveries of the same record, or 0 if nothing was delivered."""
         return max(self.delivered.values(), default=0)
 
 
 def prove(sent: Places, receipts: Iterable[Receipt], committed: Mapping[int, int | None]) -> Proof:
     """
-    Compare the sent records with the receipts and the committed offsets.
+    Compare the sent records with the receipts and the committed offsets, and return the result.
+
+    Receipts of records that the demo did not send are ignored.
 
     Args:
-        sent: The places of the sent records.
+        sent: The acknowledged partition and offset of each sent record.
         receipts: The receipts of all consumers.
-        committed: Maps a partition to the group's committed offset.
+        committed: The group's committed offset of each partition.
     """
     delivered: Counter[int] = Counter()
     misplaced = []
@@ -188,7 +192,7 @@ def prove(sent: Places, receipts: Iterable[Receipt], committed: Mapping[int, int
 
 
 def log_ends(sent: Places) -> dict[int, int]:
-    """Return where the log of each partition with records ends."""
+    """Return the log end of each partition that has sent records: the offset after its last sent record."""
     ends: dict[int, int] = {}
     for partition, offset in sent.values():
         ends[partition] = max(ends.get(partition, 0), offset + 1)
@@ -196,7 +200,7 @@ def log_ends(sent: Places) -> dict[int, int]:
 
 
 def foreign_lines(receipts: Iterable[Receipt]) -> Iterator[str]:
-    """Describe records that the demo did not send, in one line for each partition."""
+    """Yield a line for each partition that describes these receipts of records that the demo did not send."""
     offsets: dict[int, list[int]] = {}
     for receipt in receipts:
         offsets.setdefault(receipt.partition, []).append(receipt.offset)

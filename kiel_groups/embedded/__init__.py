@@ -1,8 +1,8 @@
 """
 Run real ZooKeeper and Kafka servers as child processes on the loopback interface.
 
-The command line, the demo and the tests use it; programs import its names from here.
-It is for development and tests, not for a production cluster.
+The command line, the demo and the tests use this package. Programs import its names from here. The servers are for
+development and tests, not for production.
 """
 
 from kiel_groups.embedded.cluster import Cluster

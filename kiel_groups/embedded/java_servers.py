@@ -1,7 +1,7 @@
 """
-Configure servers in Java, and make the commands that run them.
+Configure ZooKeeper and Kafka servers, and create the commands that run them.
 
-The embedded servers have these settings. The example files of this repository are made from the same settings.
+The embedded servers use these settings. The example files of this repository are generated from them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log4j.appender.stdout.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1}: %m%n
 
 
 class Peer(NamedTuple):
-    """The address of one server of an ensemble, for the other servers."""
+    """The host and ports at which the other servers of an ensemble reach a ZooKeeper server."""
 
     host: str
     quorum_port: int
@@ -45,7 +45,7 @@ def as_properties(settings: Settings) -> str:
 
 
 def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) -> dict[str, object]:
-    """Return the settings in ``zoo.cfg`` of a stand-alone server on the loopback interface."""
+    """Return the ``zoo.cfg`` settings of a stand-alone ZooKeeper server on the loopback interface."""
     return {
         "dataDir": data,
         "clientPort": port,
@@ -58,9 +58,7 @@ def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) ->
 
 
 def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
-    """
-    Return the settings in ``zoo.cfg`` that join servers to an ensemble. ``peers`` has the servers' addresses by number.
-    """
+    """Return the ``zoo.cfg`` settings of an ensemble. ``peers`` has the addresses of all servers by server number."""
     servers = {f"server.{number}": f"{host}:{quorum}:{election}" for number, (host, quorum, election) in peers.items()}
     # In ticks: how long a server may take to catch up with the leader at its start, and how long it may lag later.
     return {"initLimit": 20, "syncLimit": 4, **servers}
@@ -69,7 +67,7 @@ def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
 def broker_settings(
     release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
 ) -> dict[str, object]:
-    """Return the settings in ``server.properties`` of a small broker on the loopback interface, with ZooKeeper."""
+    """Return the ``server.properties`` of a small broker on the loopback interface that uses ZooKeeper."""
     listening = (
         {"listeners": f"{CLIENTS}://{LOOPBACK}:{port}"}
         if release.has_listeners
@@ -96,15 +94,15 @@ def kraft_settings(
     release: KafkaRelease, data: PurePath, node: int, listeners: Mapping[str, int], voters: Mapping[int, int]
 ) -> dict[str, object]:
     """
-    Return the settings in ``server.properties`` of a small server on the loopback interface, in KRaft mode.
+    Return the ``server.properties`` of a small server on the loopback interface in KRaft mode.
 
     Args:
         release: The server's release.
-        data: The folder of its logs.
-        node: Its number in the cluster.
-        listeners: Its ports by the names of its listeners. A server with a listener CONTROLLER is a controller; one
-            with another listener is a broker. A server with both is both.
-        voters: The controllers' ports, by their numbers.
+        data: The folder of the server's logs.
+        node: The server's node id in the cluster.
+        listeners: The server's ports by listener name. A server with the listener CONTROLLER is a controller, and a
+            server with any other listener is a broker. A server may be a controller and a broker.
+        voters: The ports of all controllers by node id.
     """
     roles = ["broker"] * (listeners.keys() != {CONTROLLER}) + ["controller"] * (CONTROLLER in listeners)
     return {
@@ -127,11 +125,11 @@ def kraft_settings(
 
 def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
     """
-    Return the command that runs the main class of a server, or of one of its tools.
+    Return the command that runs the main class of a server or of a tool. Write a log4j configuration for it.
 
     Args:
-        classes: The server's jars, which are fetched if they are not in the cache.
-        folder: The server's own folder.
+        classes: The server's jars. They are fetched if they are not in the cache.
+        folder: The server's own folder, for the log4j configuration and temporary files.
         main: The class with the main method.
         arguments: The arguments of the main method, such as a configuration file.
         heap_mb: The largest heap, in MiB.

@@ -1,9 +1,9 @@
 """
-Kafka's servers: brokers of 0.8 to 2.8 with their metadata in ZooKeeper, and later ones in KRaft mode.
+Run Kafka's servers: brokers of 0.8 to 2.8 with their metadata in ZooKeeper, and servers of 3.9 in KRaft mode.
 
-In KRaft mode, a controller keeps the metadata in a log. A single broker is its own controller. Several brokers have a
-controller in a process of its own, so that each of them can be stopped. The cluster's id is written to the folder of a
-server before its first start.
+In KRaft mode, a controller keeps the metadata in a log. A single broker is its own controller. Several brokers use a
+controller in a separate process, so that each broker can be stopped. The cluster's id is written to the data folder of
+a server before its first start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kiel_groups.ops import zookeeper_client
 
 _MAIN = "kafka.Kafka"
 _HEAP_MB = 256
-#: Up to 0.10, from 0.11 on, and in KRaft mode.
+#: The log line about the start: of brokers up to 0.10, of brokers from 0.11 on, and of servers in KRaft mode.
 _STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted|\[KafkaServer id=\d+\] started|Kafka Server started")
 _OLD_SESSION_LIMIT_S = 20.0
 _CONTROLLER_LIMIT_S = 5.0
@@ -41,11 +41,10 @@ _POLL_S = 0.02
 
 def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     """
-    Stop the brokers of one cluster, the controller last, so that no stopping broker becomes the controller. In KRaft
-    mode, stop all brokers at once.
+    Stop the brokers of one cluster with SIGTERM, the controller last. In KRaft mode, stop all brokers at once.
 
-    A broker of 0.8.1.1 that becomes the controller while it stops hangs: its new thread for topic deletions waits for
-    the lock that the shutdown holds. Such a broker would be killed after 15 s. Later releases release the lock.
+    A broker of 0.8.1.1 hangs if it becomes the controller while it stops: its new thread for topic deletions waits for
+    the lock that the shutdown holds. It would be killed after 15 s. Later releases free the lock.
     """
     last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 and brokers[0].zk_connect else None
     with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
@@ -66,18 +65,18 @@ def _controller_id(zk_connect: str) -> int | None:
 
 class KafkaBroker(Server):
     """
-    A real broker on a loopback port.
+    Runs a Kafka broker that uses ZooKeeper, on a loopback port.
 
-    The broker is ready when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started.
-    Both are required: 0.8.0 registers before its controller runs, and partitions added to a topic in between would
-    never get leaders.
+    The broker is ready when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log has the line about the
+    start. The line is required because 0.8.0 registers before its controller runs. Partitions that are added to a topic
+    in between would never get leaders.
 
     Args:
         zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``. The chroot must exist.
         broker_id: The broker's number in the cluster.
         version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``, ``"1.1.1"`` or ``"2.8.2"``.
-        port: The broker's port. 0 lets the system choose one.
-        overrides: Lines that are added to ``server.properties`` or replace lines there.
+        port: The broker's port. 0 lets the system choose a port.
+        overrides: Settings that are added to ``server.properties``, or replace settings there.
     """
 
     def __init__(
@@ -109,11 +108,11 @@ class KafkaBroker(Server):
 
     def _await_end_of_old_session(self, client: zookeeper_client.Client) -> None:
         """
-        Wait until ZooKeeper has deleted this broker's registration.
+        Wait until ZooKeeper has deleted the registration of this broker's former process.
 
-        After kill -9, a broker's ephemeral znodes stay until its session times out. A broker of 0.8 that starts
-        meanwhile waits until it can register its id. But it mistakes its own old ``/controller`` znode for that of a
-        live broker, fails when the znode is deleted, and leaves the cluster without a controller permanently.
+        After kill -9, a broker's ephemeral znodes stay until its session times out. If a broker of 0.8 starts before
+        that, it waits until it can register its id. But it takes its own old ``/controller`` znode for that of a live
+        broker, and fails when the znode is deleted. Then the cluster never gets a controller.
 
         Raises:
             ServerError: The registration still exists after 20 s.
@@ -134,9 +133,7 @@ CONTROLLER_NODE = 1_000
 
 
 def cluster_id(data: Path | None = None) -> str:
-    """
-    Return an id for a cluster, a UUID in base64: always the same for a folder of kept data, or a random one for None.
-    """
+    """Return a cluster id, a UUID in base64. It is always the same for a folder of kept data, and random for None."""
     first, *rest = (uuid.uuid4() if data is None else uuid.uuid5(uuid.NAMESPACE_URL, data.resolve().as_uri())).bytes
     # A first bit of 0 avoids ids that begin with a hyphen, which the tool that gets them takes for an option.
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
@@ -144,12 +141,12 @@ def cluster_id(data: Path | None = None) -> str:
 
 class KRaftController(Server):
     """
-    A controller in a process of its own, on a loopback port.
+    Runs a controller in KRaft mode as a separate process, on a loopback port.
 
     Args:
-        cluster: The id of its cluster.
+        cluster: The cluster's id.
         version: ``"3.9.1"``.
-        overrides: Lines that are added to ``server.properties`` or replace lines there.
+        overrides: Settings that are added to ``server.properties``, or replace settings there.
     """
 
     def __init__(self, cluster: str, version: str, *, overrides: Mapping[str, object] | None = None) -> None:
@@ -161,7 +158,7 @@ class KRaftController(Server):
 
     @property
     def voters(self) -> dict[int, int]:
-        """The port of each controller, by its number."""
+        """The port of each controller by its node id. There is one controller."""
         return {CONTROLLER_NODE: self.port}
 
     def _command(self) -> list[str]:
@@ -176,17 +173,18 @@ class KRaftController(Server):
 
 class KRaftBroker(KafkaBroker):
     """
-    A real broker on a loopback port, in KRaft mode. Its ``zk_connect`` is empty.
+    Runs a Kafka broker in KRaft mode, on a loopback port. Its ``zk_connect`` is empty.
 
-    The broker is ready when its log says that it has started, which is after the controller lets clients use it.
+    The broker is ready when its log has the line about the start. Before that line, the controller has accepted the
+    broker.
 
     Args:
-        cluster: The id of its cluster.
+        cluster: The cluster's id.
         broker_id: The broker's number in the cluster.
-        controller: The cluster's controller, which runs. None makes this broker the controller, too.
+        controller: The cluster's controller, already running. None makes this broker the controller, too.
         version: ``"3.9.1"``.
-        port: The broker's port. 0 lets the system choose one.
-        overrides: Lines that are added to ``server.properties`` or replace lines there.
+        port: The broker's port. 0 lets the system choose a port.
+        overrides: Settings that are added to ``server.properties``, or replace settings there.
     """
 
     _FURTHER_PORTS = 1
@@ -228,7 +226,10 @@ def _command(release: KafkaRelease, folder: Path, settings: Mapping[str, object]
     """
     Write a server's configuration, and return the command that runs the server.
 
-    In KRaft mode, ``cluster`` is the id of the cluster, and the data folder is prepared with it if that is necessary.
+    In KRaft mode, ``cluster`` is the cluster's id. A data folder that was never formatted is formatted with this id.
+
+    Raises:
+        ServerError: Java is not installed, the jars cannot be fetched, or the data folder cannot be formatted.
     """
     configuration = folder / "server.properties"
     configuration.write_text(as_properties(settings), encoding="utf-8")

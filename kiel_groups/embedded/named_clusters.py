@@ -1,9 +1,9 @@
 """
-Run clusters under a name: in this process until a signal arrives, or in a background process; find and stop them.
+Run named clusters, in this process until a signal arrives, or in a background process. Find and stop named clusters.
 
-A supervisor holds the lock of its name while it runs, and publishes a record when its servers are ready. The record has
-the supervisor's process id and start time. So a record left behind by kill -9 is recognized, even if another process
-has the same id now.
+The process that runs a cluster is its supervisor. It holds the lock of the cluster's name while it runs, and publishes
+a record when the servers are ready. The record has the supervisor's process id and start time. So a record that remains
+after kill -9 is recognized as outdated, even if another process has the same id.
 
 ``python -m kiel_groups.embedded.named_clusters`` is the background process. Its arguments are the settings as JSON, and
 the file descriptor of a pipe. When the cluster is ready or has failed to start, the process writes one JSON object to
@@ -37,7 +37,7 @@ _STOP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """One server of a running cluster, as it was when the cluster became ready."""
+    """The record of one server of a cluster. ``pid`` is that of its process when the record was published."""
 
     name: str
     address: str
@@ -54,9 +54,9 @@ class RunningCluster:
     """
     The record of a running cluster.
 
-    ``pid`` and ``start_ticks`` (its start time in clock ticks since boot) identify the supervisor's process.
-    ``zookeeper`` is the connection string, or None in KRaft mode. ``data`` is the folder of kept data, or None if the
-    cluster keeps none.
+    ``pid`` and ``start_ticks`` identify the supervisor's process. ``start_ticks`` is the start time of this process in
+    clock ticks since boot. ``zookeeper`` is the connection string, or None in KRaft mode. ``data`` is the folder of
+    kept data, or None if the cluster keeps no data.
     """
 
     name: str
@@ -75,7 +75,12 @@ class RunningCluster:
         return _start_ticks(self.pid) == self.start_ticks
 
     def server(self, name: str) -> RunningServer:
-        """Return a server of the cluster. Raise ServerError, which lists all servers, if there is none of this name."""
+        """
+        Return the server of the cluster with this name.
+
+        Raises:
+            ServerError: The cluster has no such server. The text lists all servers.
+        """
         for server in self.servers:
             if server.name == name:
                 return server
@@ -84,7 +89,7 @@ class RunningCluster:
 
     @classmethod
     def of(cls, cluster: Cluster, settings: ClusterSettings) -> RunningCluster:
-        """Return the record of a cluster that this process runs, and that is ready for clients."""
+        """Create the record of a cluster that this process runs, when all its servers are ready for clients."""
         pid = os.getpid()
         return cls(
             name=settings.name,
@@ -101,21 +106,21 @@ class RunningCluster:
 
     @classmethod
     def parse(cls, text: str) -> RunningCluster:
-        """Parse a record. Raise ValueError, TypeError or KeyError if it is invalid."""
+        """Parse the JSON of a record. Raise ValueError, TypeError or KeyError if the record is invalid."""
         fields = json.loads(text)
         fields["brokers"] = tuple(fields["brokers"])
         fields["servers"] = tuple(RunningServer(**server) for server in fields["servers"])
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the record, as they are published and printed."""
+        """Return the fields of the record as a document for JSON."""
         return asdict(self)
 
 
 @contextmanager
 def _claimed(name: str) -> Iterator[Path]:
     """
-    Reserve ``name`` for a cluster during the block. Yield the path of its record, which is removed at the end.
+    Reserve ``name`` for a cluster during the block. Yield the path of its record. Remove the record at the end.
 
     Raises:
         ConfigError: The name is invalid.
@@ -138,14 +143,18 @@ def _claimed(name: str) -> Iterator[Path]:
 
 
 def _clusters_folder() -> Path:
-    """Return the folder with the records of running clusters, and the logs of detached clusters."""
+    """Return the folder of the records of running clusters and the logs of supervisors. Create it if it is missing."""
     folder = made_runs_folder() / "clusters"
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def find_cluster(name: str) -> RunningCluster | None:
-    """Return the record of a running cluster, or None. A cluster has no record before it is ready."""
+    """
+    Return the record of the running cluster with this name, or None.
+
+    A cluster has no record before it is ready. A name that is not valid gives None, too.
+    """
     try:
         cluster = RunningCluster.parse((_clusters_folder() / f"{check_name(name, 'name')}.json").read_text("utf-8"))
     except (OSError, ValueError, TypeError, KeyError):
@@ -154,14 +163,14 @@ def find_cluster(name: str) -> RunningCluster | None:
 
 
 def running_clusters() -> list[RunningCluster]:
-    """Return the user's running clusters, sorted by name."""
+    """Return the records of the user's running clusters, sorted by name."""
     found = (find_cluster(path.stem) for path in sorted(_clusters_folder().glob("*.json")))
     return [cluster for cluster in found if cluster is not None]
 
 
 def stop_cluster(cluster: RunningCluster) -> None:
     """
-    Stop a cluster, and return when its supervisor and, with it, all servers have ended.
+    Stop a cluster, and return when its supervisor and all servers have ended. Do nothing if the cluster has ended.
 
     Raises:
         ServerError: The supervisor still runs after a minute.
@@ -183,14 +192,14 @@ def stop_cluster(cluster: RunningCluster) -> None:
 
 def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
     """
-    Have the supervisor of a cluster restart a server on its data and port; start the server if it has ended.
+    Ask the supervisor of a cluster to restart a server on its data and port. A server that has ended is started.
 
     Returns:
-        The server, when it is ready for clients again.
+        The new record of the server, which is ready for clients.
 
     Raises:
-        ServerError: The cluster has no such server, is restarting another one, or has ended, or the server did not
-            start; the text names its log.
+        ServerError: The cluster has no such server, is already restarting a server, or has ended; or the server did
+            not start, and the text has the end of its log.
     """
     before = cluster.server(name)
     request = _clusters_folder() / f"{cluster.name}{_REQUEST}"
@@ -222,7 +231,8 @@ def _start_ticks(pid: int) -> int | None:
     return None if state in "ZX" else int(rest[22 - 3 - 1])
 
 
-#: How often the supervisor looks at its servers and for a request, and a command at its request, in seconds.
+#: The interval at which the supervisor checks its servers and looks for a request, and the interval at which a command
+#: checks whether its request is done, in seconds.
 _WATCH_INTERVAL_S, _POLL_S = 0.5, 0.1
 
 #: The ending of the file that names the server to restart. The supervisor deletes it when that is done.
@@ -231,7 +241,7 @@ _REQUEST = ".restart"
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The name of a cluster, and the arguments of ``Cluster``. ``data`` is an absolute path, or None."""
+    """The name of a cluster, and arguments of ``Cluster``. ``data`` is an absolute path as text, or None."""
 
     name: str
     kafka: str = DEFAULT_KAFKA
@@ -244,7 +254,7 @@ class ClusterSettings:
     data: str | None = None
 
     def cluster(self) -> Cluster:
-        """Create the cluster without starting it. Raise ConfigError if a setting is invalid."""
+        """Create a cluster with these settings, and do not start it. Raise ConfigError if a setting is invalid."""
         arguments = asdict(self) | {"data": Path(self.data) if self.data is not None else None}
         del arguments["name"]
         return Cluster(**arguments)
@@ -254,7 +264,7 @@ async def supervise(
     settings: ClusterSettings, ready: Callable[[RunningCluster], object], died: Callable[[str], None]
 ) -> None:
     """
-    Run a cluster until SIGINT or SIGTERM arrives, then stop it.
+    Run a cluster until SIGINT or SIGTERM arrives, then stop it. Restart servers that ``restart_server`` names.
 
     Args:
         settings: The cluster to run.
@@ -263,7 +273,7 @@ async def supervise(
 
     Raises:
         ConfigError: The settings are invalid.
-        ServerError: A cluster of this name runs, or a server did not start.
+        ServerError: A cluster of this name runs, starts or stops, or a server did not start.
         asyncio.CancelledError: The signal arrived before the cluster was ready.
     """
     task, stopped = asyncio.current_task(), asyncio.Event()
@@ -296,7 +306,7 @@ async def _watch(
     stopped: asyncio.Event,
     died: Callable[[str], None],
 ) -> None:
-    """Report servers that end, and restart those that ``restart_server`` names."""
+    """Until ``stopped`` is set, report servers that end, and restart servers that ``restart_server`` names."""
     alive, request = list(servers), record.with_suffix(_REQUEST)
     while not stopped.is_set():
         with suppress(FileNotFoundError):
@@ -316,7 +326,7 @@ async def _watch(
 
 
 async def _restarted(running: RunningCluster, server: Server) -> RunningCluster:
-    """Restart a server, and return the record with its new process, or the same record if it does not start."""
+    """Restart a server. Return the record with its new process id, or the same record if the server does not start."""
     try:
         await server.restart()
     except ServerError:
@@ -327,7 +337,7 @@ async def _restarted(running: RunningCluster, server: Server) -> RunningCluster:
 
 def detach(settings: ClusterSettings) -> RunningCluster:
     """
-    Start a cluster in a background process, which outlives this process. Return the cluster's record when it is ready.
+    Start a cluster in a background process that outlives this process. Return the record when the cluster is ready.
 
     Raises:
         ConfigError, ServerError: As in ``supervise``.
@@ -368,7 +378,11 @@ def _parse_report(report: bytes, log: Path) -> RunningCluster:
 
 
 def _main(settings: ClusterSettings, pipe: int) -> int:
-    """Run a cluster, and write one report to the process that has started this one and waits for it."""
+    """
+    Run a cluster as its background process, and return the exit status.
+
+    Write one report to the pipe, for the process that started this process and waits: the record or an error.
+    """
     starter = open(pipe, "wb")  # noqa: SIM115
 
     def report(fields: dict[str, Any]) -> None:

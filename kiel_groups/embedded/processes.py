@@ -1,8 +1,9 @@
 """
-Run server processes on loopback ports: processes that die with their parent, locks, folders, and the class of servers.
+Run server processes on loopback ports. The processes end with their parent.
 
-Blocking work runs on threads, so a server belongs to no event loop. Its coroutine methods may be awaited on one loop
-after another, and ``with`` works without a loop. A lock allows one method of a server at a time.
+Blocking work runs on threads, so a server belongs to no event loop. Its coroutine methods may be awaited on different
+loops, and ``with`` needs no loop. A lock serializes the start, stop, restart and close of a server. A kill does not
+wait for the lock.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from kiel_groups.errors import ServerError
 
 class ChildProcess:
     """
-    A running child process, whose output is appended to ``log``.
+    Starts and controls a child process. The child's output is appended to ``log``; its working folder is ``folder``.
 
-    The child has its own session. So Ctrl-C on the terminal reaches only the parent, which then stops the child.
+    The child has its own session, so Ctrl-C on the terminal reaches only the parent. The kernel kills the child when
+    the parent ends.
 
     Raises:
         ServerError: The command cannot be run, or ``setpriv`` is not installed.
@@ -82,7 +84,9 @@ class ChildProcess:
     @property
     def status(self) -> int | None:
         """
-        The exit status, minus the signal's number if a signal has ended the process, or None while the process runs.
+        The exit status of the process, or None while the process runs.
+
+        If a signal has ended the process, the status is the negative number of the signal.
         """
         return self._process.returncode if self._exited.is_set() else None
 
@@ -95,20 +99,21 @@ class ChildProcess:
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop the process with SIGSTOP, and return when none of its threads runs, some milliseconds later."""
+        """Suspend the process with SIGSTOP, and return when all its threads are suspended, or when it has ended."""
         self.send(signal.SIGSTOP)
         with suppress(ChildProcessError):  # The process has ended, and its thread has already waited for it.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL, which also ends a stopped process, and wait for its end."""
+        """Kill the process with SIGKILL, even if it is suspended, and wait for its end."""
         self.send(signal.SIGKILL)
         self._exited.wait()
 
     def terminate(self, timeout_s: float) -> None:
         """
-        End the process with SIGTERM. Send SIGCONT, too, in case it is stopped. Kill it if it still runs after
-        ``timeout_s``.
+        End the process with SIGTERM, or with SIGKILL if it still runs after ``timeout_s``. Return when it has ended.
+
+        Also send SIGCONT, so that a suspended process receives SIGTERM.
         """
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
@@ -117,7 +122,7 @@ class ChildProcess:
 
 
 def log_tail(log: Path) -> str:
-    """Return the last 15 lines of a log, indented for an error message."""
+    """Return the last 15 lines of a log, indented for an error message, or a text that the log cannot be read."""
     try:
         with log.open(encoding="utf-8", errors="replace") as content:
             return "".join(f"  | {line.rstrip()}\n" for line in deque(content, 15)).rstrip("\n")
@@ -130,7 +135,11 @@ def log_tail(log: Path) -> str:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of ``path`` during the block. Wait while another process or thread holds the lock."""
+    """
+    Hold the lock of ``path`` during the block. Wait while another process or thread holds the lock.
+
+    Create the file and its folder if they are missing.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -139,8 +148,9 @@ def file_lock(path: Path) -> Iterator[None]:
 
 def try_lock(path: Path) -> IO[str] | None:
     """
-    Lock ``path`` without waiting. Return the open file, which holds the lock until it is closed, or None if ``path`` is
-    locked.
+    Lock ``path`` without waiting, and return the open file. Return None if another holder has the lock.
+
+    The lock is released when the file is closed.
     """
     handle = path.open("a")
     try:
@@ -153,15 +163,15 @@ def try_lock(path: Path) -> IO[str] | None:
 
 class ReservedPort:
     """
-    A port that the system gives to no other process while the server is down.
+    Reserves a port of 127.0.0.1 for a server, so that the system gives the port to no other process.
 
-    The socket is bound but does not listen. So a client is refused, as by a dead server, and the server can bind and
-    listen beside the socket, because both set SO_REUSEADDR. The system uses the port neither for another server's bind
-    to port 0, nor as the source port of an outgoing connection. Without this, a client that retries a dead server's
-    port might get that port as its own source port, and connect to itself.
+    A socket is bound to the port, but does not listen. So connections are refused while the server is down. The server
+    can bind and listen beside the socket, because both set SO_REUSEADDR. The system uses the port neither for another
+    server's bind to port 0, nor as the source port of a connection. Otherwise, a client that retries the port of a dead
+    server might get that port as its own source port, and connect to itself.
 
     Args:
-        number: The port. 0 lets the system choose one.
+        number: The port. 0 lets the system choose a port.
 
     Raises:
         ServerError: Another process uses the port, or the port requires privileges (below 1024).
@@ -178,12 +188,12 @@ class ReservedPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Give the port back to the system."""
+        """Release the port, so that other processes can use it."""
         self._socket.close()
 
 
 def accepts(port: int) -> bool:
-    """Return whether a process listens on this port of 127.0.0.1."""
+    """Return whether a process accepts a connection on this port of 127.0.0.1, within a second."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -199,7 +209,7 @@ _RUN = "run-"
 
 
 def runs_folder() -> Path:
-    """Return this user's folder, which contains a folder for each run."""
+    """Return the path of this user's folder for temporary files of servers. It contains a folder for each run."""
     return Path(tempfile.gettempdir()) / f"kiel-groups-{os.getuid()}"
 
 
@@ -218,12 +228,19 @@ def made_runs_folder() -> Path:
 
 
 def server_folder(name: str) -> Path:
-    """Create and return an empty folder for one server. It is removed with the run's folder when this process ends."""
+    """
+    Create an empty folder for one server, and return its path.
+
+    At the end of this process, the folder is removed with the folder of the run.
+
+    Raises:
+        ServerError: The folder of all runs belongs to another user.
+    """
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_run.folder()))
 
 
 class _Run:
-    """The folder of this process, created when the first server needs it."""
+    """Manages the folder of this process (its run). The folder is created when it is first needed."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -268,8 +285,9 @@ _PORT_TAKEN = b"Address already in use"
 
 async def in_thread(blocking: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """
-    Run a blocking call on a thread. If the caller is cancelled, wait for the end of the call, and then raise
-    CancelledError.
+    Run a blocking call on a thread, and return its result.
+
+    If the caller is cancelled, wait for the end of the call, drop its result, and raise CancelledError.
     """
     call = asyncio.ensure_future(asyncio.to_thread(blocking, *args, **kwargs))
     try:
@@ -282,7 +300,11 @@ async def in_thread(blocking: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
 
 class Startable(ABC):
-    """A context manager with a blocking start and a blocking, repeatable close, for ``with`` and ``async with``."""
+    """
+    The base class of context managers that start servers and close them, for ``with`` and ``async with``.
+
+    The close also runs if the start fails, and may run repeatedly.
+    """
 
     @abstractmethod
     def _start(self) -> None: ...
@@ -315,11 +337,11 @@ class Startable(ABC):
 
 class Server(Startable):
     """
-    One server process on loopback ports. Its data is kept until the server is closed.
+    Runs one server process on loopback ports. Its data is kept across restarts, until the server is closed.
 
     Args:
         name: The name of the server in messages, and of its folder.
-        port: The port for clients. 0 lets the system choose one.
+        port: The port for clients. 0 lets the system choose a port.
     """
 
     #: How many ports a server of this class has beside the one for clients. The system chooses them.
@@ -339,39 +361,41 @@ class Server(Startable):
 
     @property
     def port(self) -> int:
-        """The port for clients, which stays the same across restarts."""
+        """The port for clients. It stays the same across restarts. Raise ServerError before the first start."""
         return self._port_number(0)
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:port``."""
+        """The address for clients, as ``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def folder(self) -> Path:
-        """The folder of configuration, data and log."""
+        """The folder of configuration, data and log. Raise ServerError before the first start."""
         if self._folder is None:
             raise ServerError(f"{self.name} has no folder before its first start")
         return self._folder
 
     @property
     def log(self) -> Path:
-        """The log file, which has the output since the first start."""
+        """The path of the log file. The file has the output of all starts."""
         return self.folder / "log"
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
+        """The process id of the running server. Raise ServerError if the server does not run."""
         return self._alive().pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists, paused or not."""
+        """Whether the process exists. A paused server is running, too."""
         return self._process is not None and self._process.status is None
 
     def keep_in(self, folder: Path) -> None:
         """
-        Use this folder for configuration, data and log, and keep it at the close. Call this before the first start.
+        Use this folder for configuration, data and log, and keep it at the close. Create the folder if it is missing.
+
+        The caller must call this method before the first start.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = folder
@@ -381,31 +405,38 @@ class Server(Startable):
         Start the server on its data, and return when it is ready for clients.
 
         Raises:
-            ServerError: The server runs already, its process has ended (the message has the end of its log), or it was
-                not ready in time.
+            ServerError: The server runs already, its port is in use, its process has ended, or the server was not ready
+                within 60 s. In the latter two cases, the text has the end of the log.
         """
         await in_thread(self._start)
 
     async def stop(self) -> None:
-        """Stop the server with SIGTERM, or with SIGKILL after 15 s. Do nothing if it does not run."""
+        """
+        Stop the server with SIGTERM, or with SIGKILL after 15 s, and return when its process has ended.
+
+        Do nothing if the server does not run.
+        """
         await in_thread(self._stop)
 
     async def kill(self) -> None:
-        """Kill the server with SIGKILL, and return when its process has ended."""
+        """Kill the server with SIGKILL, and return when its process has ended. This also ends a start that hangs."""
         await in_thread(self._kill)
 
     async def restart(self) -> None:
-        """Stop the server with SIGTERM, then start it on the same data and port."""
+        """Stop the server as ``stop`` does, then start it on the same data and port as ``start`` does."""
         await in_thread(self._restart)
 
     def pause(self) -> None:
         """
-        Freeze the server with SIGSTOP. Its connections stay open, but it answers nothing after this call has returned.
+        Suspend the server with SIGSTOP. After this call, the server answers nothing, but its connections stay open.
+
+        Raises:
+            ServerError: The server does not run.
         """
         self._alive().freeze()
 
     def resume(self) -> None:
-        """Continue a paused server with SIGCONT."""
+        """Continue a paused server with SIGCONT. Raise ServerError if the server does not run."""
         self._alive().send(signal.SIGCONT)
 
     @abstractmethod
@@ -414,7 +445,11 @@ class Server(Startable):
 
     @abstractmethod
     def _readiness(self) -> AbstractContextManager[Callable[[], bool]]:
-        """Provide, during one start, a function that returns whether the server is ready for clients."""
+        """
+        Return a context manager for the duration of one start.
+
+        It provides a function that returns whether the server is ready for clients.
+        """
 
     def _start(self) -> None:
         with self._lock:
@@ -439,7 +474,12 @@ class Server(Startable):
                         self._release_ports()
 
     def _became_ready(self, process: ChildProcess, serves: Callable[[], bool], *, last_attempt: bool) -> bool:
-        """Wait until the server is ready. Return False if a port was taken and another attempt should follow."""
+        """
+        Wait until the server is ready, and return True. Return False if a port was in use and an attempt is left.
+
+        Raises:
+            ServerError: The process has ended, or the server was not ready within 60 s.
+        """
         deadline = time.monotonic() + _START_LIMIT_S
         while not process.wait(_POLL_S):
             if serves():
@@ -496,7 +536,7 @@ class Server(Startable):
         return self._process
 
     def _logged(self) -> bytes:
-        """Return what the process has logged since it was last started."""
+        """Return the output of the process since its last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read()

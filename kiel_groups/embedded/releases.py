@@ -1,14 +1,14 @@
 """
-The servers that can run: the jars of each one, and the settings in which the releases of Kafka differ.
+The releases of Kafka and ZooKeeper that can run: the jars of each release, and the settings in which Kafka's differ.
 
-Old POMs name artifacts that are no longer published, so Maven cannot resolve dependencies: each class path lists all
-its jars. The class paths of Kafka 0.8 and 0.9 include ZooKeeper 3.4.6, the release of that time; later ones include the
-release that their POM names.
+Each class path lists all its jars, because old POMs name artifacts that are no longer published, and Maven could not
+resolve these dependencies. The class paths of Kafka 0.8 and 0.9 include ZooKeeper 3.4.6, the release of that time. The
+class paths of later releases include the ZooKeeper that Kafka's POM names.
 
-All releases of Kafka run unmodified on Java 17. Up to 2.8 they register in ``/brokers/ids``: 0.8.x with version 1 of
-that znode, 0.9 with version 2, which has endpoints, and later ones with version 4. 3.9.1 runs in KRaft mode: a
-controller keeps the metadata, and there is no ZooKeeper. Each release gets only settings that it knows, so that
-warnings in its log matter.
+All releases of Kafka run unmodified on Java 17. Brokers up to 2.8 register in ``/brokers/ids``: 0.8.x with version 1 of
+that znode, 0.9 with version 2 (which has endpoints), and later releases with version 4. 3.9.1 runs in KRaft mode: a
+controller keeps the metadata, without ZooKeeper. Each release gets only settings that it supports, so its log has no
+warnings about unknown settings.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "tran
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A jar's Maven coordinate."""
+    """The Maven coordinate of a jar."""
 
     group: str
     artifact: str
@@ -72,10 +72,10 @@ class Coordinate:
 @dataclass(frozen=True, slots=True)
 class NpmPackage:
     """
-    An npm package that contains a broker's jars, in ``folder``.
+    An npm package whose ``folder`` contains the jars of a broker.
 
-    With ``only_listed``, only the jars of the class path are used, and all of them must be in the package. Without it,
-    all jars in the folder are used: they are an equivalent set, built for another version of Scala.
+    With ``only_listed``, only the jars of the class path are used, and the package must contain all of them. Otherwise,
+    all jars in the folder are used. They are an equivalent set, built for another version of Scala.
     """
 
     package: str
@@ -85,7 +85,7 @@ class NpmPackage:
 
 @dataclass(frozen=True, slots=True)
 class ClassPath:
-    """All jars of one server. ``npm`` is another source of these jars, which is used if Maven fails."""
+    """All jars of one server. If Maven fails, the jars are taken from the package ``npm``, unless it is None."""
 
     name: str
     coordinates: tuple[Coordinate, ...]
@@ -102,7 +102,7 @@ def _class_path(name: str, *coordinates: str, npm: NpmPackage | None = None) -> 
 
 
 def _scala_213(library: str, *, logging: str, collections: str, java8: str) -> tuple[str, ...]:
-    """Return the parts of Scala that brokers from 2.8 on need."""
+    """Return the Scala libraries that brokers from 2.8 on need, in these versions."""
     return (
         f"org.scala-lang:scala-library:{library}",
         f"org.scala-lang:scala-reflect:{library}",
@@ -113,7 +113,7 @@ def _scala_213(library: str, *, logging: str, collections: str, java8: str) -> t
 
 
 def _jackson(core: str, *, databind: str | None = None, annotations: str | None = None) -> tuple[str, ...]:
-    """Return the parts of Jackson that brokers from 1.0 on need."""
+    """Return the Jackson libraries that brokers from 1.0 on need, in these versions; ``core`` is the default."""
     return (
         f"com.fasterxml.jackson.core:jackson-core:{core}",
         f"com.fasterxml.jackson.core:jackson-databind:{databind or core}",
@@ -122,7 +122,7 @@ def _jackson(core: str, *, databind: str | None = None, annotations: str | None 
 
 
 def _jackson_formats(version: str) -> tuple[str, ...]:
-    """Return the further parts of Jackson that brokers from 2.0 on need."""
+    """Return the additional Jackson libraries that brokers from 2.0 on need, in this version."""
     return (
         f"com.fasterxml.jackson.dataformat:jackson-dataformat-csv:{version}",
         f"com.fasterxml.jackson.datatype:jackson-datatype-jdk8:{version}",
@@ -266,7 +266,7 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
     )
 }
 
-#: The class paths that the tests need by default. Others are fetched when a cluster first uses them.
+#: The class paths that the tests need by default. All other class paths are fetched when a cluster first uses them.
 PREFETCHED = tuple(
     CLASS_PATHS[name]
     for name in ("kafka-0.8.0", "kafka-0.8.1.1", "kafka-0.8.2.2", "kafka-0.9.0.1", "kafka-3.9.1", "zookeeper-3.9.5")
@@ -282,10 +282,10 @@ class KafkaRelease:
     """
     A release of Kafka, and how its brokers run.
 
-    ``classes`` are its jars. ``settings`` are lines of ``server.properties`` in addition to the lines that all releases
-    get. ``replicated`` are the names of settings that say how many replicas the release's own topics have.
-    ``deletes_topics`` says whether its brokers can delete topics, ``has_listeners`` whether their addresses are set by
-    ``listeners`` and ``advertised.listeners``, and ``uses_zookeeper`` whether they need a ZooKeeper.
+    ``classes`` are the release's jars. ``settings`` are added to the ``server.properties`` that all releases get.
+    ``replicated`` has the names of settings for the number of replicas of internal topics. ``deletes_topics`` is True
+    if the brokers can delete topics. ``has_listeners`` is True if their addresses are set by ``listeners``, and False
+    for ``host.name`` and ``port``. ``uses_zookeeper`` is True if the brokers need ZooKeeper.
     """
 
     version: str
@@ -350,12 +350,12 @@ DEFAULT_ZOOKEEPER, EARLIER_ZOOKEEPER = ZOOKEEPERS
 
 
 def kafka_release(version: str) -> KafkaRelease:
-    """Return a release by its version. Raise ConfigError with the known versions if the version is unknown."""
+    """Return the release of this version. Raise ConfigError with the known versions if the version is unknown."""
     return _found(version, KAFKAS, "Kafka version")
 
 
 def zookeeper_class_path(version: str) -> ClassPath:
-    """Return a ZooKeeper's class path. Raise ConfigError with the known versions if the version is unknown."""
+    """Return ZooKeeper's class path for this version. Raise ConfigError with the known versions if it is unknown."""
     return _found(version, ZOOKEEPERS, "ZooKeeper version")
 
 

@@ -1,9 +1,9 @@
 """
-ZooKeeper servers, stand-alone or as an ensemble.
+Run ZooKeeper servers, stand-alone or as an ensemble.
 
-Each server of an ensemble has a port for clients, a port for its followers if it leads, and a port for elections. The
-latter two are in the configuration of every server, so the system chooses them before the first start, and they are
-reserved until the ensemble is closed.
+Each server of an ensemble has a port for clients, a quorum port (for its followers while it is the leader), and a port
+for elections. Every server's configuration has the latter two ports of all servers. So the system chooses them before
+the first start, and they are reserved until the ensemble is closed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 class ZooKeeperServer(Server):
     """
-    A real ZooKeeper on a loopback port.
+    Runs a ZooKeeper server on a loopback port, stand-alone or in an ensemble.
 
     Args:
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time. Session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout granted, by default 20 ticks.
-        port: The server's port. 0 lets the system choose one.
-        overrides: Further lines of ``zoo.cfg``.
+        tick_time_ms: ZooKeeper's unit of time. By default, session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout that the server grants, by default 20 ticks.
+        port: The server's port. 0 lets the system choose a port.
+        overrides: Settings that are added to ``zoo.cfg``, or replace settings there.
         number: The server's number in its ensemble, from 1.
-        peers: Returns, for the server of a number, the addresses of all servers of the ensemble. Without it, the server
-            is stand-alone.
+        peers: Called with ``number``; returns the addresses of all servers of the ensemble by number. None makes the
+            server stand-alone.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ZooKeeperServer(Server):
 
     @property
     def hosts(self) -> str:
-        """The connection string for clients, ``127.0.0.1:port``."""
+        """The server's connection string for clients, as ``127.0.0.1:port``."""
         return self.address
 
     def _command(self) -> list[str]:
@@ -94,16 +94,16 @@ class ZooKeeperEnsemble(Startable):
 
     The block starts when every server accepts sessions. Each of ``servers`` can be stopped, killed, paused, resumed and
     started again on its data. The start of a server returns when the server is part of a quorum. So, if too few servers
-    run for a quorum, the missing servers have to be started concurrently (``asyncio.gather``). The other servers notice
-    at once if a server is killed, and after 4 ticks (2 s by default) if it hangs.
+    run for a quorum, the missing servers have to be started concurrently (``asyncio.gather``). The other servers detect
+    at once that a server was killed, and after 4 ticks (2 s by default) that a server hangs.
 
     Args:
         servers: The number of servers: 1 (stand-alone), 3, 5, …
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time. Session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout granted, by default 20 ticks.
-        port: The first server's client port. All others get the next ports. 0 lets the system choose.
-        overrides: Further lines of every ``zoo.cfg``.
+        tick_time_ms: ZooKeeper's unit of time. By default, session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout that the servers grant, by default 20 ticks.
+        port: The client port of the first server. All other servers get the next ports. 0 lets the system choose.
+        overrides: Settings that are added to every ``zoo.cfg``, or replace settings there.
 
     Raises:
         ConfigError: The number of servers is even or below 1, or the version is not in the table.
@@ -140,11 +140,11 @@ class ZooKeeperEnsemble(Startable):
 
     @property
     def hosts(self) -> str:
-        """The connection string for clients, ``127.0.0.1:port,127.0.0.1:port,…``."""
+        """The ensemble's connection string for clients, as ``127.0.0.1:port,127.0.0.1:port,…``."""
         return ",".join(server.hosts for server in self.servers)
 
     def _peers_of(self, number: int) -> Mapping[int, Peer]:
-        """Return the addresses of all servers for the configuration of server ``number``."""
+        """Return the addresses of all servers by number, for the configuration of server ``number``."""
         return {each: Peer(LOOPBACK, one.number, other.number) for each, (one, other) in self._ports.items()}
 
     def _reserve_ports(self) -> None:

@@ -1,6 +1,6 @@
 """
-Serve REST interfaces over HTTP: routes, access by token, and bounds for bodies, connections and times.
+Serve REST interfaces over HTTP: routes, access by token, and limits for bodies, connections and times.
 
-Workers and the service use it. It knows neither groups nor connectors: a route is a pattern and, for each method, a
-coroutine function from a call to an answer.
+Workers and the service use this package. It does not depend on groups or connectors. A route is a pattern of paths
+and, for each method, a coroutine function that takes a call and returns an answer.
 """

@@ -1,4 +1,4 @@
-"""Requests and answers of a REST interface: routes, JSON bodies, and errors with their HTTP status."""
+"""The routes, requests and answers of a REST interface, JSON bodies, and errors with their HTTP status."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _LONGEST_TEXT = 8_192
 
 class RestError(KielGroupsError):
     """
-    A request that the REST interface refuses by itself.
+    An error that a REST interface answers with this HTTP status, and these additional headers.
 
-    ``status`` is the HTTP status, and ``headers`` are further headers of the answer. A long text is cut.
+    A text of more than 8,192 characters is cut.
     """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
@@ -46,7 +46,11 @@ class RestError(KielGroupsError):
 
 
 def refusal_of(error: BaseException) -> RestError:
-    """Convert an error, which may be Tornado's, to one with the status and the text of the answer."""
+    """
+    Convert an error of any class to a RestError with the status and the text of the answer.
+
+    The text of an error of an unknown class is cut, and leaves out secrets.
+    """
     if isinstance(error, RestError):
         return error
     text = str(error) or type(error).__name__
@@ -72,7 +76,7 @@ def refusal_of(error: BaseException) -> RestError:
 
 
 def status_text(status: int) -> str:
-    """Return a status as Kafka Connect words it, such as ``HTTP 404 Not Found``."""
+    """Return a status as Kafka Connect writes it, such as ``HTTP 404 Not Found``."""
     try:
         return f"HTTP {status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -82,16 +86,16 @@ def status_text(status: int) -> str:
 @dataclass(frozen=True, slots=True)
 class RestCall:
     """
-    A request.
+    A request to a route.
 
     Args:
-        method: The method.
+        method: The HTTP method, such as ``GET``.
         path: The path, percent-encoded.
-        arguments: The decoded parts of the path that its route names, such as the connector.
+        arguments: The decoded parts of the path that match the groups of the route's pattern, such as the connector.
         query: The values of each query argument.
-        body: The body.
-        host: The host to which the client has sent the request, as the client names it.
-        client: The address of the client.
+        body: The bytes of the body.
+        host: The host and port in the header ``Host`` of the request.
+        client: The IP address of the client.
     """
 
     method: str
@@ -103,7 +107,7 @@ class RestCall:
     client: str = ""
 
     def is_set(self, name: str) -> bool:
-        """Return whether a query argument is true."""
+        """Return whether this query argument is ``true``, in upper or lower case. A missing argument is not."""
         return any(value.lower() == "true" for value in self.query.get(name, ()))
 
 
@@ -113,10 +117,10 @@ class Answer:
     An answer to a request.
 
     Args:
-        document: The JSON document, or None for an answer without a body. Of another type, it is the text.
+        document: The JSON document of the body, or its text if ``content_type`` is another type. None means no body.
         status: The HTTP status.
-        location: The path of what the request has created, or "".
-        content_type: The type of the body.
+        location: The path of the resource that the request has created, or "".
+        content_type: The media type of the body.
     """
 
     document: Any = None
@@ -126,16 +130,16 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body."""
+        """The text of the body: the document as JSON, or unchanged if the content type is another type."""
         return json.dumps(self.document) if self.content_type == JSON else str(self.document)
 
 
 def parse_object(body: bytes, *, numbers_as_texts: bool = False) -> dict[str, Any]:
     """
-    Return the JSON object of a body. With ``numbers_as_texts``, numbers become texts, spelled as in the body.
+    Return the JSON object in a body. With ``numbers_as_texts``, each number becomes a string, as written in the body.
 
     Raises:
-        RestError: The body is not JSON, or not an object.
+        RestError: The body is not JSON in UTF-8, is not an object, or has an object with a duplicate name.
     """
     try:
         # Settings are stored as UTF-8, which has no half of a surrogate pair.
@@ -165,7 +169,7 @@ Operation: TypeAlias = Callable[[RestCall], Awaitable[Answer]]
 
 
 class Route(NamedTuple):
-    """A pattern of paths, and the operation of each method."""
+    """A pattern of paths, as a regular expression, and the operation for each HTTP method."""
 
     pattern: str
     operations: Mapping[str, Operation]

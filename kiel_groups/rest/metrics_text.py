@@ -1,4 +1,4 @@
-"""Serve the metrics of this process, of a consumer, a producer or a worker, in Prometheus' text format."""
+"""Serve the metrics of a consumer, a producer or a worker in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def metrics_answer(families: Iterable[Metric]) -> Answer:
     """
-    Return the answer with these metrics.
+    Return an answer with these metrics in Prometheus' text format.
 
     Raises:
         RestError: The package prometheus-client is missing.
@@ -46,9 +46,10 @@ def metrics_answer(families: Iterable[Metric]) -> Answer:
 
 def registry_families(metrics: Metrics) -> Iterator[Metric]:
     """
-    Yield the metrics of a registry.
+    Yield the metrics of a registry as metric families of prometheus-client.
 
-    Their names begin with ``kiel_``. A counter ends in ``_total``; a duration is a summary, in seconds.
+    The names begin with ``kiel_``. An integer becomes a counter, whose name in the text ends in ``_total``. A duration
+    becomes a summary in seconds. Other numbers become gauges.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
@@ -73,7 +74,7 @@ def registry_families(metrics: Metrics) -> Iterator[Metric]:
 
 
 def metrics_route(metrics: Metrics) -> Route:
-    """Return the route of the metrics of a registry."""
+    """Return the route ``/metrics``, which answers with the metrics of a registry."""
 
     async def get_metrics(_: RestCall) -> Answer:
         return metrics_answer(registry_families(metrics))
@@ -84,7 +85,7 @@ def metrics_route(metrics: Metrics) -> Route:
 @asynccontextmanager
 async def serving_metrics(metrics: Metrics, port: int | None) -> AsyncIterator[None]:
     """
-    Serve the metrics of a registry on a port of 127.0.0.1 during the block; None serves nothing.
+    Serve the metrics of a registry on a port of 127.0.0.1 during the block. With None, serve nothing.
 
     Raises:
         ConfigError: The port is in use.

@@ -1,4 +1,4 @@
-"""Serve routes over HTTP: check access, bound bodies, connections and times, send answers."""
+"""Serve routes over HTTP: check access, limit bodies, connections and times, and send answers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 class AccessRules:
     """
-    The rules by which a server accepts or refuses requests.
+    Accepts or refuses requests by their method and headers.
 
     Args:
-        settings: Where it listens, its token, and whether reads need it.
+        settings: The server's hosts and token, and whether reads need the token.
     """
 
     def __init__(self, settings: RestSettings) -> None:
@@ -56,7 +56,8 @@ class AccessRules:
         Check the method and the headers of a request.
 
         Raises:
-            RestError: The request is refused.
+            RestError: The request is refused: its token is missing or wrong, a change is not allowed without a token,
+                or the header ``Host`` or ``Origin`` belongs to another site.
         """
         authorization = headers.get("Authorization", "")
         is_open = self._open_reads and method in _READS
@@ -100,7 +101,11 @@ def _host_of(url: str) -> str:
 
 
 def _given_token(header: str) -> bytes:
-    """Return the bearer's token, or the password of basic credentials, which clients of Kafka Connect send instead."""
+    """
+    Return the bearer token in the header ``Authorization``, or the password of basic credentials, else no bytes.
+
+    Clients of Kafka Connect send basic credentials.
+    """
     scheme, _, credentials = header.strip().partition(" ")
     if scheme.lower() == "bearer":
         return credentials.strip().encode()
@@ -121,33 +126,37 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 class GuardedHandler(RequestHandler):
     """
-    The base class of handlers: it refuses requests by their headers, and answers errors as documents.
+    The base class of handlers. It checks the access of each request, and answers errors with JSON documents.
 
     Tornado creates a handler for each request.
     """
 
     def initialize(self, access: AccessRules) -> None:
-        """Receive the rules by which requests are accepted from Tornado."""
+        """Store the access rules. Tornado calls this method with the arguments of the handler."""
         self._access = access
 
     def set_default_headers(self) -> None:
-        """Set the server's name without Tornado's version, and forbid proxies to store the answer."""
+        """Set the server's name without Tornado's version, and forbid caches to store the answer."""
         self.set_header("Server", "kiel-groups")
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
-        """Refuse a request by its headers, before its body is read."""
+        """Check the access of the request before its body is read. Raise RestError if it is refused."""
         self._access.check(self.request.method or "", self.request.headers)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error as Kafka Connect does."""
+        """Answer an error with a JSON document as Kafka Connect does."""
         refusal = refusal_of(kwargs["exc_info"][1])
         for name, value in refusal.headers.items():
             self.set_header(name, value)
         self._write(Answer(_document(refusal), refusal.status))
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
+        """
+        Log an error with a status of 500 or above.
+
+        Log the traceback, too, unless the error is a timeout or of a class of this package.
+        """
         if value is None:
             return
         refusal = refusal_of(value)
@@ -169,18 +178,18 @@ class GuardedHandler(RequestHandler):
 
 @stream_request_body
 class RouteHandler(GuardedHandler):
-    """Serves a request of a route."""
+    """Serves a request to a route: reads the body, calls the operation, and sends its answer."""
 
     def initialize(  # type: ignore[override]
         self, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
     ) -> None:
         """
-        Receive the arguments of the route from Tornado.
+        Store the arguments of the route. Tornado calls this method.
 
         Args:
-            access: The rules by which requests are accepted.
-            timeout_s: How long a request may take after its body was read, in seconds.
-            operations: The operation of each method.
+            access: The rules that accept or refuse requests.
+            timeout_s: How long the operation may take after the body was read, in seconds.
+            operations: The operation for each HTTP method. An empty mapping refuses each request with status 404.
         """
         super().initialize(access)
         self._timeout_s = timeout_s
@@ -192,7 +201,12 @@ class RouteHandler(GuardedHandler):
         self._is_refused = False
 
     def prepare(self) -> None:
-        """Refuse a request by its headers and its length, before its body is read."""
+        """
+        Check access, path, method, length and type of the request before its body is read.
+
+        Raises:
+            RestError: The request is refused. A body between 1 MiB and 1 GiB is refused only after it was read.
+        """
         super().prepare()
         if not self._operations:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
@@ -208,7 +222,11 @@ class RouteHandler(GuardedHandler):
         self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
 
     def _check_type(self, *, has_body: bool) -> None:
-        """Refuse a body that is not declared as JSON: a web page can make a browser send other types to any site."""
+        """
+        Raise RestError for a body that is not declared as JSON.
+
+        A web page can make a browser send bodies of other types to any site.
+        """
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if has_body and self.request.method in _WITH_BODY and kind != JSON:
             raise RestError(
@@ -217,7 +235,11 @@ class RouteHandler(GuardedHandler):
             )
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a part of the body, unless the body is too large; if it is far too large, answer before its end."""
+        """
+        Keep a part of the body. Drop the body if it is larger than 1 MiB; then the request is refused at its end.
+
+        If the body is larger than 1 GiB, send the refusal before the end of the body.
+        """
         self._received += len(chunk)
         if self._is_too_large or len(self._body) + len(chunk) > LARGEST_BODY:
             self._is_too_large = True
@@ -229,9 +251,9 @@ class RouteHandler(GuardedHandler):
 
     def _refuse_early(self) -> None:
         """
-        Write the answer now, and continue to read until the end of the body, or until its time limit.
+        Send the answer that the body is too large now. The rest of the body is read until its end or time limit.
 
-        A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
+        If a connection is closed with unread data, it is reset. Then a client that still sends would lose the answer.
         """
         self._is_refused = True
         answer = Answer(_document(_too_large()), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
@@ -265,16 +287,17 @@ class RouteHandler(GuardedHandler):
     get = head = post = put = patch = delete = options = _serve
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error; that about the method names the methods that there are, also if Tornado knows no such."""
+        """Answer an error with a JSON document. If the method is not allowed, list the allowed methods."""
         if refusal_of(kwargs["exc_info"][1]).status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.set_header("Allow", self._allowed)
         super().write_error(status_code, **kwargs)
 
     def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
         """
-        End the answer, and close the connection if the client does not take it in time.
+        Send the rest of the answer. Close the connection if the client does not receive the answer within 30 s.
 
-        A client without access loses its connection with the answer, because occasional requests would keep it open.
+        If access was refused, close the connection after the answer. Otherwise, occasional requests without access
+        would keep it open.
         """
         stream = cast(HTTP1Connection, self.request.connection).stream
         is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -307,7 +330,7 @@ def _too_large() -> RestError:
 
 
 def _document(refusal: RestError) -> dict[str, object]:
-    """Return the document of an error, as Kafka Connect has it."""
+    """Return the JSON document of an error, with the fields of Kafka Connect's errors."""
     return {"error_code": refusal.status, "message": str(refusal)}
 
 
@@ -344,9 +367,9 @@ _UNBOUNDED = 1 << 16_384
 
 class BoundedServer(HTTPServer):
     """
-    A server that accepts nothing while it has too many connections, or while file descriptors are short.
+    An HTTP server that stops accepting connections while too many are open, or few file descriptors are free.
 
-    Tornado's server accepts every connection. After the last descriptor, it would try again forever without a pause.
+    Tornado's server accepts every connection. Without a free descriptor, it would retry forever without a pause.
     """
 
     _listening: tuple[socket.socket, ...] = ()
@@ -356,7 +379,7 @@ class BoundedServer(HTTPServer):
     _next_warning_s = float("-inf")
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections from now on, within the limits that the process has now."""
+        """Start to accept connections on these sockets, within the current limits of the process."""
         self._loop = asyncio.get_running_loop()
         self._listening = tuple(sockets)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -396,7 +419,7 @@ class BoundedServer(HTTPServer):
                 return
 
     def _check_descriptors(self, listening: socket.socket) -> None:
-        """Raise OSError if the next connection would use a reserved file descriptor."""
+        """Raise OSError if the next connection would use a file descriptor that is reserved for other purposes."""
         # A new descriptor has the smallest number that is free.
         number = os.dup(listening.fileno())
         os.close(number)
@@ -428,7 +451,7 @@ class BoundedServer(HTTPServer):
             self._resume()
 
     def stop(self) -> None:
-        """Accept no further connections. The caller closes the sockets."""
+        """Stop accepting connections. Open connections stay; the caller closes the listening sockets."""
         if self._retry is not None:
             self._retry.cancel()
         self._stop_accepting()
@@ -438,12 +461,12 @@ class BoundedServer(HTTPServer):
 
 class RestServer:
     """
-    A server on the event loop of its caller.
+    Serves routes over HTTP, on the event loop of its caller.
 
-    Its sockets are open before it answers requests, so its URL is known before there is anything to answer.
+    The constructor opens the listening sockets, so the URL is known before ``start``.
 
     Args:
-        settings: Where to listen, and who may use the interface.
+        settings: The address to listen on, and the access rules.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -451,7 +474,7 @@ class RestServer:
 
     def __init__(self, settings: RestSettings) -> None:
         self._settings = settings
-        #: None before it answers requests.
+        #: The HTTP server, or None before ``start``.
         self._server: BoundedServer | None = None
         try:
             # With a port of the system's choice, "localhost" would get another port for each of its addresses.
@@ -470,12 +493,12 @@ class RestServer:
         self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = ()
     ) -> None:
         """
-        Begin to answer requests.
+        Start to answer requests.
 
         Args:
-            routes: What is answered by documents. Clients may add a slash to the path of each route.
-            handlers: Patterns of other paths, their handlers, and the arguments of their ``initialize``, to which the
-                rules of access are added.
+            routes: The routes, each with its operations. Clients may add a slash to the path of each route.
+            handlers: Other paths: the pattern, the class of the handler, and the arguments of its ``initialize``. The
+                argument ``access``, with the access rules, is added.
         """
         access = AccessRules(self._settings)
         shared = {"access": access, "timeout_s": self._settings.timeout_s}
@@ -507,7 +530,11 @@ class RestServer:
 
 
 def _log_request(handler: RequestHandler) -> None:
-    """Log a request without its query and body, which may contain secrets. Reads are logged for debugging only."""
+    """
+    Log a request, but not its query and body, because these may contain secrets.
+
+    The level is WARNING if access was refused, DEBUG for reads, and INFO for other requests.
+    """
     request = handler.request
     level = logging.DEBUG if request.method in {"GET", "HEAD", "OPTIONS"} else logging.INFO
     status = handler.get_status()

@@ -1,4 +1,4 @@
-"""The settings of a worker's REST interface: where it listens, who may use it, and its URL for other workers."""
+"""The settings of a REST interface: its address, its access rules, and a worker's URL for other workers."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _SHORTEST_TOKEN = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestSettings:
     """
-    The REST interface of a worker.
+    The settings of a REST interface of a worker or of the service.
 
     Args:
         host: The name or address to listen on.
-        port: The port to listen on; 0 lets the system choose one.
-        advertised_host: The name or address under which the other workers reach this one. By default, ``host``, or the
-            name of this machine if ``host`` stands for all its addresses.
+        port: The port to listen on. 0 lets the system choose a port.
+        advertised_host: The name or address under which other workers reach this worker. By default, it is ``host``, or
+            the name of this machine if ``host`` stands for all its addresses.
         token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
-            "" means no token, which is allowed only if no other machine can connect.
-        open_reads: Whether requests that only read need no token, which is allowed on the same condition. Others need
-            it, and are refused if there is none.
+            "" means no token, and is allowed only if no other machine can connect.
+        open_reads: Whether requests that only read need no token. This is allowed only if no other machine can connect.
+            All other requests need the token then, and are refused if ``token`` is "".
         timeout_s: How long a request may take, in seconds.
 
     Raises:
-        ConfigError: A setting is not legal, or other machines could connect without a token.
+        ConfigError: A setting is not valid, or other machines could connect without a token.
     """
 
     host: str = "127.0.0.1"
@@ -71,14 +71,18 @@ class RestSettings:
 
     @property
     def host_to_advertise(self) -> str:
-        """The host in the worker's URL."""
+        """The host in the worker's URL for other workers."""
         if self.advertised_host:
             return self.advertised_host
         is_wildcard = is_address(self.host) and ip_address(self.host).is_unspecified
         return socket.gethostname() if is_wildcard else self.host
 
     def token_digest(self, group: str) -> str:
-        """Return a digest that shows whether two workers of a group have the same token, or "" if there is no token."""
+        """
+        Return a digest of 16 bits by which the workers of a group compare their tokens, or "" without a token.
+
+        Different digests prove different tokens.
+        """
         if not self.token:
             return ""
         # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another
@@ -88,16 +92,16 @@ class RestSettings:
         return hashlib.scrypt(self.token.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=2).hex()
 
     def url(self, port: int) -> str:
-        """Return the worker's URL, with the port that it listens on."""
+        """Return the worker's URL for other workers, given the port on which the worker listens."""
         return f"http://{HostPort(self.host_to_advertise, port)}"
 
 
 def checked_token(token: str) -> str:
     """
-    Return a token unchanged if it can be sent in a header and is not too short.
+    Check that a token can be sent in a header and has at least 16 characters, and return it unchanged.
 
     Raises:
-        ConfigError: The token cannot be sent, or is too short; the error does not show it.
+        ConfigError: The token is too short, or has a blank or a character outside ASCII. The text does not show it.
     """
     if len(token) < _SHORTEST_TOKEN or not all("!" <= sign <= "~" for sign in token):
         raise ConfigError(
@@ -107,12 +111,12 @@ def checked_token(token: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, and not a name."""
+    """Return whether a host is an IP address rather than a name."""
     with suppress(ValueError):
         return bool(ip_address(host))
     return False
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine can connect to a host."""
+    """Return whether a host is ``localhost`` or a loopback address, so that only this machine can connect to it."""
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)

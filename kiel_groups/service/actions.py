@@ -1,8 +1,9 @@
 """
 The changes that operators make through the service: the actions of the command line, as requests with JSON bodies.
 
-A body that has ``"dry_run": true`` only shows what would change. An answer has the values before and after, and, where
-something is lost, ``restore``: the document from which ``offsets/import`` or 'kiel-groups offsets import' restores it.
+With ``"dry_run": true`` in its body, a request changes nothing, and shows what would change. The answer has the values
+before and after. If offsets or znodes are lost, its field ``restore`` is the document from which ``offsets/import`` or
+'kiel-groups offsets import' restores them.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ _Change: TypeAlias = Callable[["Actions", RestCall, "_Body"], Awaitable[Answer]]
 
 def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Actions, RestCall], Awaitable[Answer]]]:
     """
-    Declare the body of a change, so that it is checked, and described to clients.
+    Declare the JSON body of a change. The operation refuses bodies with unknown fields, and is described to clients.
 
     Args:
-        required: The names of fields that must be given.
-        fields: The JSON schemas of all fields but ``dry_run``, which every change has.
+        required: The names of required fields, for the description only: the operation itself must check them.
+        fields: The JSON schemas of all fields except ``dry_run``. Every change has the field ``dry_run``.
     """
 
     def decorate(change: _Change) -> Callable[[Actions, RestCall], Awaitable[Answer]]:
@@ -116,10 +117,10 @@ def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Act
 
 class Actions:
     """
-    The changes. Each runs on a thread, because its reads and writes block.
+    The operations that change groups. They read and write on threads of their own, because that blocks.
 
     Args:
-        find: Returns the cluster that a call names.
+        find: Returns the cluster that a call names, or raises RestError.
     """
 
     def __init__(self, find: Callable[[RestCall], ServedCluster]) -> None:
@@ -140,7 +141,7 @@ class Actions:
 
     @takes("topics", "to", topics=_TOPICS, to=_TO, store=_STORE)
     async def reset_offsets(self, call: RestCall, body: _Body) -> Answer:
-        """Move offsets. Live members that ZooKeeper coordinates continue there."""
+        """Set the offsets of ``topics`` to the target ``to``. Live members in ZooKeeper groups continue there."""
         selection, target = body.selection(), _target(body.fields.get("to"))
         return await self._set_offsets(
             call,
@@ -150,7 +151,7 @@ class Actions:
 
     @takes("file", "topics", file=_FILE, topics=_TOPICS, store=_STORE)
     async def import_offsets(self, call: RestCall, body: _Body) -> Answer:
-        """Set offsets as in ``file``: an answer of the export, or what an earlier action answered as ``restore``."""
+        """Set the offsets of ``topics`` as in ``file``: an exported document, or ``restore`` of an earlier answer."""
         file = parse_offsets_file(json.dumps(body.fields.get("file")).encode(), "file", call.arguments[1])
         return await self._set_offsets(
             call,
@@ -160,7 +161,7 @@ class Actions:
 
     @takes("to", to={"type": "string"}, overwrite=_FLAG, store=_STORE)
     async def copy_offsets(self, call: RestCall, body: _Body) -> Answer:
-        """Begin the group ``to`` at the offsets of this one. With ``overwrite``, it may have offsets."""
+        """Copy the offsets of a group to the group ``to``. Without ``overwrite``, that group must have no offsets."""
         to = body.text("to")
         if to is None:
             raise ConfigError("to: missing; expected the name of the group that gets the offsets")
@@ -173,7 +174,7 @@ class Actions:
 
     @takes("topics", topics=_TOPICS, store=_STORE)
     async def delete_offsets(self, call: RestCall, body: _Body) -> Answer:
-        """Delete the offsets of ``topics`` that no live member reads; null means all."""
+        """Delete the offsets of ``topics`` (null: all topics). Live members must not subscribe to these topics."""
         selection = body.selection()
         return await self._set_offsets(
             call, body, lambda source, group: plan_delete(source, group, selection, store=body.text("store"))
@@ -209,7 +210,7 @@ class Actions:
 
     @takes(member=_TEXT, host=_TEXT, leave_unowned=_FLAG)
     async def drain(self, call: RestCall, body: _Body) -> Answer:
-        """Give the partitions of ``member``, or of all members of ``host``, to others; the members stay."""
+        """Assign the partitions of ``member``, or of all members of ``host``, to other members. The members stay."""
         member, host, leave = body.text("member"), body.text("host"), body.flag("leave_unowned")
         _check_one(member, host)
         return await self._configure(
@@ -218,20 +219,20 @@ class Actions:
 
     @takes(member=_TEXT, host=_TEXT)
     async def undrain(self, call: RestCall, body: _Body) -> Answer:
-        """Let the drained ``member``, or those of ``host``, own partitions again."""
+        """Let the drained ``member``, or the drained members of ``host``, own partitions again."""
         member, host = body.text("member"), body.text("host")
         _check_one(member, host)
         return await self._configure(call, body, lambda client, group: plan_undrain(client, group, member, host=host))
 
     @takes(reason=_TEXT)
     async def rebalance(self, call: RestCall, body: _Body) -> Answer:
-        """Have the leader make a new plan now; ``reason`` is its cause in the history."""
+        """Request a new plan from the leader now. The history shows ``reason`` as the cause of the plan."""
         reason = body.text("reason") or "rebalance"
         return await self._configure(call, body, lambda client, group: plan_rebalance(client, group, reason=reason))
 
     @takes("settings", settings=_SETTINGS)
     async def configure(self, call: RestCall, body: _Body) -> Answer:
-        """Set what the leader follows: ``settings`` by their names, null removes one so that the leader's own holds."""
+        """Change ``settings`` of the group by name. The value null removes a setting; then the leader's own applies."""
         settings = body.fields.get("settings")
         if not isinstance(settings, dict) or not settings:
             raise ConfigError("settings: expected an object with the values of settings by their names")
@@ -258,7 +259,7 @@ class Actions:
 
     @takes()
     async def delete_group(self, call: RestCall, body: _Body) -> Answer:
-        """Delete a group without members, with its offsets and settings; ``dry_run=true`` in the query shows them."""
+        """Delete a group that has no members, with its offsets and settings, or only show these in a dry run."""
         cluster, group = self._find(call), call.arguments[1]
 
         def act() -> dict[str, Any]:
@@ -278,7 +279,11 @@ class Actions:
     async def _changed(
         self, call: RestCall, cluster: ServedCluster, body: _Body, act: Callable[[], dict[str, Any]]
     ) -> Answer:
-        """Carry out a change, and log it."""
+        """
+        Execute ``act`` on a thread, and return its document as the answer.
+
+        If the call is not a dry run, load the cluster's groups again soon, and log the change.
+        """
         began_s = time.monotonic()
         document = await _in_thread(act)
         if not body.dry_run:
@@ -291,11 +296,13 @@ class Actions:
 
 class _Body:
     """
-    The body of a change.
+    The JSON body of a change, with methods that check its fields. An empty body is an empty object.
+
+    The methods raise ConfigError if a field has a value of the wrong type.
 
     Raises:
-        RestError: The body is no JSON object.
-        ConfigError: It has an unknown field.
+        RestError: The body is not a JSON object.
+        ConfigError: The body has an unknown field, or ``dry_run`` is neither true nor false.
     """
 
     def __init__(self, call: RestCall, names: Collection[str]) -> None:
@@ -306,21 +313,21 @@ class _Body:
         self.dry_run = self.flag("dry_run") or call.is_set("dry_run")
 
     def flag(self, name: str) -> bool:
-        """Return a field that is true or false; it is false if it is missing."""
+        """Return a field that is true or false. A missing field is false."""
         value = self.fields.get(name, False)
         if not isinstance(value, bool):
             raise ConfigError(f"{name}: {value!r:.100} given; expected true or false")
         return value
 
     def text(self, name: str) -> str | None:
-        """Return a field that is a text, or None if it is missing or null."""
+        """Return a field that is a string, or None if the field is missing or null."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{name}: {value!r:.100} given; expected a text")
         return value
 
     def selection(self) -> Selection | None:
-        """Return the partitions that ``topics`` selects, or None for all. It has to be given, even if it is null."""
+        """Return the partitions that the required field ``topics`` selects, or None (all partitions) for null."""
         if "topics" not in self.fields:
             raise ConfigError("topics: missing; expected a list such as ['pv', 'orders:0,1'], or null for all topics")
         names = self.fields["topics"]
@@ -348,7 +355,11 @@ def _target(given: object) -> Target:
 
 
 def _order(plan: OffsetsPlan, client: Client) -> list[str]:
-    """Have live members set the offsets. Return the partitions of which they have not, and the offset stays."""
+    """
+    Order live members to set the offsets, and wait until they have done so, at most 30 s.
+
+    Return the partitions whose offsets they have not set.
+    """
     order = plan.order(client)
     return sorted(map(str, order.wait(client, timeout_s=_ORDER_S)))
 

@@ -1,4 +1,4 @@
-"""The JSON interface of the service, version 1: clusters, groups, their lag and history, and changes as events."""
+"""The JSON interface of the service, version 1: the state of clusters and groups, and requests that change groups."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _PLAN_QUERY = {
 
 class Api:
     """
-    The operations of the interface.
+    The operations of the JSON interface.
 
     Args:
-        clusters: The clusters by name.
+        clusters: The served clusters by name.
     """
 
     def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
@@ -57,7 +57,7 @@ class Api:
         self._actions = Actions(self._cluster)
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of the JSON interface, of the health checks and of the metrics."""
         actions = self._actions
         return (
             Route("/healthz", {"GET": self.get_health}),
@@ -109,20 +109,20 @@ class Api:
         return metrics_answer(families(states, _now_ms()))
 
     async def get_description(self, call: RestCall) -> Answer:
-        """Answer with this description of the interface: OpenAPI 3.1."""
+        """Answer with the description of this interface, in OpenAPI 3.1."""
         return Answer(describe(self.routes(), self._clusters))
 
     async def list_clusters(self, call: RestCall) -> Answer:
-        """Answer with the clusters, and whether their groups are known."""
+        """Answer with all clusters: their servers, and the time or error of the newest load of their groups."""
         return Answer({"clusters": [_cluster(each) for each in self._clusters.values()]})
 
     async def list_groups(self, call: RestCall) -> Answer:
-        """Answer with an outline of all groups of a cluster: those with problems first, then by lag."""
+        """Answer with an outline of all groups of a cluster: groups that need an operator first, then by lag."""
         cluster = self._cluster(call)
         return Answer({**_cluster(cluster), "groups": [_outline(status) for status in in_order(cluster)]})
 
     async def get_group(self, call: RestCall) -> Answer:
-        """Answer with everything that is known of a group, as 'kiel-groups describe --json' prints it."""
+        """Answer with all that is known about a group, as 'kiel-groups describe --json' prints it, and its trend."""
         cluster, status = self._group(call)
         view = status.view
         document = group_document(
@@ -131,11 +131,11 @@ class Api:
         return Answer({**document, "trend": worst_verdict(status.trends), "version": cluster.state.version})
 
     async def get_members(self, call: RestCall) -> Answer:
-        """Answer with the live members of a group, those of other clients, too."""
+        """Answer with the live members of a group, including members of other clients."""
         return Answer(members_document(self._group(call)[1].view))
 
     async def get_allocation(self, call: RestCall) -> Answer:
-        """Answer with the owner of each partition, and the member that the newest plan assigns it to."""
+        """Answer with the owner of each partition, and the member to which the newest plan assigns the partition."""
         view = self._group(call)[1].view
         partitions = [
             {
@@ -151,26 +151,26 @@ class Api:
         )
 
     async def get_history(self, call: RestCall) -> Answer:
-        """Answer with the last plans of a group, the newest first. Brokers keep none."""
+        """Answer with the last plans of a group, the newest first. Groups that brokers coordinate have no history."""
         view = self._group(call)[1].view
         return Answer(history_document(view.group, view.history))
 
     async def get_lag(self, call: RestCall) -> Answer:
-        """Answer with the lag of each partition and its trend, and the course of the sum while the service runs."""
+        """Answer with the lag and trend of each partition, and the course of the group's total lag over time."""
         cluster, status = self._group(call)
         view = status.view
         document = lag_document(view.group, view.partitions, cluster.state.lag_problem, status.trends)
         return Answer({**document, "course": [{"at": at_ms, "lag": lag} for at_ms, lag in status.lags]})
 
     async def get_findings(self, call: RestCall) -> Answer:
-        """Answer with the problems of a group; those that need an operator come first."""
+        """Answer with the problems of a group. Problems that need an operator come first."""
         status = self._group(call)[1]
         findings = [finding_document(finding) for finding in status.findings]
         return Answer({"group": status.view.group, "findings": findings})
 
     @asks(_PLAN_QUERY)
     async def get_plan(self, call: RestCall) -> Answer:
-        """Answer with what the leader of a group would plan after a change, which is not made."""
+        """Answer with the plan that the leader of a group would make after a change. The change is not made."""
         cluster, status = self._group(call)
         change = _group_change(call)
         preview = await asyncio.get_running_loop().run_in_executor(
@@ -197,7 +197,7 @@ class Api:
 
 
 def in_order(cluster: ServedCluster) -> list[GroupStatus]:
-    """Return the groups of a cluster: those with problems first, then by lag."""
+    """Return the groups of a cluster: groups that need an operator first, then by descending lag, then by name."""
     return sorted(
         cluster.state.groups.values(),
         key=lambda status: (not status.needs_operator, -status.view.lag, status.view.group),
@@ -231,7 +231,7 @@ def _outline(status: GroupStatus) -> dict[str, Any]:
 
 
 def _group_change(call: RestCall) -> GroupChange:
-    """Return the change that a query describes, by the names of the options of 'kiel-groups plan'."""
+    """Return the change that a query describes. Its arguments are named like the options of 'kiel-groups plan'."""
     if unknown := sorted(call.query.keys() - _PLAN_QUERY.keys()):
         raise ConfigError(f"{unknown[0]!r:.100} in the query; expected {some(sorted(_PLAN_QUERY))}")
     grown = {}

@@ -1,8 +1,8 @@
 """
-The requests of Burrow, version 3 of its interface, so that its users' dashboards and alarms go on working.
+Serve the requests of Burrow, version 3 of its interface, so that existing dashboards and alarms continue to work.
 
-Burrow also changes its configuration and its notifiers by requests; those are not served. It lists all topics of a
-cluster, this service those that a group consumes.
+Burrow's requests about its configuration and notifiers are not served. Burrow lists all topics of a cluster; this
+service lists only topics that a group consumes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from kiel_groups.service.served_cluster import ServedCluster
 _CLUSTER = "/v3/kafka/([^/]+)"
 _CONSUMER = f"{_CLUSTER}/consumer/([^/]+)"
 
-#: Burrow's words for trends; it has none for "falling" and "unknown".
+#: Burrow's statuses for trends. Trends that are not listed have the status OK.
 _STATUSES: Mapping[Verdict, str] = {"stuck": "STOP", "rewound": "REWIND", "growing": "WARN", "steady": "WARN"}
 
 
 class Burrow:
     """
-    The operations.
+    The operations of Burrow's interface. They answer from the newest state of each cluster.
 
     Args:
-        clusters: The clusters by name.
+        clusters: The served clusters by name.
     """
 
     def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
         self._clusters = clusters
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes."""
+        """Return the routes of Burrow's interface."""
         return (
             Route("/burrow/admin", {"GET": self.get_health}),
             Route("/v3/kafka", {"GET": self.list_clusters}),
@@ -59,7 +59,7 @@ class Burrow:
         return _answer(call, "cluster list returned", clusters=sorted(self._clusters))
 
     async def get_cluster(self, call: RestCall) -> Answer:
-        """Answer with the servers of a cluster."""
+        """Answer with the ZooKeeper servers or brokers of a cluster."""
         cluster = self._cluster(call)
         if cluster is None:
             return _not_found(call, "cluster module not found")
@@ -67,14 +67,14 @@ class Burrow:
         return _answer(call, "cluster module detail returned", module=module)
 
     async def list_topics(self, call: RestCall) -> Answer:
-        """Answer with the topics that groups consume."""
+        """Answer with the topics of a cluster that groups consume."""
         cluster = self._cluster(call)
         if cluster is None:
             return _not_found(call, "cluster not found")
         return _answer(call, "topic list returned", topics=sorted({each.topic for each in _log_ends(cluster)}))
 
     async def get_topic(self, call: RestCall) -> Answer:
-        """Answer with the ends of the logs of a topic, by partition."""
+        """Answer with the log end of each partition of a topic. An unknown end is 0."""
         cluster, topic = self._cluster(call), call.arguments[1]
         ends = (
             {} if cluster is None else {p.partition: end for p, end in _log_ends(cluster).items() if p.topic == topic}
@@ -84,14 +84,14 @@ class Burrow:
         return _answer(call, "topic offsets returned", offsets=[ends.get(at, 0) for at in range(max(ends) + 1)])
 
     async def list_consumers(self, call: RestCall) -> Answer:
-        """Answer with the names of the groups."""
+        """Answer with the names of the groups of a cluster."""
         cluster = self._cluster(call)
         if cluster is None:
             return _not_found(call, "cluster not found")
         return _answer(call, "consumer list returned", consumers=sorted(cluster.state.groups))
 
     async def get_consumer(self, call: RestCall) -> Answer:
-        """Answer with the last offsets of a group by topic."""
+        """Answer with recent offsets, owner and lag of each partition of a group, by topic. An unknown lag is 0."""
         status = self._group(call)
         if status is None:
             return _not_found(call, "cluster or consumer not found")
@@ -109,11 +109,11 @@ class Burrow:
         return _answer(call, "consumer detail returned", topics=topics)
 
     async def get_status(self, call: RestCall) -> Answer:
-        """Answer with the state of a group, and its partitions that are in trouble."""
+        """Answer with the status of a group, and of each partition whose status is not OK."""
         return self._evaluate(call, every=False)
 
     async def get_lag(self, call: RestCall) -> Answer:
-        """Answer with the state of a group, and all of its partitions."""
+        """Answer with the status of a group, and of each of its partitions."""
         return self._evaluate(call, every=True)
 
     def _evaluate(self, call: RestCall, *, every: bool) -> Answer:
@@ -148,7 +148,7 @@ class Burrow:
 
 
 def _log_ends(cluster: ServedCluster) -> dict[TopicPartition, int]:
-    """Return the known ends of logs of partitions that groups consume."""
+    """Return the log ends of the partitions that groups consume, where they are known."""
     return {
         each.topic_partition: each.log_end
         for status in cluster.state.groups.values()

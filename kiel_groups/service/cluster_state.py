@@ -1,7 +1,7 @@
 """
-What the service knows of a cluster: its groups at one moment, and what only successive moments show.
+The state of a cluster as the service shows it: its groups at one moment, and results of successive observations.
 
-Those are the trends and the course of the lag, partitions without progress or without an owner, and rebalances.
+These results are the trends and the course of the lag, rebalances, and how long partitions had no progress or no owner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CAUSES = (
 
 
 def cause_kind(cause: str) -> str:
-    """Return the kind of a plan's first cause, such as "join" of "join of m-1, leave of m-2", or "other"."""
+    """Return the kind of a plan's first cause: "join" for "join of m-1, leave of m-2", or "other" if it is unknown."""
     return next((kind for kind in _CAUSES if cause.startswith(kind)), "other")
 
 
@@ -46,10 +46,11 @@ class GroupStatus:
     """
     One group at one moment.
 
-    ``findings`` are its problems, those that need an operator first. ``windows`` has the first and the last of the
-    samples from which ``trends`` are. ``lags`` is the course of its lag: epoch
-    milliseconds and records, the oldest first. ``unowned_since_ms`` has the partitions without an owner that should
-    have one, and when that was first seen. ``rebalances`` has how many plans the service has seen, by ``cause_kind``.
+    ``findings`` are the group's problems; problems that need an operator come first. ``trends`` are the trends of each
+    partition's lag, and ``windows`` has the first and last of the samples from which a trend was computed. ``lags`` is
+    the course of the group's lag: pairs of epoch milliseconds and records, the oldest first. ``unowned_since_ms`` has
+    the partitions that should have an owner but have none, and the time when that was first seen. ``rebalances`` counts
+    the plans since the service started, by ``cause_kind``.
     """
 
     view: GroupView
@@ -62,17 +63,18 @@ class GroupStatus:
 
     @property
     def needs_operator(self) -> bool:
-        """Whether the group has a problem that does not pass by itself."""
+        """Whether the group has a problem that needs an operator, because it does not pass by itself."""
         return any(not finding.passing for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """
-    What one load of all groups returned.
+    The result of one load of all groups of a cluster.
 
-    ``brokers`` is the number of live brokers. ``lag_problem`` is why some offsets are unknown, or "". ``problems`` are
-    the reasons why groups may be missing. ``took_s`` is how long the load took, in seconds.
+    ``brokers`` is the number of live brokers. ``lag_problem`` is the reason why some offsets are unknown, or "".
+    ``problems`` are the reasons why groups may be missing. ``at_ms`` is the time of the load in epoch milliseconds, and
+    ``took_s`` is its duration in seconds.
     """
 
     views: tuple[GroupView, ...]
@@ -88,9 +90,9 @@ class ClusterState:
     """
     A cluster at one moment.
 
-    ``version`` grows with each state. ``loaded_ms`` is the time of the newest load of all groups in epoch milliseconds,
-    0 before the first one; ``took_s`` is how long it took. ``error`` is why no newer load succeeded, or "". The other
-    fields are as in ``Loaded``.
+    ``version`` increases with each state. ``loaded_ms`` is the time of the newest successful load of all groups in
+    epoch milliseconds, or 0 before the first load. ``took_s`` is the duration of that load. ``error`` is the reason why
+    the newest load failed, or "". The other fields are as in ``Loaded``.
     """
 
     version: int = 0
@@ -104,12 +106,12 @@ class ClusterState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the groups are known, and were loaded when last tried."""
+        """Whether the groups are known, and the newest load did not fail."""
         return bool(self.loaded_ms) and not self.error
 
 
 class ClusterHistory:
-    """Turns successive loads of the groups of one cluster into states."""
+    """Creates the states of one cluster from successive loads of its groups. The methods return the new state."""
 
     def __init__(self) -> None:
         self._state = ClusterState()
@@ -118,11 +120,11 @@ class ClusterHistory:
 
     @property
     def took_s(self) -> float:
-        """How long the newest load took, in seconds."""
+        """The duration of the newest successful load, in seconds."""
         return self._state.took_s
 
     def take(self, loaded: Loaded) -> ClusterState:
-        """Add a load of all groups. Groups that it lacks are forgotten."""
+        """Add a load of all groups, and return the new state. Groups that the load lacks are forgotten."""
         self._groups = {view.group: self._groups.get(view.group) or _GroupHistory() for view in loaded.views}
         self._trends.take(loaded.views, loaded.at_ms)
         for view in loaded.views:
@@ -138,7 +140,11 @@ class ClusterHistory:
         )
 
     def refresh(self, views: Iterable[GroupView], now_ms: int) -> ClusterState:
-        """Add views of some groups without what brokers tell, which is that of the last load."""
+        """
+        Add newer views of some groups, read from ZooKeeper only, and return the new state.
+
+        Log ends and offsets in Kafka are taken from the last load.
+        """
         groups = dict(self._state.groups)
         for view in views:
             before = groups.get(view.group)
@@ -148,7 +154,7 @@ class ClusterHistory:
         return self._next(groups=groups)
 
     def fail(self, error: str) -> ClusterState:
-        """Record that a load failed. The groups stay as they were last known."""
+        """Record the error of a failed load, and return the new state. It keeps the groups of the state before."""
         return self._next(error=error)
 
     def _next(self, **changes: object) -> ClusterState:
@@ -161,7 +167,7 @@ class ClusterHistory:
 
 
 class _GroupHistory:
-    """What successive views of one group have shown."""
+    """Keeps the results of successive views of one group: the course of its lag, unowned partitions, rebalances."""
 
     def __init__(self) -> None:
         self._progress = ProgressTracker()
@@ -171,7 +177,7 @@ class _GroupHistory:
         self._generation: int | None = None
 
     def sample(self, view: GroupView, now_ms: int) -> None:
-        """Add a point to the course of the lag, if the lag is known."""
+        """Add the group's lag to the course of the lag, if the lag is known."""
         if view.known_lag is not None:
             self._lags.append((now_ms, view.known_lag))
 
@@ -207,7 +213,7 @@ class _GroupHistory:
 
 
 def _unowned(view: GroupView) -> list[TopicPartition]:
-    """Return the partitions without an owner, although the group has members that subscribe to their topics."""
+    """Return the partitions that have no owner although a plan assigns them, or members subscribe to their topics."""
     unassigned = {each.topic_partition for each in view.unassigned}
     return [
         each.topic_partition

@@ -1,4 +1,4 @@
-"""The console: pages for operators, made by the server from the newest state of each cluster."""
+"""The console: web pages for operators. The server renders them from the newest state of each cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _loader = Loader(str(_FOLDER / "templates"))
 
 class _PageHandler(GuardedHandler):
     def initialize(self, access: AccessRules, clusters: Mapping[str, ServedCluster]) -> None:  # type: ignore[override]
-        """Receive the rules of access, and the clusters by name."""
+        """Store the access rules, and the clusters by name. Tornado calls this method."""
         super().initialize(access)
         self._clusters = clusters
 
@@ -54,7 +54,11 @@ class _PageHandler(GuardedHandler):
         self.set_header("Referrer-Policy", "no-referrer")
 
     def prepare(self) -> None:
-        """Refuse a request as other handlers do; a browser asks its user for the token, as the password."""
+        """
+        Check the access of the request as other handlers do.
+
+        If the token is missing or wrong, the answer makes a browser ask its user for the token as a password.
+        """
         try:
             super().prepare()
         except RestError as error:
@@ -63,7 +67,7 @@ class _PageHandler(GuardedHandler):
             raise
 
     def show(self, template: str, **values: Any) -> None:
-        """Answer with a page."""
+        """Render a template with these values, and answer with the page."""
         page = _loader.load(template).generate(
             counted=counted,
             number=_number,
@@ -76,10 +80,10 @@ class _PageHandler(GuardedHandler):
 
 
 class GroupsHandler(_PageHandler):
-    """Serves the page of all groups, those with trouble first."""
+    """Serves the page of all groups. Groups that need an operator come first."""
 
     def get(self) -> None:
-        """Answer with the page."""
+        """Answer with the page of all groups of all clusters."""
         self.show(
             "groups.html",
             clusters=list(self._clusters.values()),
@@ -90,7 +94,7 @@ class GroupsHandler(_PageHandler):
 
 
 class _Cell(NamedTuple):
-    """A partition in the grid: the number of its owner, its colour and the height of its bar in the style sheet."""
+    """A partition in the grid: its owner's number, its colour and bar height as style classes, and its tooltip."""
 
     owner: str
     colour: str
@@ -102,7 +106,7 @@ class GroupHandler(_PageHandler):
     """Serves the page of one group."""
 
     def get(self, cluster_name: str, group: str) -> None:
-        """Answer with the page."""
+        """Answer with the page of this group. Raise RestError (404) if the cluster or the group is unknown."""
         cluster = self._clusters.get(cluster_name)
         status = None if cluster is None else cluster.state.groups.get(group)
         if cluster is None or status is None:
@@ -127,21 +131,25 @@ class GroupHandler(_PageHandler):
 
 
 class StaticHandler(StaticFileHandler):
-    """Serves scripts and styles, which need no token."""
+    """Serves scripts, styles and icons. Requests for them need no token."""
 
     def initialize(self, access: AccessRules, path: str) -> None:  # type: ignore[override]
-        """Receive the rules of access, which do not apply, and the folder."""
+        """Store the folder. Tornado calls this method. The access rules do not apply."""
         super().initialize(path)
 
     def set_extra_headers(self, path: str) -> None:
-        """Let browsers ask whether a file has changed, except for those with a version in their name."""
+        """
+        Set the headers of a file, for security and for caches.
+
+        Browsers keep files with a version in their name for a year, and ask whether other files have changed.
+        """
         self.set_header("Server", "kiel-groups")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in path else "no-cache")
 
 
 def _topics(view: GroupView) -> Iterator[tuple[str, list[_Cell]]]:
-    """Yield the topics of a group in order, each with the cells of its partitions."""
+    """Yield each topic of a group, in alphabetical order, with the cells of its partitions."""
     numbers = {member.member_id: at for at, member in enumerate(view.members, 1)}
     most = max((each.lag or 0 for each in view.partitions), default=0)
     topics: dict[str, list[_Cell]] = {}

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of lines that tells a client which groups have changed, so that it asks for them."""
+"""Server-sent events: streams that notify clients which groups have changed. A client then requests these groups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kiel_groups.service.served_cluster import ServedCluster
 #: The streams that may be open, each of which costs a connection.
 _MOST_STREAMS = 200
 
-#: The events that a client may be behind. One that is further behind loses its stream, and begins another one.
+#: The most events that may wait for a client. If more events come, its stream is closed, and it may open a new stream.
 _MOST_EVENTS = 100
 
-#: A line that no client shows is sent after so many seconds without an event, because proxies end idle connections.
+#: The seconds without an event after which a comment line is sent, because proxies close idle connections.
 _IDLE_S = 15.0
 
 #: How long a client may take to receive an event, in seconds.
@@ -29,7 +29,11 @@ _SEND_S = 30.0
 
 
 class _Event(NamedTuple):
-    """A change of a cluster, and the groups that have changed, None for all; the text of the end of a stream is ""."""
+    """
+    A change of groups of a cluster, with the text of the event. ``groups`` is None if all groups may have changed.
+
+    An event with the text "" ends a stream.
+    """
 
     cluster: str
     groups: frozenset[str] | None
@@ -40,13 +44,17 @@ _Stream: TypeAlias = asyncio.Queue[_Event]
 
 
 class Events:
-    """Passes the changes of all clusters to the open streams. All methods are called on the event loop."""
+    """Passes the changes of all clusters to the open streams. All methods must be called on the event loop."""
 
     def __init__(self) -> None:
         self._streams: set[_Stream] = set()
 
     def publish(self, cluster: ServedCluster, groups: Collection[str] | None) -> None:
-        """Tell all streams that groups of a cluster have changed; None stands for all."""
+        """
+        Send an event to all streams: these groups of a cluster have changed. None stands for all groups.
+
+        A stream that is 100 events behind is closed.
+        """
         data = {
             "cluster": cluster.name,
             "version": cluster.state.version,
@@ -62,10 +70,10 @@ class Events:
 
     def open(self) -> _Stream:
         """
-        Open a stream. The caller closes it.
+        Open a stream of events. The caller must close the stream.
 
         Raises:
-            RestError: Too many streams are open.
+            RestError: 200 streams are open already.
         """
         if len(self._streams) >= _MOST_STREAMS:
             raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_STREAMS} streams of events are open")
@@ -74,7 +82,7 @@ class Events:
         return stream
 
     def close(self, stream: _Stream) -> None:
-        """Close a stream: its reader gets an event without text next. Closing again does nothing."""
+        """Close a stream: drop its waiting events, and end its reader. A stream that is closed already is ignored."""
         if stream in self._streams:
             self._streams.discard(stream)
             while not stream.empty():
@@ -82,24 +90,25 @@ class Events:
             stream.put_nowait(_Event("", None, ""))
 
     def close_all(self) -> None:
-        """Close all streams, when the service stops."""
+        """Close all streams. The service calls this method when it stops."""
         for stream in list(self._streams):
             self.close(stream)
 
 
 class EventHandler(GuardedHandler):
-    """Serves one stream of events."""
+    """Serves one stream of events to a client."""
 
     def initialize(self, access: AccessRules, events: Events) -> None:  # type: ignore[override]
-        """Receive the rules of access, and what passes the changes on."""
+        """Store the access rules, and the source of events. Tornado calls this method."""
         super().initialize(access)
         self._events = events
 
     async def get(self) -> None:
         """
-        Send each change until the client goes away, is too far behind, or the service stops.
+        Stream changes of groups to the client as server-sent events.
 
-        With ``cluster`` and ``group`` in the query, only the changes of that cluster and that group are sent.
+        The stream ends when the client disconnects or is too slow, or when the service stops. The optional query
+        arguments ``cluster`` and ``group`` limit the stream to that cluster and to that group.
         """
         cluster, group = self.get_query_argument("cluster", None), self.get_query_argument("group", None)
         stream = self._events.open()
@@ -121,7 +130,11 @@ class EventHandler(GuardedHandler):
 
 
 async def _next_text(stream: _Stream, cluster: str | None, group: str | None) -> str:
-    """Return the text of the next event of a cluster and a group, if they are given; a comment if there is none."""
+    """
+    Return the text of the next event of this cluster and group. None stands for any cluster or group.
+
+    Return a comment if there is no event within 15 s, and "" at the end of the stream.
+    """
     try:
         async with asyncio.timeout(_IDLE_S):
             while True:

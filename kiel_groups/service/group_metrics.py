@@ -1,4 +1,4 @@
-"""The metrics of the service, for Prometheus: what is known of clusters and of groups."""
+"""The service's metrics of clusters and groups, for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kiel_groups.service.cluster_state import ClusterState, GroupStatus
 
 def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Iterator[Metric]:
     """
-    Yield all metrics.
+    Yield all metrics of these clusters and their groups.
 
     Args:
-        states: The clusters: their names and newest states.
-        now_ms: Epoch milliseconds.
+        states: The name and newest state of each cluster.
+        now_ms: The present time in epoch milliseconds.
     """
     for gauge in _OF_CLUSTERS:
         family = GaugeMetricFamily(gauge.name, gauge.meaning, labels=("cluster",))
@@ -41,14 +41,14 @@ def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Itera
 
 
 class _OfCluster(NamedTuple):
-    """A gauge of a cluster; ``value`` gets its state, and the time in epoch milliseconds."""
+    """A gauge of clusters. ``value`` takes a cluster's state and the time in epoch milliseconds."""
 
     name: str
     meaning: str
     value: Callable[[ClusterState, int], float]
 
 
-#: The first one is known before the first load.
+#: The gauges of clusters. The first gauge has a value before the first load; all others do not.
 _OF_CLUSTERS = (
     _OfCluster("kiel_cluster_up", "1 if the newest load of the groups succeeded.", lambda state, _: state.is_ready),
     _OfCluster(
@@ -63,7 +63,11 @@ _OF_CLUSTERS = (
 
 
 class _OfGroup(NamedTuple):
-    """A gauge of a group; ``value`` gets its status and the time, and returns None if the value is not known."""
+    """
+    A gauge of groups.
+
+    ``value`` takes a group's status and the time in epoch milliseconds. It returns None if the value is unknown.
+    """
 
     name: str
     meaning: str
@@ -107,7 +111,7 @@ _OF_GROUPS = (
 
 
 class _OfParts(NamedTuple):
-    """A metric with one more label; ``counts`` returns its values by that label."""
+    """A metric of groups with an additional label. ``counts`` takes a group's status, and returns values by label."""
 
     kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
     name: str

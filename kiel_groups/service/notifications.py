@@ -1,4 +1,4 @@
-"""Tell a webhook when a problem of a group appears, and when it is gone."""
+"""Notify a webhook when a problem of a group has appeared, and when it has ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ class _Problem(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """A problem, since when it has been as it is now (there, or gone), and whether the webhook was told of it."""
+    """
+    A problem of a group, with its newest finding.
+
+    ``is_there`` is whether the problem exists in the newest state, and ``since_ms`` is when that last changed.
+    ``was_told`` is whether the last notification was that the problem exists.
+    """
 
     finding: Finding
     since_ms: int
@@ -52,17 +57,18 @@ class _Seen:
 @dataclass(slots=True)
 class ProblemTracker:
     """
-    Decides which problems to tell of, over successive states of clusters.
+    Decides which notifications are due, over successive states of clusters.
 
-    A problem counts once it has lasted for ``after_ms`` milliseconds, and is gone after the same time without it: most
-    rebalances and restarts are over by then. A group may have several findings of a kind, which are one problem.
+    A problem is notified when it has lasted for ``after_ms`` milliseconds. Its end is notified when it has been absent
+    for the same time. Most rebalances and restarts are shorter. All findings of the same kind in a group are one
+    problem.
     """
 
     after_ms: int
     _seen: dict[_Problem, _Seen] = field(default_factory=dict)
 
     def take(self, cluster: str, state: ClusterState, now_ms: int) -> list[dict[str, Any]]:
-        """Add a state, and return the notifications that are due, in the order of clusters and groups."""
+        """Add a state of a cluster. Return its notifications that are due, ordered by group and kind of problem."""
         there = {
             _Problem(cluster, status.view.group, finding.kind): finding
             for status in state.groups.values()
@@ -100,13 +106,13 @@ def _document(problem: _Problem, seen: _Seen, now_ms: int) -> dict[str, Any]:
 
 class Webhook:
     """
-    Sends notifications to a URL, in order, each until it is accepted, or was tried often enough.
+    Sends notifications to a URL, in order. It tries each notification up to eight times, then drops and logs it.
 
-    The header ``X-Kiel-Signature`` has ``sha256=`` and the HMAC of the body, if there is a secret.
+    With a secret, the header ``X-Kiel-Signature`` has ``sha256=`` and the HMAC-SHA256 of the body.
 
     Args:
-        url: Where to post them.
-        secret: The key of the signature, or "".
+        url: The URL to which notifications are posted.
+        secret: The key of the signature. "" means no signature.
     """
 
     def __init__(self, url: str, secret: str = "") -> None:
@@ -116,17 +122,17 @@ class Webhook:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start to send, in a task on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     async def close(self) -> None:
-        """Stop. What is not sent yet is dropped."""
+        """Stop sending. Notifications that are not sent yet are dropped."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def put(self, notification: Mapping[str, Any]) -> None:
-        """Send a notification soon."""
+        """Queue a notification. If 1,000 notifications are waiting, drop it, and log a warning."""
         if self._waiting.full():
             log.warning("a notification is dropped, because %d wait for the webhook", _MOST_WAITING)
         else:

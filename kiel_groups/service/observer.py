@@ -1,4 +1,4 @@
-"""Observe the groups of one cluster on a thread: load all of them at intervals, and one at once when it changes."""
+"""Observe the groups of one cluster on a thread: load all groups at intervals, and read a group when it changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Load
 
 log = logging.getLogger(__name__)
 
-#: Gets each new state, and the groups that have changed in it; None stands for all groups.
+#: A function that takes each new state, and the groups that have changed in the state. None stands for all groups.
 Publish: TypeAlias = Callable[[ClusterState, Collection[str] | None], None]
 
 #: How soon a group is read again while it rebalances, in seconds, and for how long at most.
@@ -44,10 +44,10 @@ class Observer:
     Observes the groups of one cluster, on a thread of its own, until it is stopped.
 
     Args:
-        name: The cluster, as log lines name it.
-        address: Its servers.
-        interval_s: The time between two loads of all groups, in seconds. Loads that take long are made less often.
-        publish: Called on the thread with each state.
+        name: The name of the cluster in the log.
+        address: The cluster's servers.
+        interval_s: The time between two loads of all groups, in seconds. After a slow load, the time is longer.
+        publish: Called on the thread with each new state, and with the groups that have changed or None for all.
     """
 
     def __init__(self, name: str, address: ClusterAddress, interval_s: float, publish: Publish) -> None:
@@ -63,16 +63,16 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name=f"observer of {name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to observe."""
+        """Start the thread that observes the groups."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop without waiting: a call to a dead server may take its time-out."""
+        """Tell the thread to stop, and do not wait: a call to a dead server may last until its timeout."""
         self._is_stopped = True
         self._changes.put(None)
 
     def refresh(self) -> None:
-        """Load all groups soon, as after an operator's change. Brokers do not tell of changes."""
+        """Load all groups soon, such as after an operator's change. Brokers do not notify clients of changes."""
         self._changes.put("")
 
     def _run(self) -> None:
@@ -97,7 +97,11 @@ class Observer:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Callable[[], LoadedGroups], _Read]]:
-        """Yield what loads all groups, and what reads some of them without asking brokers."""
+        """
+        Yield a function that loads all groups, and a function that reads some groups from ZooKeeper only.
+
+        For groups that brokers coordinate, the latter function returns no views.
+        """
         hosts, timeout_s = self._address.hosts, self._address.timeout_s
         if self._address.is_of_brokers:
             yield partial(BrokerGroups(hosts, timeout_s=timeout_s).load_all, with_lag=True), lambda groups: ()
@@ -113,7 +117,7 @@ class Observer:
         self._publish(self._history.take(loaded), None)
 
     def _follow(self, read: _Read) -> None:
-        """Read groups that change, until all are to be loaded again."""
+        """Read changed and rebalancing groups, and publish them, until the next load of all groups is due."""
         now_s = time.monotonic()
         until_s = now_s + max(self._interval_s, _PAUSES * self._history.took_s)
         next_s = now_s
@@ -139,7 +143,11 @@ class Observer:
                 self._unsettled.pop(group, None)
 
     def _await_changes(self, limit_s: float) -> set[str] | None:
-        """Return the groups that have changed within ``limit_s``, or None if all are to be loaded, or at the stop."""
+        """
+        Wait at most ``limit_s`` for a change, and return the groups that have changed.
+
+        Return None if all groups must be loaded, or if the observer is stopped.
+        """
         names: set[str | None] = set()
         with suppress(queue.Empty):
             names.add(self._changes.get(timeout=max(0.0, limit_s)))

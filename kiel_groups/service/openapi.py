@@ -1,4 +1,4 @@
-"""Describe the JSON interface of the service, by OpenAPI 3.1, from its routes and the docstrings of its operations."""
+"""Describe the service's JSON interface in OpenAPI 3.1, from its routes and the docstrings of its operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., object])
 #: The names of the parts of a path, in order.
 _PARTS = ("cluster", "group")
 
-#: How a pattern has a part of the path that may be anything.
+#: The regular expression of a variable part of a path in the patterns of routes.
 _ANY = "([^/]+)"
 
 _ERROR = {
@@ -24,7 +24,7 @@ _ERROR = {
 
 
 def asks(arguments: Mapping[str, str]) -> Callable[[F], F]:
-    """Declare the arguments that an operation takes from the query, with the meaning of each."""
+    """Declare the query arguments of an operation, each with its meaning, for the description."""
 
     def decorate(operation: F) -> F:
         operation.query = arguments  # type: ignore[attr-defined]
@@ -34,7 +34,7 @@ def asks(arguments: Mapping[str, str]) -> Callable[[F], F]:
 
 
 def describe(routes: Iterable[Route], clusters: Iterable[str]) -> dict[str, Any]:
-    """Return the description of routes; ``clusters`` are the names of the clusters."""
+    """Return the OpenAPI document of these routes. ``clusters`` are the names of the served clusters."""
     schemas = {"cluster": {"type": "string", "enum": sorted(clusters)}, "group": {"type": "string"}}
     paths = {}
     for route in routes:

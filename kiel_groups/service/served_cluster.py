@@ -1,4 +1,4 @@
-"""A cluster that the service shows: its newest state, on the event loop."""
+"""A cluster of the service, with its newest state on the event loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kiel_groups.service.observer import Observer
 
 class ServedCluster:
     """
-    One cluster of the service. All methods are called on the event loop.
+    One cluster of the service. ``state`` is its newest state. All public methods must be called on the event loop.
 
     Args:
-        name: Its name in URLs.
-        address: Its servers.
+        name: The name of the cluster in URLs.
+        address: The cluster's servers.
         interval_s: The time between two loads of all groups, in seconds.
-        changed: Called on the event loop after each change of ``state``, with the names of the groups that have
-            changed; None stands for all.
+        changed: Called on the event loop after each change of ``state``, with this cluster and the names of the groups
+            that have changed. None stands for all groups.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class ServedCluster:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin to observe the cluster."""
+        """Start to observe the cluster, on a thread of the observer."""
         self._loop = asyncio.get_running_loop()
         self._observer.start()
 
     def stop(self) -> None:
-        """Stop observing."""
+        """Stop observing the cluster. Do not wait for the end of the observer's thread."""
         self._loop = None
         self._observer.stop()
 
     def refresh(self) -> None:
-        """Load all groups soon, after a change that this service has made."""
+        """Load all groups soon, such as after a change through this service."""
         self._observer.refresh()
 
     def _publish(self, state: ClusterState, groups: Collection[str] | None) -> None:
-        """Pass a state from the observer's thread to the loop."""
+        """Pass a state from the observer's thread to the event loop. After the stop, drop it."""
         if (loop := self._loop) is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._take, state, groups)
 

@@ -1,4 +1,4 @@
-"""Run the service: observe clusters, and answer requests about them until it is closed."""
+"""Run the service: observe clusters, and answer requests about them until the service is closed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ log = logging.getLogger(__name__)
 
 class Service:
     """
-    The service, on the event loop of its caller.
+    Observes clusters, and serves their state over HTTP, on the event loop of its caller.
+
+    The constructor opens the listening sockets. ``start`` must follow.
 
     Args:
-        settings: Where to listen, and who may use it.
-        clusters: The clusters by name, at least one.
+        settings: The address to listen on, and the access rules.
+        clusters: The addresses of one or more clusters by name.
         interval_s: The time between two loads of all groups of a cluster, in seconds.
-        webhook: Is told of problems that need an operator.
-        notify_after_s: How long a problem has to last, or to be gone, before the webhook is told, in seconds.
+        webhook: Gets notifications of problems that need an operator. None sends no notifications.
+        notify_after_s: How long a problem must last, or be absent, before the webhook is notified, in seconds.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -45,7 +47,7 @@ class Service:
         notify_after_s: float = 30.0,
     ) -> None:
         self._server = RestServer(settings)
-        #: Where it listens.
+        #: The URL of the service.
         self.url = self._server.url
         self._events = Events()
         self._clusters = {
@@ -55,7 +57,7 @@ class Service:
         self._problems = ProblemTracker(round(notify_after_s * 1000))
 
     def start(self) -> None:
-        """Begin to observe the clusters, and to answer requests."""
+        """Start to observe the clusters, and to answer requests."""
         if self._webhook is not None:
             self._webhook.start()
         for cluster in self._clusters.values():
@@ -74,7 +76,7 @@ class Service:
         log.info("serves %s at %s", some(self._clusters), self.url)
 
     async def close(self) -> None:
-        """End the streams of events, stop to listen, and stop to observe."""
+        """End the event streams, stop observing, close the server with its connections, and stop the webhook."""
         self._events.close_all()
         for cluster in self._clusters.values():
             cluster.stop()
@@ -83,7 +85,7 @@ class Service:
             await self._webhook.close()
 
     def _take(self, cluster: ServedCluster, groups: Collection[str] | None) -> None:
-        """Pass a change of a cluster on."""
+        """Publish a cluster's change to the event streams, and queue due notifications if the cluster is ready."""
         self._events.publish(cluster, groups)
         if self._webhook is not None and cluster.state.is_ready:
             for notification in self._problems.take(cluster.name, cluster.state, time.time_ns() // 1_000_000):

@@ -1,6 +1,6 @@
 """
-Encode requests and decode answers of the Kafka protocol of 0.8, and of the coordinators of groups from 0.9 on.
+Encode requests and decode responses of the Kafka protocol of 0.8, and of group coordinators from 0.9 on.
 
-The clients, Spark, the fault proxies, ``constants``, ``kiel-groups topics`` and the fake brokers of tests use it.
-The code is pure: bytes in, values out, and back. It opens no connection, and it does not depend on ``group``.
+The clients, Spark, the fault proxies, ``constants``, ``kiel-groups topics`` and the fake brokers of tests use this
+package. Its code only converts between bytes and values. It opens no connection, and does not depend on ``group``.
 """

@@ -1,53 +1,59 @@
 """
-Declare the functions of the compiled module ``_messages``, whose sources are beside this file.
+The functions of the compiled module ``_messages``. Its C sources are in this folder.
 
-A run is ``(data, start, stop)``: bytes that hold whole plain messages from start to stop. A run with any other content
-is a ValueError.
+A plain message is not compressed; a wrapper is a message whose value is a compressed message set. A run is ``(data,
+start, stop)``: bytes with whole plain messages from ``start`` to ``stop``. Other content raises ValueError.
 """
 
 from kiel_groups.model import Record
 from kiel_groups.wire.primitives import Buffer
 
-#: Verdicts of ``check``. It stopped at the end, or at anything but a plain message with a higher offset; at a plain
-#: message beyond the last one wanted; at one with an impossible length of key or value; at one with a wrong CRC.
+#: The verdicts of ``check``: why it stopped. STOPPED: at the end, or at data that is not a plain message with an
+#: ascending offset. STOPPED_BEHIND: at a plain message above ``last_wanted``. STOPPED_BY_LENGTH: at a plain message
+#: with an impossible length of key or value. STOPPED_BY_CRC: at a plain message with a wrong CRC.
 STOPPED: int
 STOPPED_BEHIND: int
 STOPPED_BY_LENGTH: int
 STOPPED_BY_CRC: int
 
 Run = tuple[Buffer, int, int]
-#: Values, where each one ends (int32, a 0 first), a bitmap of those that are not null (None: all), the number of nulls.
+#: The values, the position where each value ends (int32, after a first 0), a bitmap of the values that are not null
+#: (None if no value is null), and the number of null values.
 Column = tuple[bytes, bytes, bytes | None, int]
 
-#: Where a wrapper stops, its offset, the number of its codec, and where its value starts, counted from the start of the
-#: wrapper, or -1 if the value is not all that follows, as its lengths say.
+#: The position where a wrapper stops, its offset, the number of its codec, and the position of its value from the start
+#: of the wrapper. The latter is -1 if the value, by its length, does not end with the wrapper.
 Place = tuple[int, int, int, int]
 
 def check(data: Buffer, start: int, stop: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:
-    """Verify plain messages; return the position after them, the offset of the last one, and a verdict."""
+    """
+    Check plain messages from ``start`` on, up to the first message that is not valid or is above ``last_wanted``.
+
+    Return the position after the last valid message, its offset (``last_offset`` if there is none), and a verdict.
+    """
 
 def wrapper(data: Buffer, start: int, last_offset: int, /) -> Place | None:
-    """Return the place of the wrapper at ``start``, or None if no whole wrapper with a higher offset is there."""
+    """Return the place of the wrapper at ``start``, or None without a whole wrapper that is above ``last_offset``."""
 
 def crc_matches(message: Buffer, /) -> bool:
-    """Return whether a message, with its offset and size, is long enough and matches its CRC."""
+    """Return whether a message, given with its offset and size, has the least length and matches its CRC."""
 
 def span(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[int, int, int]:
-    """Return the number of messages with ``first <= offset <= last``, and their first and last offset (-1: none)."""
+    """Return how many messages have ``first <= offset <= last``, and their first and last offset (-1 without any)."""
 
 def columns(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[bytes, Column, Column]:
-    """Return offsets (int64), keys and values of the messages with ``first <= offset <= last``."""
+    """Return the offsets (int64), keys and values of the messages with ``first <= offset <= last`` as columns."""
 
 def records(
     runs: tuple[Run, ...], first: int, last: int, kind: type[Record], topic: str, partition: int, /
 ) -> list[Record]:
-    """Return the same messages as records."""
+    """Return the messages with ``first <= offset <= last`` as records of class ``kind``."""
 
 def values(
     runs: tuple[Run, ...], first: int, last: int, /
 ) -> tuple[list[bytes | None], list[bytes | None] | None, list[int] | None]:
     """
-    Return the values, keys and offsets of the same messages.
+    Return lists of the values, keys and offsets of the messages with ``first <= offset <= last``.
 
-    The keys are None if all of them are null, the offsets are None if each is one more than the one before.
+    The list of keys is None if all keys are null. The list of offsets is None if the offsets have no gaps.
     """

@@ -1,9 +1,9 @@
 """
 Compress and decompress message sets: gzip, snappy, and lz4 in the framing of Kafka 0.8.
 
-``wire.message_sets`` compresses and decompresses with it; the clients and ``constants`` look codecs up by name.
-Decompression stops at its limit. Only the bytes that are given matter: no file is read, and no codec keeps a state
-that later calls depend on.
+``wire.message_sets`` compresses and decompresses with this module; the clients and ``constants`` look codecs up by
+name. Decompression stops at a limit of the unpacked size. A result depends only on the arguments: no codec reads a
+file, or keeps state between calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kiel_groups.wire.primitives import Buffer
 @dataclass(frozen=True, slots=True)
 class Codec:
     """
-    One way to compress a message set.
+    A way to compress message sets, with its number in message attributes.
 
     ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes. It raises MessageTooLargeError
     above the limit, and ProtocolError for data that is not one whole packed stream.
@@ -37,7 +37,11 @@ class Codec:
 
 
 def _too_large(limit: int) -> MessageTooLargeError:
-    """Return the error for more than ``limit`` unpacked bytes. The caller prefixes topic, partition and offset."""
+    """
+    Return the error for data that unpacks to more than ``limit`` bytes.
+
+    The caller prefixes the text with topic, partition and offset.
+    """
     return MessageTooLargeError(f"unpacks to more than {limit} bytes; raise max_decompressed_bytes to read it")
 
 
@@ -52,16 +56,16 @@ _GZIP_STEP_BYTES = 1 << 20
 
 
 def _gzip_pack(data: bytes) -> bytes:
-    """Write one gzip member."""
+    """Compress data into one gzip member, and return the member."""
     return zlib.compress(data, _GZIP_LEVEL, _GZIP_FORMAT)
 
 
 def _gzip_unpack(data: Buffer, limit: int) -> bytes:
     """
-    Read one gzip member that unpacks to at most ``limit`` bytes.
+    Unpack one gzip member to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: The member unpacks to more.
+        MessageTooLargeError: The member unpacks to more than ``limit`` bytes.
         ProtocolError: The member is damaged, truncated, or followed by other bytes.
     """
     stream = zlib.decompressobj(_GZIP_FORMAT)
@@ -108,7 +112,7 @@ _SNAPPY_MUCH_BYTES = 256 << 10
 
 
 def _snappy_pack(data: bytes) -> bytes:
-    """Write a xerial stream."""
+    """Compress data into a snappy stream in xerial's format, and return the stream."""
     stream = [_SNAPPY_HEADER]
     for start in range(0, len(data), _SNAPPY_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_BLOCK_BYTES]))
@@ -118,12 +122,12 @@ def _snappy_pack(data: bytes) -> bytes:
 
 def _snappy_unpack(data: Buffer, limit: int) -> bytes:
     """
-    Read a xerial stream or a bare block that unpacks to at most ``limit`` bytes.
+    Unpack a snappy stream in xerial's format, or a bare snappy block, to at most ``limit`` bytes.
 
-    Every block states its unpacked size, which is checked before memory is allocated for it.
+    Every block states its unpacked size. This size is checked before memory is allocated for the content.
 
     Raises:
-        MessageTooLargeError: The data unpacks to more.
+        MessageTooLargeError: The data unpacks to more than ``limit`` bytes.
         ProtocolError: The data is damaged or truncated.
     """
     parts, left = [], limit
@@ -208,7 +212,7 @@ _small_rooms: list[memoryview] = []
 
 
 def _lz4_pack(data: bytes) -> bytes:
-    """Write a frame as Java's producer writes it: independent blocks of 64 KiB, no optional field."""
+    """Compress data into an lz4 frame as Java's producer writes it: independent blocks of 64 KiB, no optional field."""
     largest = _LZ4_BLOCK_BYTES[_WRITTEN_BLOCKS]
     header = _LZ4_MAGIC + bytes((_VERSION_1 | _INDEPENDENT_BLOCKS, _WRITTEN_BLOCKS << 4))
     frame = [header, _checksum(header)]
@@ -225,10 +229,11 @@ def _lz4_pack(data: bytes) -> bytes:
 
 def _lz4_unpack(data: Buffer, limit: int) -> Buffer:
     """
-    Read one frame that unpacks to at most ``limit`` bytes.
+    Unpack one lz4 frame to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: The frame unpacks to more, or is damaged and its blocks could unpack to more.
+        MessageTooLargeError: The frame unpacks to more than ``limit`` bytes; or it cannot be unpacked, and its block
+            sizes allow more than ``limit`` bytes.
         ProtocolError: The frame is damaged, truncated, or followed by other bytes.
     """
     header_bytes = _header_bytes(data)
@@ -264,7 +269,7 @@ def _unpack_large(frame: Buffer, room_bytes: int) -> Buffer:
 
 
 def _header_bytes(data: Buffer) -> int:
-    """Check the header, and return its length in bytes, including the checksum."""
+    """Check the header of an lz4 frame, and return its length in bytes, including the checksum."""
     if len(data) <= len(_LZ4_MAGIC) + 2:
         raise _truncated_lz4(data)
     if data[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
@@ -279,7 +284,7 @@ def _header_bytes(data: Buffer) -> int:
 
 
 def _most_content(data: Buffer, position: int) -> int:
-    """Walk the blocks from ``position`` to the end of the frame, and return the most that they can unpack to."""
+    """Return the largest number of bytes to which the blocks from ``position`` on can unpack. Check their sizes."""
     flags, largest = data[len(_LZ4_MAGIC)], _LZ4_BLOCK_BYTES.get(data[len(_LZ4_MAGIC) + 1] >> 4)
     if largest is None:
         raise ProtocolError("its lz4 frame has blocks of a size that does not exist")
@@ -305,7 +310,12 @@ def _expect_end(data: Buffer, end: int) -> None:
 
 
 def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
-    """Return the frame with the header checksum that the format requires."""
+    """
+    Return the frame with the header checksum that the lz4 format requires.
+
+    Raises:
+        ProtocolError: The frame has neither that checksum nor the wrong one of Kafka 0.8.
+    """
     header, given, rest = bytes(data[: header_bytes - 1]), data[header_bytes - 1 : header_bytes], data[header_bytes:]
     right = _checksum(header[len(_LZ4_MAGIC) :])
     if given == right:
@@ -317,7 +327,11 @@ def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
 
 @lru_cache(maxsize=16)
 def _checksum(header: bytes) -> bytes:
-    """Return the second byte of a header's xxHash-32. Headers under 16 bytes do not reach the hash's main loop."""
+    """
+    Return the checksum of an lz4 frame's header: the second byte of its xxHash-32.
+
+    The hash's main loop is left out, because it applies only to 16 bytes or more.
+    """
     word, mask = len(header) + 374761393, 0xFFFFFFFF
     whole = len(header) & ~3
     for (lane,) in _UINT32.iter_unpack(header[:whole]):
@@ -345,7 +359,7 @@ _CODECS = {codec.number: codec for codec in (GZIP, SNAPPY, LZ4)}
 
 def codec_by_name(name: str) -> Codec:
     """
-    Return the codec of a name.
+    Return the codec with this name, such as "gzip".
 
     Raises:
         ConfigError: No codec has this name.
@@ -359,7 +373,7 @@ def codec_by_name(name: str) -> Codec:
 
 def codec_by_number(number: int) -> Codec:
     """
-    Return the codec of a number.
+    Return the codec with this number in message attributes.
 
     Raises:
         ProtocolError: No codec has this number.

@@ -1,8 +1,8 @@
 """
 The "connect" protocol: the metadata that workers send to their leader, and the work that the leader assigns to them.
 
-The format is version 0 of Kafka's ConnectProtocol, which all releases of Kafka Connect read.
-Only this package has a protocol with the metadata ``StickyMetadata``.
+The format is version 0 of Kafka's ConnectProtocol. All releases of Kafka Connect can read this version.
+``StickyMetadata`` belongs to a further protocol, which only the workers of this package support.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ConnectMetadata(MemberData):
     The metadata that a worker sends to the leader when it joins, in a ``GroupProtocol`` named ``DEFAULT_PROTOCOL``.
 
     Args:
-        url: The URL of its REST interface.
-        offset: The offset of the configuration that it has read; ``NO_OFFSET`` if it has not read any.
+        url: The URL of the worker's REST interface.
+        offset: The configuration offset up to which the worker has read; ``NO_OFFSET`` if it has not read any.
         version: The version of the bytes that were parsed; only version 0 is encoded.
     """
 
@@ -51,15 +51,16 @@ class ConnectMetadata(MemberData):
 @dataclass(frozen=True, slots=True)
 class StickyMetadata(MemberData):
     """
-    The metadata that a worker sends to a leader that lets workers keep their work.
+    The metadata that a worker sends to the leader when it joins, in a ``GroupProtocol`` named ``STICKY_PROTOCOL``.
 
-    It has the fields of ``ConnectMetadata`` and two more, in a ``GroupProtocol`` named ``STICKY_PROTOCOL``.
+    It has the fields of ``ConnectMetadata``, and the last assignment of the worker. So the leader can leave connectors
+    and tasks at their workers.
 
     Args:
-        url: The URL of its REST interface.
-        offset: The offset of the configuration that it has read; ``NO_OFFSET`` if it has not read any.
-        generation: The generation in which the worker got its last work; -1 if it had none.
-        work: The numbers of its last tasks by connector, ``CONNECTOR_TASK`` for the connector itself.
+        url: The URL of the worker's REST interface.
+        offset: The configuration offset up to which the worker has read; ``NO_OFFSET`` if it has not read any.
+        generation: The generation of the worker's last assignment; -1 if it had no assignment.
+        work: The numbers of the last assigned tasks by connector, ``CONNECTOR_TASK`` for the connector itself.
         version: The version of the bytes that were parsed; only version 0 is encoded.
     """
 
@@ -76,13 +77,13 @@ class StickyMetadata(MemberData):
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment(MemberData):
     """
-    The work that the leader assigns to one worker: one of the assignments of a ``SyncGroupRequest``.
+    The connectors and tasks that the leader assigns to one worker: one of the assignments of a ``SyncGroupRequest``.
 
     Args:
-        error: 0, or ``CONFIG_MISMATCH``.
+        error: 0, or ``CONFIG_MISMATCH`` if the leader's configuration is behind that of another worker.
         leader: The member id of the leader.
         leader_url: The URL of the leader's REST interface.
-        offset: The offset of the configuration by which the leader assigns.
+        offset: The configuration offset up to which the leader has read.
         work: The numbers of the assigned tasks by connector, ``CONNECTOR_TASK`` for the connector itself. A task that
             the leader names twice is kept once.
         version: The version of the bytes that were parsed; only version 0 is encoded.
@@ -100,5 +101,5 @@ class ConnectAssignment(MemberData):
 
     @property
     def is_failed(self) -> bool:
-        """Whether the leader could not assign anything to any worker."""
+        """Whether the leader has reported an error, and so has assigned nothing to any worker."""
         return self.error != _NO_ERROR

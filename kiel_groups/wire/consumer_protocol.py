@@ -1,5 +1,5 @@
 """
-The "consumer" protocol: the subscriptions that consumers send to their leader, and the assignments that it returns.
+The "consumer" protocol: the subscriptions that members send to their leader, and the assignments that it returns.
 
 A group may have members of other clients, such as Java's, so the format is Kafka's ConsumerProtocol. Versions
 after 0 append fields, such as the partitions that the member owns.
@@ -21,7 +21,7 @@ PROTOCOL_TYPE = "consumer"
 @dataclass(frozen=True, slots=True)
 class ConsumerSubscription(MemberData):
     """
-    The topics that a joining member subscribes to, as told to the leader: the metadata of a ``GroupProtocol``.
+    The subscription that a joining member sends to the leader: the metadata of a ``GroupProtocol``.
 
     ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is the
     version of the parsed bytes; only version 0 is encoded.
@@ -40,9 +40,9 @@ class ConsumerAssignment(MemberData):
     """
     The partitions that the leader assigns to one member: one of the assignments of a ``SyncGroupRequest``.
 
-    ``partitions`` are by topic, in the leader's order. ``user_data`` belongs to the assignment strategy. ``version`` is
-    the version of the parsed bytes; only version 0 is encoded. A topic or partition that a leader names twice is kept
-    once, as by Java's members.
+    ``partitions`` has the partition numbers of each topic, in the leader's order. ``user_data`` belongs to the
+    assignment strategy. ``version`` is the version of the parsed bytes; only version 0 is encoded. A topic or partition
+    that a leader names twice is kept once, as in Java's consumer.
     """
 
     PROTOCOL = "consumer"
@@ -54,6 +54,11 @@ class ConsumerAssignment(MemberData):
 
     @classmethod
     def parse(cls, data: Buffer, what: str) -> Self:
-        """Parse the assignment that a leader of any client has made. Empty data is an assignment without partitions."""
+        """
+        Parse an assignment, which the leader may have encoded with another client. Empty data means no partitions.
+
+        Raises:
+            ProtocolError: The data is not an assignment.
+        """
         # The coordinator sends no bytes to a member that the leader has not named.
         return super(ConsumerAssignment, cls).parse(data, what) if data else cls({})

@@ -1,9 +1,9 @@
 """
-Define Kafka's error codes as values: number, name, whether a retry may help, and what to do.
+Define Kafka's error codes: the number and name of each code, whether a retry may help, and a hint for the user.
 
-0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, 0.9 adds 21 to 31, and 4.1 ends with 133. Codes that a
-module tests for are constants. An unknown number comes from a newer or a patched broker, and becomes an ``ErrorCode``,
-too.
+Kafka 0.8.0 has the codes −1 to 11. 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, 0.9 adds 21 to 31, and 133 is the last
+code of 4.1. Codes that other modules compare with are constants. An unknown number comes from a newer or patched
+broker, and becomes an ``ErrorCode``, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kiel_groups.wire.primitives import FieldType
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
     """
-    The outcome that a broker reports for one partition, topic or offset.
+    The outcome that a broker reports, such as for one partition, topic or group.
 
     ``retriable``: the same request may succeed later without a change by the user. ``refuses``: the broker has
-    certainly not carried out the request, such as to store a record. After an error with neither ``retriable`` nor
-    ``refuses``, it is unknown whether the broker has done so.
+    certainly not executed the request, for example has not stored the record. After an error without ``refuses``, it
+    is unknown whether the broker has executed the request.
     """
 
     number: int
@@ -36,7 +36,7 @@ class ErrorCode:
         return f"{self.name} ({self.number})"
 
     def exception(self, message: str) -> BrokerError:
-        """Return the error to raise. Its class fits the code; its text has ``message``, name and hint."""
+        """Return the exception for this code. Its text has ``message``, and the code's name, number and hint."""
         if self.number == OFFSET_OUT_OF_RANGE.number:
             kind: type[BrokerError] = OffsetOutOfRangeError
         elif self.number == REQUEST_TIMED_OUT.number:
@@ -50,13 +50,13 @@ _KNOWN: dict[int, ErrorCode] = {}
 
 
 def _code(number: int, name: str, hint: str, *, retriable: bool = False, refuses: bool = True) -> ErrorCode:
-    """Return an error code, and make it known to ``error_code``."""
+    """Create an error code, and register it for ``error_code``."""
     code = _KNOWN[number] = ErrorCode(number, name, retriable, hint, refuses)
     return code
 
 
-#: An error after which the same request may succeed later, perhaps at another broker; and an error that leaves unknown
-#: whether the broker has done what was asked.
+#: ``_retriable``: after this error, the same request may succeed later, perhaps at another broker. ``_unknown``: after
+#: this error, it is unknown whether the broker has executed the request.
 _retriable = partial(_code, retriable=True, refuses=False)
 _unknown = partial(_code, refuses=False)
 
@@ -305,7 +305,7 @@ _UNKNOWN_CODE = "the code is newer than this package; the error codes in Kafka's
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the error code of a number. An unknown code is not retriable, and is named after its number."""
+    """Return the error code with this number. An unknown code is not retriable, and is named ``ERROR_<number>``."""
     known = _KNOWN.get(number)
     if known is not None:
         return known

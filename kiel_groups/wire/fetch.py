@@ -1,4 +1,4 @@
-"""Fetch v0: read message sets of partitions that the broker leads."""
+"""The Fetch request, version 0. It reads message sets of partitions that the broker leads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESULT = Struct(">hqi")
 
 
 class FetchPosition(NamedTuple):
-    """The offset to read from in one partition, and how many bytes the answer may hold for this partition."""
+    """The offset to read from in one partition, and the largest message set to return for it, in bytes."""
 
     offset: int
     max_bytes: int
@@ -28,7 +28,7 @@ class FetchPosition(NamedTuple):
 
 class FetchedPartition(NamedTuple):
     """
-    The messages of one partition at and after the requested position.
+    The fetched messages of one partition, and the error of the partition.
 
     ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
     ``message_set`` is a view into the response. The set may begin before the requested position and end inside a
@@ -53,11 +53,12 @@ def _write_result(writer: Writer, result: FetchedPartition) -> None:
 @dataclass(frozen=True, slots=True)
 class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
     """
-    Read message sets. The broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
+    Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
 
-    The answer holds up to the sum of all ``max_bytes``. For a partition whose next message is larger than its
-    ``max_bytes``, the answer holds a part of that message; brokers of 3.x leave it out. Newer brokers answer with
-    messages of magic 0, whatever their logs have, and may end them with filler.
+    The response has up to the sum of all ``max_bytes``. If the next message of a partition is larger than its
+    ``max_bytes``, the response has the beginning of that message, but brokers of 3.x return an empty set. Newer brokers
+    convert later formats of their logs to magic 0. They may fill the rest of a set with an unfinished message of offset
+    -1 (filler).
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"

@@ -1,5 +1,5 @@
 """
-Declare requests, and frame them and their responses: each is preceded by its size, in four bytes.
+Declare requests, and encode and split the frames of requests and responses. A frame begins with its size in four bytes.
 
 A broker answers the requests of one connection in their order. The correlation id assigns each response to its request.
 """
@@ -25,10 +25,10 @@ SIZE_BYTES = _INT32.size
 
 class Request(Generic[AnswerT_co]):
     """
-    A request of the protocol, declared by its fields and its answer. A request is a frozen dataclass.
+    The base class of requests. A subclass is a frozen dataclass that declares its fields and the type of its response.
 
-    ``BODY`` has the types of the fields after the header, by the names of the attributes with their values. ``ANSWER``
-    is the type of the answer, and ``ANSWER_NAME`` its name in errors.
+    ``BODY`` has the types of the fields after the header. Each key is the name of the attribute with the field's value.
+    ``ANSWER`` is the type of the response, and ``ANSWER_NAME`` is the name of the response in errors.
     """
 
     __slots__ = ()
@@ -41,7 +41,7 @@ class Request(Generic[AnswerT_co]):
 
     @property
     def expects_response(self) -> bool:
-        """Whether a broker answers. This is False only for a produce request with acks 0."""
+        """Whether the broker answers this request: False only for a produce request with acks 0."""
         return True
 
     def encode_body(self) -> bytes:
@@ -59,7 +59,7 @@ class Request(Generic[AnswerT_co]):
     @classmethod
     def decode_response(cls, payload: Buffer) -> AnswerT_co:
         """
-        Decode a response, given without size and correlation id.
+        Decode the payload of a response, which begins after the correlation id.
 
         Raises:
             ProtocolError: The payload is not a response to this kind of request.
@@ -70,11 +70,11 @@ class Request(Generic[AnswerT_co]):
 
 def encode_request(request: Request[object], correlation_id: int, client_id: str) -> bytes:
     """
-    Encode a request as a frame, including its size.
+    Encode a request with its header as a frame, which begins with its size.
 
     Args:
         request: The request.
-        correlation_id: An int32 that the response returns.
+        correlation_id: An int32 that the broker repeats in the response.
         client_id: A name that appears in the broker's logs and metrics.
 
     Raises:
@@ -99,7 +99,7 @@ def decode_size(header: Buffer, limit: int) -> int:
         limit: The largest response to accept, in bytes.
 
     Raises:
-        ProtocolError: The header is not four bytes, or the size is less than a correlation id, or above the limit.
+        ProtocolError: The header has not four bytes, or the size is below 4 (the correlation id) or above the limit.
     """
     if len(header) != SIZE_BYTES:
         raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")
@@ -113,7 +113,7 @@ def decode_size(header: Buffer, limit: int) -> int:
 
 def split_response(frame: Buffer) -> tuple[int, memoryview]:
     """
-    Return the correlation id of a response without its size, and a view of its payload.
+    Split a response, given without its size, into its correlation id and a view of its payload.
 
     Raises:
         ProtocolError: The response is shorter than a correlation id.

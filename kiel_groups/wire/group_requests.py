@@ -1,4 +1,4 @@
-"""The requests by which brokers coordinate groups: join, sync, heartbeat, leave, list, describe, delete, and others."""
+"""The requests to group coordinators: find coordinator, join, sync, heartbeat, leave, list, describe and delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ class FoundCoordinator(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest(Request[FoundCoordinator]):
-    """Ask for the coordinator of a group. The first such request to a cluster creates the topic of the offsets."""
+    """
+    Ask for the coordinator of a group.
+
+    The first such request to a cluster creates ``__consumer_offsets``. Until that topic has a leader, the response is
+    an error.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 10, 0, "a find-coordinator response"
     BODY = fields(group=STRING)
@@ -41,9 +46,9 @@ class FindCoordinatorRequest(Request[FoundCoordinator]):
 
 class GroupProtocol(NamedTuple):
     """
-    A way of assigning partitions that a member offers, such as ``range``.
+    An assignment strategy that a member supports, such as ``range``, with the member's metadata for the leader.
 
-    The member sends ``metadata`` to the group's leader. For consumers, it is a ``ConsumerSubscription``.
+    For consumers, ``metadata`` is an encoded ``ConsumerSubscription``.
     """
 
     name: str
@@ -55,10 +60,11 @@ _PROTOCOLS = array(structure(GroupProtocol, STRING, BYTES))
 
 class JoinGroupResponse(NamedTuple):
     """
-    The generation that the group and this member are in now.
+    The new generation of the group, as this member gets it.
 
-    ``protocol`` is one that all members have offered. The member whose ``member_id`` equals ``leader_id`` is the
-    leader. ``members`` has the metadata of each member by its id, and is empty unless the member is the leader.
+    ``protocol`` is the name of a protocol that all members support. The member is the leader if its ``member_id``
+    equals ``leader_id``. ``members`` has the metadata of each member by member id; it is empty for other members than
+    the leader.
     """
 
     error: ErrorCode
@@ -72,10 +78,10 @@ class JoinGroupResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request[JoinGroupResponse]):
     """
-    Join a group. The coordinator answers when all members have joined, or after it has removed the others.
+    Join a group. The coordinator answers when all members have joined, or have been removed because they did not join.
 
-    ``member_id`` is empty for a new member, which finds its id in the answer. ``protocols`` are in the member's order
-    of preference. The coordinator waits for other members as long as the longest session timeout among them.
+    A new member sends an empty ``member_id``, and gets its id in the response. ``protocols`` are in the member's order
+    of preference. The coordinator waits for the members at most for the longest session timeout in the group.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 11, 0, "a join-group response"
@@ -94,7 +100,7 @@ class JoinGroupRequestV1(JoinGroupRequest):
     """
     Join a group, with a rebalance timeout.
 
-    The coordinator waits for other members as long as the longest ``rebalance_timeout_ms`` among them.
+    The coordinator waits for the members at most for the longest ``rebalance_timeout_ms`` in the group.
     """
 
     API_VERSION = 1
@@ -112,9 +118,9 @@ class JoinGroupRequestV1(JoinGroupRequest):
 
 class SyncGroupResponse(NamedTuple):
     """
-    The member's assignment: for consumers, a ``ConsumerAssignment``.
+    The member's assignment. For consumers, it is an encoded ``ConsumerAssignment``.
 
-    It is empty after an error, and if the leader has named no assignment for the member.
+    The assignment is empty after an error, or if the leader has sent no assignment for the member.
     """
 
     error: ErrorCode
@@ -124,9 +130,9 @@ class SyncGroupResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest(Request[SyncGroupResponse]):
     """
-    Ask for the member's assignment. The coordinator answers when the leader's request has arrived.
+    Ask for the member's assignment. The coordinator answers when it has received the leader's request.
 
-    ``assignments`` are by member id. Every member except the leader sends none.
+    ``assignments`` has the assignment of each member by member id. Only the leader sends assignments.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 14, 0, "a sync-group response"
@@ -144,8 +150,8 @@ class HeartbeatRequest(Request[ErrorCode]):
     """
     Renew a member's session.
 
-    The answer is REBALANCE_IN_PROGRESS while the member has to rejoin. After an eviction it is UNKNOWN_MEMBER_ID;
-    0.9 answers REBALANCE_IN_PROGRESS even to an evicted member, while other members rejoin.
+    The response is REBALANCE_IN_PROGRESS if the member has to rejoin, and UNKNOWN_MEMBER_ID if the coordinator has
+    removed the member. During a rebalance, 0.9 answers REBALANCE_IN_PROGRESS even to a removed member.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 12, 0, "a heartbeat response", ERROR
@@ -158,7 +164,7 @@ class HeartbeatRequest(Request[ErrorCode]):
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupRequest(Request[ErrorCode]):
-    """Remove a member from its group. The answer is UNKNOWN_MEMBER_ID if the coordinator has removed it already."""
+    """Remove a member from its group. The response is UNKNOWN_MEMBER_ID if the group has no such member any more."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 13, 0, "a leave-group response", ERROR
     BODY = fields(group=STRING, member_id=STRING)
@@ -179,7 +185,7 @@ class ListedGroup(NamedTuple):
 
 
 class ListGroupsResponse(NamedTuple):
-    """The groups of one broker, in the broker's order. The list is incomplete while the broker reads its offsets."""
+    """The groups of one broker, in the broker's order. The list is incomplete while the broker loads its groups."""
 
     error: ErrorCode
     groups: tuple[ListedGroup, ...]
@@ -195,10 +201,11 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
 
 class DescribedMember(NamedTuple):
     """
-    A member as its coordinator knows it.
+    A member, as its coordinator describes it.
 
-    ``client_host`` is the address that the coordinator sees, such as ``/127.0.0.1``. ``metadata`` and ``assignment``
-    are empty unless the group is stable: for consumers, a ``ConsumerSubscription`` and a ``ConsumerAssignment``.
+    ``client_host`` is the address that the coordinator sees, such as ``/127.0.0.1``. For consumers, ``metadata`` is a
+    ``ConsumerSubscription``, and ``assignment`` is a ``ConsumerAssignment``. Both fields are empty unless the group is
+    stable.
     """
 
     member_id: str
@@ -213,10 +220,10 @@ _MEMBER = structure(DescribedMember, STRING, STRING, STRING, BYTES, BYTES)
 
 class DescribedGroup(NamedTuple):
     """
-    A group as its coordinator knows it.
+    A group, as its coordinator describes it.
 
-    ``state`` is the broker's name for it: ``Stable``, ``PreparingRebalance``, ``AwaitingSync`` (in later
-    releases ``CompletingRebalance``), ``Empty``, or ``Dead``, which is also the state of a group that does not exist.
+    ``state`` is ``Stable``, ``PreparingRebalance``, ``AwaitingSync`` (in later releases ``CompletingRebalance``),
+    ``Empty`` or ``Dead``. A group that does not exist is ``Dead``.
     """
 
     error: ErrorCode
@@ -229,7 +236,11 @@ class DescribedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest(Request[tuple[DescribedGroup, ...]]):
-    """Ask for some groups. For a group that it does not coordinate, a broker answers NOT_COORDINATOR_FOR_CONSUMER."""
+    """
+    Ask a broker for the state and members of groups that it coordinates.
+
+    The result of any other group has the error NOT_COORDINATOR_FOR_CONSUMER.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 15, 0, "a describe-groups response"
     BODY = fields(groups=array(STRING))
@@ -241,10 +252,10 @@ class DescribeGroupsRequest(Request[tuple[DescribedGroup, ...]]):
 @dataclass(frozen=True, slots=True)
 class DeleteGroupsRequest(Request[Mapping[str, ErrorCode]]):
     """
-    Delete groups without members, and their offsets. Brokers know this request from 1.1 on.
+    Delete groups without members, and their offsets. Brokers support this request from 1.1 on.
 
-    The answer has the outcome of each group: NON_EMPTY_GROUP if it has members, GROUP_ID_NOT_FOUND if there is no such
-    group.
+    The response has the outcome for each group: NON_EMPTY_GROUP if the group has members, GROUP_ID_NOT_FOUND if the
+    group does not exist.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 42, 0, "a delete-groups response"

@@ -1,4 +1,4 @@
-"""ListOffsets v0 and v1: look up the offsets at which a partition's log begins, ends, or reaches a time."""
+"""The ListOffsets request, versions 0 and 1. It looks up where a partition's log begins, ends, or reaches a time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WITHOUT_TIMES: Final = 43
 
 class OffsetQuery(NamedTuple):
     """
-    A question about one partition.
+    The offset to look up in one partition.
 
-    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch. For a time, the broker answers with the first offsets
-    of the segments that were last written before that time. So the answer is as coarse as a log segment.
+    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch. For a time, the broker returns the first offsets of
+    log segments that were last written before that time. So the result is accurate to one log segment.
     """
 
     time: int
@@ -36,7 +36,11 @@ class OffsetQuery(NamedTuple):
 
 
 class ListedOffsets(NamedTuple):
-    """Offsets in descending order, at most ``max_offsets``; empty if no segment is older than the requested time."""
+    """
+    The offsets that were found in one partition, in descending order, at most ``max_offsets``.
+
+    There are no offsets if no segment is older than the requested time.
+    """
 
     error: ErrorCode
     offsets: tuple[int, ...]
@@ -44,7 +48,7 @@ class ListedOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest(Request[Mapping[TopicPartition, ListedOffsets]]):
-    """Look up offsets in partitions that the broker leads."""
+    """Look up offsets by position or time in partitions that the broker leads, accurate to one log segment."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 2, 0, "a list-offsets response"
     BODY = fields(replica_id=INT32, partitions=by_partition(numbers(OffsetQuery, "qi")))
@@ -56,9 +60,9 @@ class ListOffsetsRequest(Request[Mapping[TopicPartition, ListedOffsets]]):
 
 class FoundOffset(NamedTuple):
     """
-    The first offset whose message has the requested time or a later one, and that message's time.
+    The first offset whose message has the requested time or a later time, and the time of that message.
 
-    Without such a message, ``offset`` is NO_MESSAGE. For EARLIEST and LATEST, ``timestamp`` is -1.
+    If there is no such message, ``offset`` is NO_MESSAGE. For EARLIEST and LATEST, ``timestamp`` is -1.
     """
 
     error: ErrorCode
@@ -68,7 +72,11 @@ class FoundOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequestV1(Request[Mapping[TopicPartition, FoundOffset]]):
-    """Look up offsets in partitions that the broker leads, each by EARLIEST, LATEST or a time in epoch milliseconds."""
+    """
+    Look up one offset in each of these partitions, which the broker leads.
+
+    Each value is EARLIEST, LATEST or a time in epoch milliseconds.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 2, 1, "a list-offsets response"
     BODY = fields(replica_id=INT32, partitions=by_partition(INT64))

@@ -1,8 +1,8 @@
 """
 Declare the data that members of a group and their leader send to each other: a version, and the fields of version 0.
 
-Coordinators pass these bytes on without reading them. A group may have members of other clients. A later version
-appends fields. Only the fields of version 0 are read; the rest is ignored.
+Coordinators pass these bytes on unread. Members of other clients may send later versions, which append fields. Only
+the fields of version 0 are read; the rest is ignored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kiel_groups.wire.primitives import Buffer, FieldType, Reader, Writer
 
 class MemberData:
     """
-    Data of a member, declared by its fields. It is a frozen dataclass, whose last field is the version.
+    The base class of member data. A subclass is a frozen dataclass whose last field is ``version``.
 
-    ``PROTOCOL`` is the name of the protocol. ``FIELDS`` has the types of the other fields, by their names and in the
-    order of the dataclass. ``EXPECTED`` says in errors what the data should be.
+    ``PROTOCOL`` is the name of the protocol. ``FIELDS`` has the types of all fields except the version, by their names
+    and in the order of the dataclass. ``EXPECTED`` is appended to the name of the data in errors.
     """
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class MemberData:
 
     def encode(self) -> bytes:
         """
-        Encode the data.
+        Encode the version and the fields.
 
         Raises:
             ConfigError: The version is not 0, or a field does not fit its type.
@@ -50,14 +50,14 @@ class MemberData:
     @classmethod
     def parse(cls, data: Buffer, what: str) -> Self:
         """
-        Parse the data of any member.
+        Parse the data of a member of any client. Fields of later versions are ignored.
 
         Args:
             data: The bytes.
             what: The name of the data in errors, such as "the subscription of member m-1".
 
         Raises:
-            ProtocolError: The data is not what ``EXPECTED`` says.
+            ProtocolError: The data is truncated or invalid, or version 0 has bytes after its fields.
         """
         reader = Reader(data, what + cls.EXPECTED)
         version = reader.int16()

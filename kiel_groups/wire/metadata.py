@@ -1,4 +1,4 @@
-"""Metadata: brokers, partitions and leaders (v0), the controller (v1), ids of the cluster (v2) and of topics (v10)."""
+"""Metadata requests: v0 for brokers, topics and leaders, v2 for the cluster and its controller, v10 for topic ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class BrokerAddress(NamedTuple):
-    """A live broker, as it advertises itself."""
+    """A broker's node id, and the address that the broker advertises to clients."""
 
     node_id: int
     host: str
@@ -38,7 +38,7 @@ _BROKER = structure(BrokerAddress, INT32, NULLABLE_STRING, INT32)
 
 
 class PartitionMetadata(NamedTuple):
-    """One partition. ``leader``, ``replicas`` and ``isr`` are node ids. ``leader`` is -1 while there is no leader."""
+    """A partition with the node ids of its leader and replicas. ``leader`` is -1 while the partition has no leader."""
 
     error: ErrorCode
     partition: int
@@ -48,7 +48,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """One topic and its partitions, in the broker's order."""
+    """A topic and its partitions, in the broker's order. After an error, there may be no partitions."""
 
     error: ErrorCode
     topic: str
@@ -57,9 +57,10 @@ class TopicMetadata(NamedTuple):
 
 class MetadataResponse(NamedTuple):
     """
-    A broker's view of the cluster. A fresh 0.8.1 cluster without topics lists no broker at all.
+    A broker's view of the cluster.
 
-    ``brokers`` leaves out brokers without a host, so a leader may be missing.
+    ``brokers`` leaves out brokers without a host, so a leader may be missing. A new cluster of 0.8.1 without topics
+    lists no brokers.
     """
 
     brokers: tuple[BrokerAddress, ...]
@@ -67,7 +68,7 @@ class MetadataResponse(NamedTuple):
 
     @classmethod
     def of(cls, brokers: tuple[BrokerAddress, ...], topics: tuple[TopicMetadata, ...]) -> MetadataResponse:
-        """Return the response without the brokers that have no host."""
+        """Create a response from these brokers, without those that have no host, and these topics."""
         # A broker of 0.9 or later without a listener in plain text registers no host, and those of 0.8 pass that on.
         return cls(tuple(broker for broker in brokers if broker.host), topics)
 
@@ -77,7 +78,11 @@ _PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), arr
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request[MetadataResponse]):
-    """Ask about some topics, or about all if none is given. Some brokers create a topic that is named."""
+    """
+    Ask for the brokers, and for these topics, or for all topics if ``topics`` is empty.
+
+    A broker with ``auto.create.topics.enable`` creates a missing topic that is named.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 0, "a metadata response"
     BODY = fields(topics=array(STRING))
@@ -89,7 +94,11 @@ class MetadataRequest(Request[MetadataResponse]):
 
 
 class ClusterAnswer(NamedTuple):
-    """The cluster's id, or "", and the controller's id, or -1. In KRaft mode, that is the id of any broker."""
+    """
+    The cluster's id ("" if the broker has none) and the controller's node id (-1 if there is no controller).
+
+    In KRaft mode, ``controller`` is the id of any broker.
+    """
 
     cluster_id: str
     controller: int
@@ -97,7 +106,7 @@ class ClusterAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest(Request[ClusterAnswer]):
-    """Ask for the ids of the cluster and its controller, with Metadata v2, which brokers know from 0.10.1 on."""
+    """Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support it from 0.10.1 on."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster response"
     BODY = fields(topics=array(STRING))
@@ -117,7 +126,7 @@ class ClusterRequest(Request[ClusterAnswer]):
 # body.
 
 
-#: The id of a topic that has none, in a cluster whose brokers are set to the protocol of an earlier release.
+#: The id 0 stands for no id: the cluster's brokers are set to the protocol of an earlier release.
 _NO_ID = bytes(16)
 
 
@@ -140,7 +149,7 @@ def _read_varint(reader: Reader) -> int:
 
 
 def _read_length(reader: Reader) -> int:
-    """Read the length of a text or an array. Null is read as the length 0."""
+    """Read and return the length of a text or an array in the flexible format. Null gives the length 0."""
     return max(0, _read_varint(reader) - 1)
 
 
@@ -189,7 +198,7 @@ _LISTED_TOPIC = structure(_topic_id, INT16, _TEXT, _ID, INT8, _array(_LISTED_PAR
 
 @dataclass(frozen=True, slots=True)
 class TopicIdsRequest(Request[Mapping[str, str]]):
-    """Ask for the ids of topics, by their names. The answer leaves out topics that do not exist, or have no id."""
+    """Ask for the id of each topic. The response leaves out topics that have an error or no id."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 10, "a topic-ids response"
     # Tags of the header, a delay, the brokers, the cluster's id and controller, the topics, rights, and tags.
@@ -200,7 +209,7 @@ class TopicIdsRequest(Request[Mapping[str, str]]):
     topics: tuple[str, ...]
 
     def encode_body(self) -> bytes:
-        """Encode the request without its header, but with the tags that end the header."""
+        """Encode the request. The result begins with the tagged fields that end the header."""
         topics = _array(_NAMED).encode(tuple((_NO_ID, topic, None) for topic in self.topics))
         # No topic is created, and no rights are asked for.
         return b"\0" + topics + b"\0\0\0" + b"\0"

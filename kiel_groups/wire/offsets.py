@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: v0 keeps a group's offsets in ZooKeeper, later versions in Kafka. And OffsetDelete."""
+"""The OffsetCommit, OffsetFetch and OffsetDelete requests. v0 stores offsets in ZooKeeper, later versions in Kafka."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 class FetchedOffset(NamedTuple):
     """
-    A committed offset as a broker read it.
+    A committed offset, as a broker returns it.
 
-    ``offset`` is -1, with the error UNKNOWN_TOPIC_OR_PARTITION, if no offset was committed, and *also* if the broker
-    has just started and does not know the topic yet. So this answer alone is no reason to reset a position. In the
-    answer to v1, the offset is -1 without an error if no offset was committed.
+    In the response to v0, ``offset`` is -1 with the error UNKNOWN_TOPIC_OR_PARTITION if no offset was committed, and
+    *also* if the broker has just started and does not know the topic yet. So this result alone does not justify a reset
+    of the position. In the response to v1, ``offset`` is -1 without an error if no offset was committed.
     """
 
     offset: int
@@ -45,7 +45,7 @@ _NO_VALUES = by_partition(FieldType[None](lambda reader: None, lambda writer, va
 
 
 class _CommitRequest(Request[Mapping[TopicPartition, ErrorCode]]):
-    """A commit of offsets, which succeeds or fails for each partition on its own."""
+    """The base class of offset commits. The commit of each partition succeeds or fails independently."""
 
     __slots__ = ()
 
@@ -55,10 +55,11 @@ class _CommitRequest(Request[Mapping[TopicPartition, ErrorCode]]):
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest(_CommitRequest):
     """
-    Store offsets in ZooKeeper, through any broker of 0.8.1 or later. Each partition succeeds or fails on its own.
+    Store offsets in ZooKeeper, through any broker of 0.8.1 or later. Each partition succeeds or fails independently.
 
-    A broker of 0.8.0 closes the connection instead of answering. Brokers do not check that a partition exists: an
-    offset for a missing partition leaves a junk znode. They check the metadata for its length, and then discard it.
+    A broker of 0.8.0 closes the connection instead of answering. Brokers do not check that a partition exists, so an
+    offset for a missing partition creates a useless znode. Brokers check the length of the metadata, but do not store
+    it.
     """
 
     API_VERSION = 0
@@ -77,10 +78,11 @@ class OffsetCommitRequest(_CommitRequest):
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequestV1(_CommitRequest):
     """
-    Store offsets in Kafka, as brokers of 0.8.2 do. Each partition succeeds or fails on its own.
+    Store offsets in Kafka, through the group's coordinator, of 0.8.2 to 3.9. Each partition succeeds or fails
+    independently.
 
-    A client that is not a member of a group that brokers coordinate gives the generation -1 and an empty member id.
-    ``timestamp_ms`` is the time of the commit, when the offset's retention starts; -1 is the broker's own time.
+    A client that is not a member sends the generation -1 and an empty member id. ``timestamp_ms`` is the time of the
+    commit, from which the offset's retention counts; -1 means the broker's own time.
     """
 
     API_VERSION = 1
@@ -99,18 +101,19 @@ class OffsetCommitRequestV1(_CommitRequest):
 
     @property
     def offsets_with_times(self) -> Mapping[TopicPartition, tuple[int, int, str]]:
-        """The offsets in the form that the request sends."""
+        """The offset, commit time and metadata of each partition, as the request sends them."""
         return {key: (value.offset, self.timestamp_ms, value.metadata) for key, value in self.offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequestV2(_CommitRequest):
     """
-    Store offsets in Kafka, as brokers from 0.9 on do. Each partition succeeds or fails on its own.
+    Store offsets in Kafka, through the group's coordinator, of 0.9 or later. Each partition succeeds or fails
+    independently.
 
-    A client that is not a member gives the generation -1 and an empty member id, which the coordinator accepts only
-    while the group has no members. The coordinator checks the member's generation, but not that the member owns the
-    partitions. ``retention_ms`` is how long the offsets are kept; -1 is the broker's ``offsets.retention.minutes``.
+    A client that is not a member sends the generation -1 and an empty member id. The coordinator accepts such a commit
+    only while the group has no members. It checks the generation of a member, but not that the member owns the
+    partitions. ``retention_ms`` is how long the offsets are kept; -1 means the broker's ``offsets.retention.minutes``.
     """
 
     API_VERSION = 2
@@ -136,7 +139,7 @@ class OffsetFetchRequest(Request[Mapping[TopicPartition, FetchedOffset]]):
 
     @property
     def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions in the form that the request sends: numbers without values."""
+        """The partitions as keys without values, from which the request encodes their topics and numbers."""
         return dict.fromkeys(self.partitions)
 
 
@@ -153,7 +156,7 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
 
 
 class DeletedOffsets(NamedTuple):
-    """The outcome for the group and, unless the group has an error, for each partition."""
+    """The outcome of a deletion of offsets for the group and, unless that is an error, for each partition."""
 
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
@@ -162,10 +165,10 @@ class DeletedOffsets(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest(Request[DeletedOffsets]):
     """
-    Delete offsets of a group in Kafka, from 2.4 on, through the group's coordinator.
+    Delete offsets of a group in Kafka, through the group's coordinator. Brokers support this request from 2.4 on.
 
-    The coordinator refuses partitions of topics that live members subscribe to. A partition without an offset is not an
-    error.
+    The coordinator refuses partitions of topics to which live members subscribe. It reports no error for a partition
+    without an offset.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"
@@ -178,5 +181,5 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
 
     @property
     def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions in the form that the request sends: numbers without values."""
+        """The partitions as keys without values, from which the request encodes their topics and numbers."""
         return dict.fromkeys(self.partitions)

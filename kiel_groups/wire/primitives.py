@@ -1,8 +1,8 @@
 """
-Read and write the protocol's types: numbers, texts, bytes, arrays, structures, and what is sent by topic and partition.
+Read and write the protocol's types: numbers, strings, bytes, arrays, structures, and values by topic and partition.
 
-Requests, answers and what members send each other are declared with the types at the end of this module: each type
-reads and writes its values, so a new structure needs only a declaration.
+Requests, responses and member data are declared with the types at the end of this module. Each type reads and writes
+its values, so a new structure needs only a declaration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_STRING = 0x7FFF
 
 
 def _packing(code: str) -> Callable[[Writer, int], None]:
-    """Return a method that writes numbers of one ``struct`` code, which is faster than one method for all codes."""
+    """Return a method that writes numbers of this ``struct`` code. It is faster than one method for all codes."""
     pack, bits = Struct(f">{code}").pack, 8 * calcsize(code)
 
     def write(self: Writer, value: int) -> None:
@@ -59,7 +59,7 @@ def _unpacking(code: str) -> Callable[[Reader], int]:
 
 
 class Writer:
-    """Collects the parts of one request. A value that does not fit its type raises ConfigError."""
+    """Encodes values one after the other. The methods raise ConfigError if a value does not fit its type."""
 
     __slots__ = ("_parts",)
 
@@ -90,12 +90,12 @@ class Writer:
         self._parts += (_INT16.pack(len(encoded)), encoded)
 
     def blob(self, value: bytes) -> None:
-        """Write bytes, which are not null."""
+        """Write bytes after their length."""
         self.int32(len(value))
         self._parts.append(value)
 
     def optional_blob(self, value: bytes | None) -> None:
-        """Write bytes, or the protocol's null for None."""
+        """Write bytes after their length, or the protocol's null for None."""
         if value is None:
             self.int32(_NULL)
         else:
@@ -106,7 +106,7 @@ class Writer:
         self._parts.append(value)
 
     def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
-        """Write several numbers at once, which is faster than to write them one by one."""
+        """Write several numbers at once. This is faster than one call for each number."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
@@ -115,19 +115,20 @@ class Writer:
                 _packing(code)(self, value)
 
     def getvalue(self) -> bytes:
-        """Return the bytes written so far."""
+        """Return all bytes that were written."""
         return b"".join(self._parts)
 
 
 class Reader:
     """
-    Reads one value after the other from a payload.
+    Decodes values one after the other from a payload.
 
-    All input is checked: a value that would reach past the end, a count of more elements than the remaining bytes can
-    hold, or text that is not UTF-8 raises a ProtocolError, before memory is allocated for it.
+    All input is checked. The methods raise ProtocolError if a value would reach past the end, if an array has more
+    elements than the remaining bytes can contain, or if text is not UTF-8. Lengths and counts are checked before memory
+    is allocated.
 
     Args:
-        payload: The bytes to read; blobs are returned as views into it, without a copy.
+        payload: The bytes to read. Blobs are returned as views into the payload, without a copy.
         what: The name of the payload in errors, such as "a fetch response".
     """
 
@@ -157,7 +158,7 @@ class Reader:
         return self.text(length, start)
 
     def optional_string(self) -> str:
-        """Read text. Null, which brokers of 0.8 send for a missing text, becomes the empty text."""
+        """Read text. Null becomes the empty text: brokers of 0.8 send null for a missing text."""
         start = self._position
         if self.int16() == _NULL:
             return ""
@@ -165,7 +166,7 @@ class Reader:
         return self.string()
 
     def text(self, size: int, start: int | None = None) -> str:
-        """Read text of ``size`` bytes. ``start`` is the position that errors name, by default the present one."""
+        """Read text of ``size`` bytes. ``start`` is the position for errors, by default the present position."""
         start = self._position if start is None else start
         try:
             return str(self.take(size, start), "utf-8")
@@ -173,16 +174,16 @@ class Reader:
             raise self.refuse("a text that is no UTF-8", start) from error
 
     def blob(self) -> memoryview:
-        """Read bytes as a view. Null becomes the empty view."""
+        """Read a length and as many bytes, as a view. Null becomes the empty view."""
         return self.blob_of(self.int32())
 
     def optional_blob(self) -> memoryview | None:
-        """Read bytes as a view. Null becomes None."""
+        """Read a length and as many bytes, as a view. Null becomes None."""
         length = self.int32()
         return None if length == _NULL else self.blob_of(length)
 
     def blob_of(self, length: int) -> memoryview:
-        """Read bytes as a view, after their length, which is -1 for null. Null becomes the empty view."""
+        """Read bytes of a length that was read before, as a view. The length -1 (null) gives the empty view."""
         if length in (0, _NULL):
             return _EMPTY
         start = self._position - _INT32.size
@@ -191,7 +192,7 @@ class Reader:
         return self.take(length, start)
 
     def take(self, size: int, start: int | None = None) -> memoryview:
-        """Read ``size`` bytes, as a view. ``start`` is the position that errors name, such as that of the length."""
+        """Read ``size`` bytes, as a view. ``start`` is the position for errors, by default the present position."""
         end = self._position + size
         if end > len(self._buffer):
             raise self._truncated(self._position if start is None else start, size)
@@ -201,19 +202,23 @@ class Reader:
 
     def array(self, least_bytes: int) -> range:
         """
-        Read the count of an array, and return a range to loop over.
+        Read the number of elements of an array, and return a range of this length to loop over.
 
         Args:
             least_bytes: The least size of an element in bytes, 1 or more.
 
         Raises:
-            ProtocolError: The count is negative, or larger than the remaining bytes allow.
+            ProtocolError: The number is negative, or larger than the remaining bytes allow.
         """
         start = self._position
         return self.elements(self.int32(), least_bytes, start)
 
     def elements(self, count: int, least_bytes: int, start: int | None = None) -> range:
-        """Check the count of an array, which was read already. ``start`` is the position that errors name."""
+        """
+        Check the number of elements of an array, which the caller has read, and return a range of this length.
+
+        ``start`` is the position for errors, by default the present position. Otherwise this method is as ``array``.
+        """
         start = self._position if start is None else start
         left = len(self._buffer) - self._position
         if count < 0 or count * least_bytes > left:
@@ -232,12 +237,12 @@ class Reader:
             raise self.refuse(f"{left} bytes after its end")
 
     def refuse(self, found: str, position: int | None = None) -> ProtocolError:
-        """Return the error for what was found at ``position`` or, if None, at the present position."""
+        """Return a ProtocolError that names what was ``found`` at ``position``, by default the present position."""
         at = self._position if position is None else position
         return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
-        """Read several numbers at once, which is faster than to read them one by one."""
+        """Read several numbers at once. This is faster than one call for each number."""
         start = self._position
         try:
             values = layout.unpack_from(self._buffer, start)
@@ -264,7 +269,7 @@ class FieldType(NamedTuple, Generic[T]):
 
     def decode(self, payload: Buffer, what: str) -> T:
         """
-        Decode a payload that is one value.
+        Decode a payload that consists of one value.
 
         Args:
             payload: The bytes.
@@ -283,7 +288,7 @@ class FieldType(NamedTuple, Generic[T]):
         Encode one value.
 
         Raises:
-            ConfigError: The value does not fit its type.
+            ConfigError: The value does not fit this type.
         """
         writer = Writer()
         self.write(writer, value)
@@ -305,7 +310,7 @@ NULLABLE_BYTES: Final = FieldType[bytes | None](
 
 
 def array(element: FieldType[T]) -> FieldType[tuple[T, ...]]:
-    """Return the type of an array: a count, and that many elements."""
+    """Return the type of an array: the number of elements as int32, and the elements."""
     read_one, write_one, least_bytes = element
 
     def read(reader: Reader) -> tuple[T, ...]:
@@ -323,7 +328,8 @@ def structure(make: Callable[..., T], *fields: FieldType[Any]) -> FieldType[T]:
     """
     Return the type of a structure: its fields, one after the other.
 
-    ``make`` makes a value from the fields. A value to write is a tuple of the fields, such as a NamedTuple.
+    When a structure is read, ``make`` creates its value from the fields. A value to write must be a tuple of the
+    fields, such as a NamedTuple.
     """
     reads, writes = [each.read for each in fields], [(place, each.write) for place, each in enumerate(fields)]
 
@@ -341,17 +347,17 @@ def structure(make: Callable[..., T], *fields: FieldType[Any]) -> FieldType[T]:
 
 
 def tuple_of(*types: FieldType[Any]) -> FieldType[tuple[Any, ...]]:
-    """Return the type of a structure that has no class of its own."""
+    """Return the type of a structure whose values are plain tuples."""
     return structure(lambda *values: values, *types)
 
 
 def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
-    """Return the types of the fields of a request, or of data that members send each other, in their order."""
+    """Return the types of the fields of a request or of member data, by field name, in the order of the arguments."""
     return types
 
 
 def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
-    """Return the type of a structure of numbers, given by their ``struct`` codes. It is faster than ``structure``."""
+    """Return the type of a structure of numbers with these ``struct`` codes. It is faster than ``structure``."""
     layout = Struct(f">{codes}")
 
     def write(writer: Writer, value: Any) -> None:
@@ -361,7 +367,11 @@ def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
 
 
 def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapping[K, V]]:
-    """Return the type of an array of pairs, read as a dictionary. ``what`` names a duplicate key in the error."""
+    """
+    Return the type of an array of pairs of key and value. An array is read as a dictionary.
+
+    A duplicate key raises ProtocolError, which calls the key ``what``.
+    """
 
     def read(reader: Reader) -> Mapping[K, V]:
         found: dict[K, V] = {}
@@ -382,7 +392,11 @@ def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapp
 
 
 def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
-    """Return the type of an array of (topic, array of (partition number, value))."""
+    """
+    Return the type of an array of (topic, array of (partition number, value)). It is read as a dictionary.
+
+    A duplicate partition raises ProtocolError.
+    """
     read_value, write_value, value_bytes = value
 
     def read(reader: Reader) -> Mapping[TopicPartition, T]:
@@ -413,10 +427,10 @@ def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
 
 def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, ...]]]:
     """
-    Return the type of an array of (name, array of numbers); every number must be ``least`` or greater.
+    Return the type of an array of (name, array of numbers). It is read as a dictionary.
 
-    A name that is read twice gets the numbers of both arrays, each number once. ``what`` names a number below ``least``
-    in the error.
+    A name that occurs twice gets the numbers of both arrays, each number once. A number below ``least`` raises
+    ProtocolError, which calls the number ``what``.
     """
 
     def read(reader: Reader) -> Mapping[str, tuple[int, ...]]:
@@ -435,7 +449,7 @@ def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, 
 
 
 def throttled(answer: FieldType[T]) -> FieldType[T]:
-    """Return the type of an answer that follows the broker's delay of it, in milliseconds, which is ignored."""
+    """Return the type of a response that begins with its throttle time in milliseconds. This time is ignored."""
 
     def read(reader: Reader) -> T:
         reader.int32()

@@ -1,4 +1,4 @@
-"""Produce v0: append message sets to partitions that the broker leads."""
+"""The Produce request, version 0. It appends message sets to partitions that the broker leads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kiel_groups.wire.primitives import BYTES, INT16, INT32, INT64, by_partition
 
 
 class ProducedPartition(NamedTuple):
-    """The outcome of one message set. ``base_offset`` is the offset of its first message, or -1 after an error."""
+    """The outcome for one message set. ``base_offset`` is the offset of its first message, or -1 after an error."""
 
     error: ErrorCode
     base_offset: int
@@ -22,10 +22,11 @@ class ProducedPartition(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ProduceRequest(Request[Mapping[TopicPartition, ProducedPartition]]):
     """
-    Append message sets, one for each partition. Some may fail while others are stored.
+    Append one message set to each partition. A message set is stored or fails independently of the other sets.
 
-    ``acks`` is how many replicas must have the messages before the broker answers: 0 (the broker sends no answer), 1
-    (the leader), another number, or -1 (all in-sync replicas). The broker waits ``timeout_ms`` for the replicas.
+    ``acks`` is the number of replicas that must have the messages before the broker answers: 0 (the broker does not
+    answer), 1 (the leader), another number, or -1 (all in-sync replicas). The broker waits for the replicas at most
+    ``timeout_ms``.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 0, 0, "a produce response"
@@ -38,5 +39,5 @@ class ProduceRequest(Request[Mapping[TopicPartition, ProducedPartition]]):
 
     @property
     def expects_response(self) -> bool:
-        """Whether the broker answers."""
+        """Whether the broker answers this request: False with ``acks`` 0."""
         return self.acks != 0

@@ -1,10 +1,11 @@
 """
-The requests about topics, v0 except where another version is named: create, delete and grow topics, and their settings.
+The requests that create, delete and grow topics, and that read and change their settings.
 
-Brokers support CreateTopics and DeleteTopics from 0.10.1 to 3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode,
-only the controller executes these requests; other brokers refuse them. In KRaft mode, each broker forwards them to the
-controller. DescribeConfigs v1 (from 1.1 on), AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) are
-about the settings of one topic, and every broker executes them.
+All have version 0, except DescribeConfigs with version 1. Brokers support CreateTopics and DeleteTopics from 0.10.1 to
+3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode, only the controller executes these three requests; other
+brokers refuse them. In KRaft mode, each broker forwards them to the controller. DescribeConfigs (from 1.1 on),
+AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) concern the settings of one topic. Every broker
+executes these.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kiel_groups.wire.primitives import (
 
 
 class NewTopic(NamedTuple):
-    """The size of a topic, and its own settings. The controller assigns the replicas to brokers."""
+    """The number of partitions and replicas of a new topic, and its settings. The controller places the replicas."""
 
     partitions: int
     replication: int
@@ -47,7 +48,7 @@ _ERRORS = mapping(STRING, ERROR, "topic")
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest(Request[Mapping[str, ErrorCode]]):
-    """Create topics. The broker answers when the controller knows them, at the latest after ``timeout_ms``."""
+    """Create topics. The broker answers when the topics are created, at the latest after ``timeout_ms``."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 19, 0, "a create-topics response", _ERRORS
     BODY = fields(
@@ -73,13 +74,17 @@ class CreatePartitionsRequest(Request[Mapping[str, ErrorCode]]):
 
     @property
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """The numbers in the form that the request sends: with null as the assignment of replicas."""
+        """The new number of partitions and a null replica assignment for each topic, as the request sends them."""
         return {topic: (count, -1) for topic, count in self.partitions.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest(Request[Mapping[str, ErrorCode]]):
-    """Delete topics. The broker answers when the controller knows of the deletion; brokers delete the logs later."""
+    """
+    Delete topics. The broker answers when the topics are deleted, at the latest after ``timeout_ms``.
+
+    Brokers delete the logs later.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 20, 0, "a delete-topics response", _ERRORS
     BODY = fields(topics=array(STRING), timeout_ms=INT32)
@@ -96,14 +101,14 @@ _SET, _DELETE = 0, 1
 
 
 class ConfigEntry(NamedTuple):
-    """The value of a setting, and the number of its source: 1 the topic, 2 to 4 a broker, 5 the default."""
+    """The value of a setting, and the number of its source: 1 for the topic, 2 to 4 for a broker, 5 for the default."""
 
     value: str
     source: int
 
 
 class ConfigAnswer(NamedTuple):
-    """The outcome for a topic, with the broker's own text of an error; and its settings, if these were asked for."""
+    """The outcome for a topic: the error with the broker's text, and the topic's settings if they were requested."""
 
     error: ErrorCode
     text: str
@@ -125,7 +130,7 @@ _ENTRY = structure(
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Ask for all settings of a topic."""
+    """Ask for all settings of a topic, including those that the topic inherits from brokers and defaults."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 32, 1, "a describe-configs response"
     BODY = fields(resources=array(tuple_of(INT8, STRING, INT32)), synonyms=INT8)
@@ -136,13 +141,13 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, int], ...]:
-        """The topic, in the form that the request sends. Null in place of the names of settings means all settings."""
+        """The topic, as the request sends it. Null in place of names of settings requests all settings."""
         return ((_TOPIC, self.topic, -1),)
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Replace all of a topic's own settings."""
+    """Replace all of a topic's own settings. With ``validate_only``, only check whether that would succeed."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _answer()
     BODY = fields(resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))), validate_only=INT8)
@@ -153,13 +158,13 @@ class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, Mapping[str, str]], ...]:
-        """The topic with its settings, in the form that the request sends."""
+        """The topic with its new settings, as the request sends them."""
         return ((_TOPIC, self.topic, self.settings),)
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Set some settings of a topic, and delete others from it."""
+    """Change some of a topic's own settings, and remove those in ``unset``, so that their inherited values apply."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 44, 0, "an incremental-alter-configs response", _answer()
     BODY = fields(resources=array(tuple_of(INT8, STRING, array(tuple_of(STRING, INT8, STRING)))), validate_only=INT8)
@@ -171,6 +176,6 @@ class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, tuple[tuple[str, int, str], ...]], ...]:
-        """The topic with the changes of its settings, in the form that the request sends. A deletion has no value."""
+        """The topic with the changes of its settings, as the request sends them. A removal has an empty value."""
         changes = [(name, _SET, value) for name, value in self.settings.items()]
         return ((_TOPIC, self.topic, (*changes, *((name, _DELETE, "") for name in self.unset))),)

@@ -1,4 +1,4 @@
-"""Ask a broker which requests it knows: a probe that is safe with brokers of all releases, and ApiVersions v0."""
+"""The requests that find out what a broker supports: ApiVersions v0, and a probe that harms brokers of no release."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _EMPTY_BYTES, _THROTTLE_BYTES = 4, 4
 @dataclass(frozen=True, slots=True)
 class FetchProbeRequest(Request[bool]):
     """
-    Ask a broker whether it is of 0.10.1 or later, with a Fetch request that harms no broker.
+    Ask a broker whether its release is 0.10.1 or later, by a Fetch request of version 3 that harms no other client.
 
-    Brokers of 0.10.0 and of 4.0 or later do not know version 3 of Fetch, and close the connection.
+    Brokers of 0.10.0, and of 4.0 or later, do not support version 3 of Fetch, and close the connection.
     """
 
     API_KEY, API_VERSION = 1, 3
 
     def encode_body(self) -> bytes:
-        """Encode a fetch that does not wait, for as few bytes as possible of a topic that need not exist."""
+        """Encode a fetch that returns at once, with at most one byte, from a topic that need not exist."""
         # The last 0 is the most bytes in v3; in v0 to v2, it is the number of topics.
         head = numbers(tuple, "iiii").encode((CLIENT_REPLICA_ID, 0, 0, 0))
         partition = TopicPartition("kiel-groups", 0)
@@ -44,7 +44,7 @@ class FetchProbeRequest(Request[bool]):
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bool:
-        """Return whether the answer is about a topic, which only brokers of 0.10.1 and later send."""
+        """Return whether the response names a topic. Only brokers of 0.10.1 and later name it."""
         # Brokers of 0.8 answer without the time for which they have throttled the client, as in v0.
         in_v0 = payload if len(payload) == _EMPTY_BYTES else memoryview(payload)[_THROTTLE_BYTES:]
         return bool(FetchRequest.decode_response(in_v0))
@@ -56,7 +56,7 @@ class FetchProbeRequest(Request[bool]):
 
 
 class VersionRange(NamedTuple):
-    """The versions of one request that a broker supports, both ends included."""
+    """The versions of one request that a broker supports, from ``least`` to ``most`` inclusive."""
 
     least: int
     most: int
@@ -64,7 +64,7 @@ class VersionRange(NamedTuple):
 
 class ApiVersionsResponse(NamedTuple):
     """
-    The versions that a broker supports, by API key.
+    The versions of each request that a broker supports, by API key.
 
     Brokers of 4.x list version 0 of produce requests for old clients, but close the connection when they receive one.
     """

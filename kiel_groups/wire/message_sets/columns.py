@@ -1,4 +1,4 @@
-"""Columns of messages, in the layout of Arrow's buffers, so that no row is handled in Python."""
+"""Columns of messages, in the layout of Arrow's buffers. The compiled decoder creates them without Python objects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OFFSET_BYTES = 8
 
 class BinaryColumn(NamedTuple):
     """
-    Byte strings, one after the other.
+    A column of byte strings, in the layout of Arrow's binary arrays.
 
-    ``ends`` are int32 in native byte order, one more than there are values: a 0, then where in ``data`` each value
-    ends. ``validity`` has a bit for each value, the lowest of each byte first, 0 for a null value. ``validity`` is None
-    if no value is null. ``null_count`` is the number of null values.
+    ``data`` has all values, one after the other. ``ends`` are int32 in native byte order: a 0, then the position in
+    ``data`` where each value ends. ``validity`` has a bit for each value, 0 for a null value, from the lowest bit of
+    the first byte on. It is None if no value is null. ``null_count`` is the number of null values.
     """
 
     data: bytes
@@ -31,10 +31,10 @@ class BinaryColumn(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Columns:
     """
-    Messages of one partition, by ascending offset. ``len`` is their number.
+    Messages of one partition as columns, by ascending offset. ``len()`` is the number of messages.
 
-    ``offsets`` are int64 in native byte order. ``next_offset`` is where the next fetch begins: after the last message,
-    or at the requested end if the set has a message at or after that end.
+    ``offsets`` are int64 in native byte order. The next fetch begins at ``next_offset``: the offset after the last
+    message, or the requested end if the set has a message at or after that end.
     """
 
     offsets: bytes
@@ -47,12 +47,12 @@ class Columns:
 
     @property
     def numbers(self) -> memoryview:
-        """The offsets, as integers."""
+        """A view of the offsets whose items are integers."""
         return memoryview(self.offsets).cast("q")
 
 
 def columns_of(records: Sequence[Record], next_offset: int) -> Columns:
-    """Put records with bytes into columns, one by one."""
+    """Return columns of these records, whose keys and values are bytes or None."""
     return Columns(
         array("q", [record.offset for record in records]).tobytes(),
         _binary_column([record.key for record in records]),

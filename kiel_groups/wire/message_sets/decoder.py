@@ -1,12 +1,15 @@
 """
 Decode message sets of magic 0: ``[offset int64, size int32, crc int32, magic int8, attributes int8, key, value]*``.
 
-The compiled code (``_messages``) checks plain messages, and makes records, values or columns of them. Where it stops,
-this module examines what follows: a wrapper, whose content is checked likewise, the end of the set, or invalid data. If
-the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder`` reads message sets instead.
+A plain message is not compressed. A wrapper is a message whose value is a compressed message set.
 
-The message set of a fetch is divided into runs, whose records or columns are made on demand. A run has the checked
-bytes of its messages. Its records take several times as much memory, so a consumer makes them for the run that it
+The compiled code (``_messages``) checks plain messages, and makes records, values or columns from them. Where it stops,
+this module examines the next bytes: a wrapper, the end of the set, or invalid data. It checks the content of a wrapper
+in the same way. If the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder`` decodes
+message sets instead.
+
+A message set is divided into runs. A run has the checked bytes of its messages, and makes their records or columns on
+demand. Records take several times as much memory as these bytes, so a consumer makes them only for the run that it
 delivers.
 """
 
@@ -58,7 +61,7 @@ RUN_BYTES = 2 * _PIECE_BYTES
 #: A run may keep the content of a wrapper of this size in memory, which is more than the run itself.
 _MOST_KEPT_BYTES = 2 * RUN_BYTES
 
-#: Bytes, and where in them whole plain messages start and stop.
+#: Bytes, and the positions in them at which whole plain messages start and stop.
 Piece = tuple[Buffer, int, int]
 
 
@@ -69,22 +72,22 @@ def decode_message_set(
     Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: The set as received. An unfinished message at its end is dropped, as is filler.
+        message_set: The set as received. An unfinished message or filler at its end is dropped.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Older records, which a compressed wrapper may contain, are skipped.
-        max_decompressed_bytes: How many bytes compressed messages may unpack to.
+        position: The offset of the fetch. Records of a wrapper that are older are skipped.
+        max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
 
     Returns:
-        Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than the bound
-        has left. The next fetch begins with that message. The list is empty if the set is empty or has only older
-        records.
+        Records by ascending offset, up to the first message that cannot be read, or that exceeds the rest of
+        ``max_decompressed_bytes``. The next fetch begins with that message. The list is empty if the set is empty or
+        has only older records.
 
     Raises:
         PartialMessage: There is no record to return, and the set ends with the beginning of a message.
-        NoRecords: There is no record to return, and the log has none before the error's ``next_offset``.
+        NoRecords: There is no record to return, and the log has no record before the error's ``next_offset``.
         MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: No record precedes a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
-            offset that does not ascend, or garbage. The error names topic, partition and offset.
+        ProtocolError: No record precedes a message with a bad CRC, a bad magic, an unknown codec, a wrapper in its
+            content, an offset that does not ascend, or other damage. The error names topic, partition and offset.
     """
     if not COMPILED:
         # aiokafka takes a while to import, so it is imported only where it is needed.
@@ -111,11 +114,12 @@ def decode_columns(
     Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
 
     Args:
-        message_set: The set as received. An unfinished message at its end is dropped.
+        message_set: The set as received. An unfinished message or filler at its end is dropped.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Older messages, which a compressed wrapper may contain, are skipped.
-        max_decompressed_bytes: How many bytes compressed messages may unpack to. With the set itself, at most 2 GiB.
-        end: The offset to stop before, not below the position, or None to read all messages.
+        position: The offset of the fetch. Messages of a wrapper that are older are skipped.
+        max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack. A lower limit
+            applies if they and the set would exceed 2 GiB.
+        end: The offset before which to stop, at least ``position``, or None to read all messages.
 
     Returns:
         Messages with ``position <= offset < end``, up to the first message that cannot be read. The next fetch begins
@@ -123,8 +127,8 @@ def decode_columns(
 
     Raises:
         PartialMessage: There is no message to return, and the set ends with the beginning of a message.
-        NoRecords: There is no message to return, and the log has none before the error's ``next_offset``.
-        MessageTooLargeError: No message precedes a wrapper that unpacks to more than the bound.
+        NoRecords: There is no message to return, and the log has no record before the error's ``next_offset``.
+        MessageTooLargeError: No message precedes a wrapper that unpacks to more than the limit.
         ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
     """
     last_wanted = _LAST_OFFSET if end is None else end - 1
@@ -146,9 +150,10 @@ def decode_columns(
 @dataclass(slots=True)
 class _SetCheck:
     """
-    Checks a set up to the first message that cannot be read, or that is after ``last_wanted``.
+    Checks a message set up to the first message that cannot be read, or whose offset is above ``last_wanted``.
 
-    Wrappers that end before ``position`` are not unpacked. The data must not change as long as its pieces are used.
+    A wrapper whose last offset is below ``position`` is not unpacked. The data must not change while its pieces are
+    used.
     """
 
     data: Buffer
@@ -156,7 +161,7 @@ class _SetCheck:
     position: int
     last_wanted: int = _LAST_OFFSET
     piece_bytes: int = _PIECE_BYTES
-    #: Wrappers that are larger than this, packed or unpacked, are announced; None if no wrapper is.
+    #: A wrapper that is larger than this, packed or unpacked, is announced. With None, no wrapper is announced.
     announced_bytes: int | None = None
     #: The offset of the last message that was read, or skipped inside a wrapper.
     last_offset: int = field(default=-1, init=False)
@@ -168,11 +173,12 @@ class _SetCheck:
 
     def steps(self, budget: int) -> Iterator[Piece | None]:
         """
-        Check the set, and yield each piece as soon as it is checked. Wrappers may unpack to ``budget`` bytes.
+        Check the set, and yield each piece as soon as it is checked. All wrappers may unpack to ``budget`` bytes.
 
-        A step checks one piece of plain messages, or unpacks one wrapper. None announces a step that unpacks a wrapper
-        of more than ``announced_bytes``, and so takes long. A piece may include messages before ``position`` and after
-        ``last_wanted``. After the last step, ``error``, ``passed`` and ``stop`` say why the readable part ends.
+        A step checks one piece of plain messages, or unpacks one wrapper. None is yielded before a long step, which
+        unpacks a wrapper of more than ``announced_bytes``. A piece may include messages before ``position`` and after
+        ``last_wanted``. Errors are not raised: after the last step, ``error``, ``passed`` and ``stop`` show why the
+        readable part ends.
         """
         data, source, size = self.data, self.source, len(self.data)
         view = memoryview(data)
@@ -208,10 +214,10 @@ class _SetCheck:
 
     def _unpack_small(self, wrapper: memoryview, place: _messages.Place, budget: int) -> Buffer | None:
         """
-        Unpack a wrapper, or return None if its unpacking takes long and has to be announced.
+        Unpack a wrapper, or return None if the wrapper is so large that its unpacking must be announced.
 
-        gzip and lz4 do not tell the unpacked size. So the content is unpacked up to ``announced_bytes``, and dropped if
-        there is more.
+        gzip and lz4 do not state the unpacked size. So the content is unpacked up to ``announced_bytes``, and dropped
+        if there is more.
         """
         most = self.announced_bytes
         if most is None or most >= budget:
@@ -236,7 +242,12 @@ class _SetCheck:
             raise damage_in_wrapper(error, wrapper) from error
 
     def _pieces_of(self, content: Buffer, wrapper: Buffer, offset: int) -> list[Piece]:
-        """Check the content of the wrapper at this offset, and divide the content into pieces."""
+        """
+        Check the unpacked content of a wrapper, and divide it into pieces.
+
+        Raises:
+            DamagedMessage: The content is not valid. The error has the whole wrapper.
+        """
         pieces: list[Piece] = []
         size, stop, last_offset, source = len(content), 0, self.last_offset, self.source
         try:
@@ -256,7 +267,7 @@ class _SetCheck:
 
     def raise_reason(self) -> None:
         """
-        Raise the reason why the set has no wanted message. Do nothing if the set has simply ended.
+        Raise the error that explains why the set has no wanted message. Do nothing if the set ended without an error.
 
         Raises:
             ProtocolError: A message could not be read.
@@ -270,7 +281,11 @@ class _SetCheck:
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
-    """Return the latest end of the piece that begins at ``start``: it leaves room for one whole message."""
+    """
+    Return the position at which the check of the piece that begins at ``start`` ends at the latest.
+
+    It is ``piece_bytes`` later, or at the end of the first message if that message is longer, or at the end of the set.
+    """
     size, end = len(data), start + piece_bytes
     if start + OVERHEAD_BYTES <= size:
         end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
@@ -278,7 +293,7 @@ def _window(data: Buffer, start: int, piece_bytes: int) -> int:
 
 
 def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:
-    """Raise an error if ``verdict`` says that the plain message at ``stop`` cannot be read."""
+    """Raise DamagedMessage if ``verdict`` means that the plain message at ``stop`` cannot be read."""
     if verdict == _messages.STOPPED_BY_LENGTH:
         raise refusal(source, offset_at(data, stop), BAD_LENGTH, message_at(data, stop))
     if verdict == _messages.STOPPED_BY_CRC:
@@ -286,7 +301,7 @@ def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> No
 
 
 class ValueRun(NamedTuple):
-    """The values of some messages, bytes or None, and their records, which may be made when they are asked for."""
+    """The values (bytes or None) of messages, and their records. A record may be created when it is accessed."""
 
     values: list[bytes | None]
     records: Sequence[Record]
@@ -294,10 +309,10 @@ class ValueRun(NamedTuple):
 
 class _CheckedRun:
     """
-    One or more messages of a partition, by ascending offset, that the compiled code has checked.
+    A run of messages of one partition, by ascending offset. The compiled code has checked them.
 
-    ``count`` is the number of messages, and ``size_bytes`` is their size in a message set without compression. The
-    pieces may include messages before the position of the fetch.
+    ``count`` is the number of messages at or after the position of the fetch; it may be 0. ``size_bytes`` is the
+    uncompressed size of the pieces, which may include older messages.
     """
 
     __slots__ = ("_position", "_source", "count", "first_offset", "last_offset", "pieces", "size_bytes")
@@ -308,23 +323,23 @@ class _CheckedRun:
         self.size_bytes = sum(stop - start for _, start, stop in pieces)
 
     def records(self) -> list[Record]:
-        """Make the records."""
+        """Create the records of the run."""
         return _messages.records(self.pieces, self._position, _LAST_OFFSET, Record, *self._source)
 
     def values(self) -> ValueRun:
-        """Make a list of the values. Neither it nor the records keep the bytes of the run."""
+        """Return the values and records of the run. They do not keep the bytes of the run in memory."""
         values, keys, offsets = _messages.values(self.pieces, self._position, _LAST_OFFSET)
         numbers = range(self.first_offset, self.last_offset + 1) if offsets is None else offsets
         return ValueRun(values, FetchedRecords(self._source, values, keys, numbers))
 
     def columns(self) -> Columns:
-        """Make columns of the same messages."""
+        """Return the messages of the run as columns."""
         offsets, keys, values = _messages.columns(self.pieces, self._position, _LAST_OFFSET)
         return Columns(offsets, BinaryColumn(*keys), BinaryColumn(*values), self.last_offset + 1)
 
 
 class _DecodedRun:
-    """A run of records that were made at once, by the decoder in Python."""
+    """A run of one or more records that ``python_decoder`` has already created."""
 
     __slots__ = ("_records", "count", "first_offset", "last_offset", "size_bytes")
 
@@ -334,7 +349,7 @@ class _DecodedRun:
         self.size_bytes = sum(map(_size_of, records))
 
     def records(self) -> list[Record]:
-        """Return the records."""
+        """Return the records of the run."""
         return self._records
 
     def values(self) -> ValueRun:
@@ -342,7 +357,7 @@ class _DecodedRun:
         return values_of(self._records)
 
     def columns(self) -> Columns:
-        """Put the records into columns."""
+        """Return the records of the run as columns."""
         return columns_of(self._records, self.last_offset + 1)
 
 
@@ -350,7 +365,7 @@ MessageRun: TypeAlias = _CheckedRun | _DecodedRun
 
 
 def values_of(records: Sequence[Record]) -> ValueRun:
-    """Return the values of records with bytes, and the records."""
+    """Return these records with the list of their values. Their keys and values are bytes or None."""
     return ValueRun([record.value for record in records], records)
 
 
@@ -370,23 +385,23 @@ def message_steps(
     """
     Check the message set of a fetch from one partition, run by run, and yield each run as soon as it is checked.
 
-    Without the compiled decoder, the first step takes long, and is not announced.
+    Without the compiled decoder, the first step decodes the whole set, and is not announced.
 
     Args:
-        message_set: The set as received. Runs do not refer to it: they have copies, or what small wrappers unpack to.
+        message_set: The set as received. Runs do not refer to it: they have copies, or the content of small wrappers.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Older messages, which a compressed wrapper may contain, are skipped.
-        max_decompressed_bytes: How many bytes compressed messages may unpack to.
-        run_bytes: The size of a run at most, without compression, unless one message is larger.
-        announced_bytes: The size of wrappers, packed or unpacked, above which None announces a step that takes long;
-            None if no step is announced.
+        position: The offset of the fetch. Messages of a wrapper that are older are skipped.
+        max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
+        run_bytes: The largest uncompressed size of a run. A run of one message may be larger.
+        announced_bytes: The size, packed or unpacked, above which a wrapper is announced. With None, no wrapper is
+            announced.
 
     Yields:
-        Runs by ascending offset, up to the first message that cannot be read, as ``decode_message_set`` returns
-        records. None: the next step unpacks a large wrapper, and may be taken on another thread.
+        Runs by ascending offset, up to the first message that cannot be read. None is yielded before a step that
+        unpacks a large wrapper; the caller may take this step on another thread.
 
     Raises:
-        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As ``decode_message_set`` does, if there was no
+        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_message_set``, if there was no
             run.
     """
     if not COMPILED:

@@ -1,4 +1,4 @@
-"""Encode message sets of magic 0, plain or as one compressed message, with aiokafka's compiled codec."""
+"""Encode message sets of magic 0 with aiokafka's compiled codec, plain or as one compressed message."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NO_BOUND = 1 << 62
 
 def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], compression: str | None = None) -> bytes:
     """
-    Encode messages for a produce request. The broker assigns their offsets.
+    Encode messages as the message set of a produce request. The broker assigns their offsets.
 
     Args:
-        messages: Key and value of each message.
-        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set is sent as one
-            message. Brokers before 0.8.2 do not support lz4.
+        messages: The key and value of each message.
+        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set becomes the value
+            of one message. Brokers before 0.8.2 do not support lz4.
 
     Raises:
         ConfigError: The codec is unknown, or a key or value is neither bytes nor None.

@@ -1,4 +1,4 @@
-"""The layout of messages of magic 0, and of anything else in a set: wrappers, partial ends, later batches, damage."""
+"""The layout of message sets of magic 0: plain messages, wrappers (compressed sets), partial ends, and damage."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ _MOST_BATCHES = 1_000
 
 
 def offset_after_empty_batches(data: Buffer, start: int) -> int | None:
-    """Return the offset after the empty batches that begin at ``start``, or None if there is no empty batch."""
+    """
+    Return the offset after the record batches of magic 2 without records that begin at ``start``.
+
+    Return None if there is no such batch. At most 1,000 batches are examined.
+    """
     following = None
     for _ in range(_MOST_BATCHES):
         after = _offset_after_empty_batch(data, start)
@@ -93,7 +97,7 @@ def _offset_after_empty_batch(data: Buffer, start: int) -> int | None:
 
 
 def _crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of some bytes. To import aiokafka's function would block the event loop for 250 ms."""
+    """Return the CRC-32C of these bytes. The import of aiokafka's function would block the event loop for 250 ms."""
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -119,9 +123,9 @@ def _crc_table() -> list[int]:
 
 class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch again with more bytes
     """
-    A fetch returned only the beginning of one message: the fetch's ``max_bytes`` is smaller than that message.
+    A fetch returned only the beginning of one message, because its ``max_bytes`` is smaller than that message.
 
-    ``needed_bytes`` is the size of the whole message, or None if the fetch did not include that size.
+    ``needed_bytes`` is the size of the whole message, or None if the fetched bytes do not include that size.
     """
 
     def __init__(self, message: str, *, needed_bytes: int | None) -> None:
@@ -131,9 +135,9 @@ class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch agai
 
 class NoRecords(ProtocolError):  # noqa: N818 - a signal: fetch from another offset
     """
-    The log has no record from the position of a fetch to ``next_offset``, although it has batches there.
+    The log has no record from the position of a fetch to ``next_offset``, exclusive. The next fetch begins there.
 
-    These are control batches (the marks of ended transactions), and batches that compaction has emptied.
+    Only control batches (markers of transactions) and batches that compaction has emptied have these offsets.
     """
 
     def __init__(self, message: str, *, next_offset: int) -> None:
@@ -142,7 +146,12 @@ class NoRecords(ProtocolError):  # noqa: N818 - a signal: fetch from another off
 
 
 def unfinished_message(data: Buffer, start: int, source: TopicPartition, position: int) -> PartialMessage | NoRecords:
-    """Return the error for a fetch from ``position`` that returned only the end of a set, which begins at ``start``."""
+    """
+    Return the error for a fetch from ``position`` without a usable record.
+
+    From ``start`` on, the fetched set has no whole message of magic 0. The error is NoRecords for filler and empty
+    batches, and PartialMessage for the beginning of a message.
+    """
     needed, following = None, None
     if len(data) - start >= OVERHEAD_BYTES:
         offset, length = offset_and_size_at(data, start)
@@ -171,9 +180,9 @@ BAD_LENGTH = "a message whose key or value has a length that makes no sense"
 
 class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error for the application of it
     """
-    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` skips it.
+    A message is damaged, but its end is known, so a fetch from ``offset + 1`` skips the message.
 
-    ``message`` is the whole message. If it is compressed, it has the offset of its last record.
+    ``message`` is the whole message. A compressed message has the offset of its last record.
     """
 
     def __init__(self, text: str, *, offset: int, message: bytes) -> None:
@@ -182,18 +191,29 @@ class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error 
 
 
 def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
-    """Return the error for an unreadable message at an offset. With its bytes, ``message``, a fetch can skip it."""
+    """
+    Return the error for an unreadable message at ``offset``; its text has ``found``.
+
+    With the whole ``message``, return a DamagedMessage, so that the fetcher can skip the message.
+    """
     text = f"{source} at offset {offset}: {found}"
     return ProtocolError(text) if message is None else DamagedMessage(text, offset=offset, message=bytes(message))
 
 
 def damage_in_wrapper(error: ProtocolError, wrapper: Buffer) -> DamagedMessage:
-    """Return the error about a whole wrapper, given an error about the wrapper or about a message in it."""
+    """Return a DamagedMessage about the whole wrapper, with the text of an error about the wrapper or its content."""
     return DamagedMessage(str(error), offset=offset_and_size_at(wrapper, 0)[0], message=bytes(wrapper))
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
-    """Check the wrapper at ``position``, and return its end, or None if the data ends before the wrapper does."""
+    """
+    Check the message at ``position``, which is not a valid plain message, and return where it ends.
+
+    Return None if the readable part of the set ends there: with filler, an unfinished message or empty batches.
+
+    Raises:
+        ProtocolError: The message is too short, its offset is not above ``last_offset``, or its magic is not 0.
+    """
     if len(data) - position < OVERHEAD_BYTES:
         return None
     offset, length = offset_and_size_at(data, position)
@@ -216,9 +236,13 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
 
 def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: int, source: TopicPartition) -> None:
     """
-    Check that a wrapper has only whole plain messages, and that the last one has the wrapper's own offset.
+    Check that a wrapper has only whole plain messages, and that the last message has the wrapper's own offset.
 
-    ``end`` is the position after the plain messages that were found, and ``last_offset`` is the last one's offset.
+    ``end`` is the position after the plain messages that were found, and ``last_offset`` is the offset of the last of
+    these messages.
+
+    Raises:
+        ProtocolError: The content has other data, or ends at another offset.
     """
     if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
@@ -238,7 +262,7 @@ _LENGTH = Struct(">i")
 
 
 def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
-    """Compress a set into one message without a key."""
+    """Compress a message set into one message without a key, a wrapper with this offset, and return the wrapper."""
     packed = codec.compress(value)
     size = LEAST_SIZE + len(packed)
     unchecked = bytearray(_WRAPPER.pack(offset, size, 0, 0, codec.number, -1, len(packed)) + packed)
@@ -248,7 +272,7 @@ def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
 
 def unwrap(wrapper: Buffer, source: TopicPartition, limit: int) -> Buffer:
     """
-    Check a compressed message, and unpack its content.
+    Check a compressed message, and return its unpacked content.
 
     Raises:
         MessageTooLargeError: The content unpacks to more than ``limit`` bytes.
@@ -261,10 +285,10 @@ def unwrap(wrapper: Buffer, source: TopicPartition, limit: int) -> Buffer:
 
 def value_start_of(wrapper: Buffer, source: TopicPartition) -> int:
     """
-    Check a compressed message, and return where its value starts. The value reaches to the message's end.
+    Check a compressed message, and return the position where its value starts. The value ends with the message.
 
     Raises:
-        ProtocolError: The CRC does not match, or a length makes no sense.
+        ProtocolError: The CRC does not match, or the length of the key or the value is impossible.
     """
     offset, _, crc, _, _, key_length, _ = _WRAPPER.unpack_from(wrapper)
     if zlib.crc32(memoryview(wrapper)[MAGIC_START:]) != crc:
@@ -282,7 +306,7 @@ def unpack(
     wrapper: memoryview, value_start: int, codec_number: int, source: TopicPartition, offset: int, limit: int
 ) -> Buffer:
     """
-    Unpack the value of a compressed message that was checked.
+    Return the unpacked value of a compressed message. The caller has checked the message.
 
     Raises:
         MessageTooLargeError: The content unpacks to more than ``limit`` bytes.

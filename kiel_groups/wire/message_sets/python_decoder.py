@@ -1,9 +1,9 @@
 """
-Decode message sets with aiokafka's codec, at a quarter of the speed, if the compiled decoder was not built.
+Decode message sets with aiokafka's codec if the compiled decoder was not built, at a quarter of its speed.
 
-The codec gets plain messages only: it would unpack wrappers without a bound, and raise errors of any kind. So a scan
-comes first, which takes a fifth of the whole time. The scan checks every header, and divides the set into runs of plain
-messages, and wrappers, which this module unpacks.
+The codec gets only plain messages. It would unpack wrappers (compressed sets) without a limit, and raise errors of any
+kind. So a scan first checks every header, and divides the set into runs of plain messages, and wrappers. The scan takes
+a fifth of the whole time. This module unpacks the wrappers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NOT_PLAIN = 0xFF00 | CODEC_BITS
 
 
 def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: int, budget: int) -> list[Record]:
-    """Decode a set as ``decode_message_set`` does. Wrappers may unpack to ``budget`` bytes."""
+    """Decode a set as ``decode_message_set`` does. All wrappers together may unpack to ``budget`` bytes."""
     records: list[Record] = []
     try:
         end = _decode_into(records, data, topic_partition, position, budget)
@@ -60,9 +60,10 @@ def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: in
 
 def _decode_into(records: list[Record], data: bytes, source: TopicPartition, position: int, budget: int) -> int:
     """
-    Append records, and return the position where the last whole message ends.
+    Append the records of a set, and return the position where its last whole message ends.
 
-    Wrappers that end before the offset ``position`` are skipped.
+    A wrapper whose last offset is below ``position`` is skipped. If an error is raised, the records before the
+    unreadable message have been appended.
     """
     start, last_offset = 0, -1
     while True:
@@ -86,7 +87,10 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
 
 
 def _scan(data: bytes, start: int, last_offset: int) -> tuple[int, int]:
-    """Return where the run of plain messages that begins at ``start`` ends, and its last offset."""
+    """
+    Return the position where the run of plain messages that begins at ``start`` ends, and the offset of its last
+    message. For an empty run, return ``start`` and ``last_offset``.
+    """
     size = len(data)
     limit = size - _LEAST_MESSAGE_BYTES
     position, header = start, _HEADER.unpack_from
@@ -100,7 +104,7 @@ def _scan(data: bytes, start: int, last_offset: int) -> tuple[int, int]:
 
 
 def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode the content of a wrapper: whole plain messages, of which the last one has the wrapper's own offset."""
+    """Decode the content of a wrapper: whole plain messages, the last of which has the wrapper's own offset."""
     end, last_offset = _scan(data, 0, last_offset)
     check_content(data, end, last_offset, wrapper_offset, source)
     records: list[Record] = []
@@ -110,7 +114,7 @@ def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: 
 
 def _decode_plain(records: list[Record], data: bytes, start: int, end: int, source: TopicPartition) -> None:
     """
-    Append the messages of a run, up to the first message that cannot be read.
+    Append the records of a run of plain messages, up to the first message that cannot be read.
 
     Raises:
         DamagedMessage: The first message that cannot be read is damaged.

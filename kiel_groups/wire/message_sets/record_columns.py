@@ -14,9 +14,10 @@ from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
 
 class ByteColumn(Sequence["memoryview | None"]):
     """
-    The keys or the values of some records: a memoryview of each, or None where it is null.
+    The keys or the values of some records: a sequence of a memoryview for each key or value, or None for null.
 
-    A view is made when it is asked for, and keeps the bytes of the whole column in memory. ``bytes(view)`` copies.
+    A view is created when it is accessed, and keeps the bytes of the whole column in memory. ``bytes(view)`` returns a
+    copy of one key or value.
     """
 
     __slots__ = ("_data", "_ends", "_rows", "_validity")
@@ -60,10 +61,10 @@ class ByteColumn(Sequence["memoryview | None"]):
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
     """
-    One or more records of one partition, by ascending offset, as columns. ``len()`` is their number.
+    One or more records of one partition as columns, by ascending offset. ``len()`` is the number of records.
 
-    ``fencing_token`` is the number of the claim under which the records were delivered, as in ``PartitionBatch``; None
-    if the consumer reads without a group.
+    ``fencing_token`` is the token of the claim under which the records were delivered, as in ``PartitionBatch``. It is
+    None if the consumer reads without a group.
     """
 
     topic_partition: TopicPartition
@@ -82,12 +83,12 @@ class RecordColumns:
 
     @property
     def keys(self) -> ByteColumn:
-        """The keys."""
+        """The keys of the records, as memoryviews or None."""
         return ByteColumn(self.columns.keys, self.rows)
 
     @property
     def values(self) -> ByteColumn:
-        """The values."""
+        """The values of the records, as memoryviews or None."""
         return ByteColumn(self.columns.values, self.rows)
 
     @property
@@ -97,14 +98,14 @@ class RecordColumns:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record, which a commit of these records stores."""
+        """The offset after the last record. A commit of these records stores this offset."""
         return self.columns.numbers[self.rows.stop - 1] + 1
 
     def to_pyarrow(self) -> Any:
         """
         Return the records as a ``pyarrow.RecordBatch`` that shares their memory.
 
-        Its columns are ``offset`` (int64), ``key`` and ``value`` (binary, null where a record has none).
+        Its columns are ``offset`` (int64), ``key`` and ``value`` (binary, with null for a record without key or value).
 
         Raises:
             ConfigError: pyarrow is not installed.
