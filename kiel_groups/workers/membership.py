@@ -1,12 +1,12 @@
 """
 The hooks of a worker's group member: they join the group, assign work if the worker leads, and start assigned work.
 
-Work means connectors and tasks. A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
-work by the largest of these offsets. If the leader has not read that configuration itself (a *mismatch*), it assigns
-nothing: an assignment by an older configuration would start deleted work, or tasks with former settings. After a
-mismatch, each worker pauses, reads the configuration again, and joins again if the configuration has that offset. The
-leader's pause is the shortest, since its join ends the mismatch. The other workers join later in case the leader does
-not join.
+Work means connectors and tasks. A worker joins with its URL and the offset of the configuration that it has read for
+this join. The leader assigns the work by the largest of these offsets. If the leader has not read that configuration
+itself (a *mismatch*), it assigns nothing: an assignment by an older configuration would start deleted work, or tasks
+with former settings. After a mismatch, each worker pauses, reads the configuration again, and joins again if the
+configuration has that offset. The leader's pause is the shortest, since its join ends the mismatch. The other workers
+join later in case the leader does not join.
 
 If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until it has that
 offset. It starts no work before. If that takes too long, the worker leaves the group, as in Kafka Connect, and joins
@@ -97,7 +97,7 @@ class WorkerListener(Protocol):
         """
         Start the assigned work. The hooks have already read the configuration up to the assignment's offset.
 
-        A failed assignment has no work to start, and the configuration may be older. The hooks join again by themselves.
+        A failed assignment has no work to start, and the configuration may be older. The hooks have the worker rejoin.
         """
 
     async def on_revoked(self) -> None:
@@ -601,7 +601,7 @@ class WorkerHooks:
         self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker release its work before it joins again or leaves. After a failed assignment it has no work."""
+        """Have the worker release the work that it has started, before it joins again or leaves."""
         # Before the work is given back: its owners would fail requests.
         self._assigner.owners = {}
         if self._has_started:

@@ -87,7 +87,7 @@ class WorkClaims:
         return work in self._tokens
 
     def check(self, work: Work) -> None:
-        """Have the owner znode of claimed work read soon, because a write on the condition of that znode was refused."""
+        """Have the owner znode of claimed work read soon, because a write that checks this znode was refused."""
         if work in self._tokens:
             self._suspects.add(work)
             self._wake.set()
@@ -262,7 +262,7 @@ class WorkClaims:
         return self._watchers.setdefault(work, partial(self._changed, work))
 
     def _changed(self, work: Work) -> None:
-        """Have an owner znode read again, because its watch has fired. A watch also fires when the connection breaks."""
+        """Have an owner znode read again: its watch has fired, which also happens when the connection breaks."""
         self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request
