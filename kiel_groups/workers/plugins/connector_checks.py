@@ -116,7 +116,7 @@ def _is_secret(name: str, text: str, definition: ConfigDefinition | None, *, nea
 
 def checked_config(connector_class: type[Connector], config: Mapping[str, str | None]) -> CheckedConfig:
     """
-    Check the settings of a connector: each setting by itself, and if all are legal, all together by ``Connector.check``.
+    Check the settings of a connector: each setting by itself, then all legal settings together by ``Connector.check``.
 
     Illegal settings raise no error. An error of ``Connector.check`` is reported as an error of ``connector.class``.
     """
@@ -190,7 +190,7 @@ def validation_report(connector_class: type[Connector], config: Mapping[str, str
 
 
 def named_topics(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """Return the topics in each declared setting that takes the name of a topic, or the names of topics."""
+    """Return the topic names in the settings of a connector, by the name of the declared setting."""
     definition = definition_of(connector_class)
     values = definition.check(config).values
     keys = [key.name for key in definition if key.validator in (TOPIC_NAME, TOPIC_NAMES) and values.get(key.name)]
