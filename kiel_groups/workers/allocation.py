@@ -51,8 +51,8 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
     """
     Let members keep the work that they had, and assign the other work to members below their share; see ``Allocate``.
 
-    The shares of connectors and those of tasks are computed separately, and differ by at most one piece. A member that
-    had more pieces than its share keeps the first pieces, in the order of ``work_in_order``.
+    Connectors and tasks are divided separately. The shares of members differ by at most one piece of each kind. A
+    member that had more pieces than its share keeps the first pieces, in the order of ``work_in_order``.
     """
     assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
     if assigned:

@@ -465,7 +465,7 @@ class WorkerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of workers, which is that of Kafka Connect."""
+        """The protocol type of workers. It is Kafka Connect's protocol type."""
         return CONNECT_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:

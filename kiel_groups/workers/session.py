@@ -272,10 +272,11 @@ class WorkerRole(SessionRole):
         """
         Release a claim, drop the unwritten statuses of its work, and store the last source offsets of a task.
 
-        The offsets are stored in the transaction of the release if they fit, else before the release.
+        The offsets are stored in the transaction of the release if they fit, else before the release. If the claim is
+        gone, the offsets are not stored.
 
         Raises:
-            ClaimLostError: The claim was gone before the offsets were stored.
+            ClaimLostError: The offsets are stored before the release, and the claim is gone.
             CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
             SessionLostError: The session is over.
         """

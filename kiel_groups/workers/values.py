@@ -72,7 +72,7 @@ class ConfigSnapshot:
     connectors: Mapping[str, ConnectorEntry] = field(default_factory=dict)
 
     def sorted_connectors(self) -> list[ConnectorId]:
-        """Return all connectors sorted by name, including those without tasks or with a problem."""
+        """Return all connectors sorted by name, even connectors without tasks or with a problem."""
         return [ConnectorId(name) for name in sorted(self.connectors)]
 
     def sorted_tasks(self) -> list[TaskId]:

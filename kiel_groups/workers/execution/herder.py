@@ -307,12 +307,12 @@ class Herder:
         return [work for work, supervisor in self._ending.items() if supervisor.is_abandoned]
 
     async def _give_back(self) -> None:
-        """Stop all work, and wait until its claims are released, except those of plugins that do not stop."""
+        """Stop all work, and wait until its claims are released. Do not wait for plugins that do not stop."""
         self._begin_stop(list(self._running))
         await self._stopped()
 
     async def _stopped(self) -> None:
-        """Wait until the claims of stopped work are released, except those of plugins that do not stop."""
+        """Wait until the claims of stopped work are released. Do not wait for plugins that do not stop."""
         await asyncio.gather(*(supervisor.given_back.wait() for supervisor in self._ending.values()))
 
     def _begin_stop(self, works: Iterable[Work]) -> None:

@@ -226,7 +226,7 @@ class WorkerRequests:
         Create a connector.
 
         Args:
-            name: Its name, which may have any characters.
+            name: The name of the connector.
             config: Its settings. The setting ``name`` is replaced by the argument.
 
         Raises:

@@ -68,7 +68,7 @@ class HttpExchange:
 
     async def send(self, method: str, url: str, body: bytes = b"") -> HttpAnswer:
         """
-        Send a request, and return the answer, whatever its status.
+        Send a request, and return the answer, even an answer with an error status.
 
         Args:
             method: The method, such as GET.

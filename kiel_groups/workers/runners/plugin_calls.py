@@ -1,5 +1,7 @@
 """
-Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
+Call the methods of a connector or a task (a plugin object), one at a time.
+
+Coroutine functions run on the event loop, and plain functions run on a thread.
 
 A constructor may be slow, so it runs on a thread. But if any method of the class is a coroutine function, the
 constructor runs on the event loop: the clients of asyncio and Tornado that such a class creates may need the running
@@ -89,7 +91,7 @@ _Result = TypeVar("_Result")
 
 
 class _FenceClosedError(Exception):
-    """Raised instead of calling a method, because the fence is closed."""
+    """The fence is closed, so the method was not called."""
 
 
 class PluginCalls:

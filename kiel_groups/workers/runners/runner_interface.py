@@ -76,7 +76,7 @@ async def check_members(group: str, brokers: str) -> None:
     Check that all members of a broker-coordinated group are workers, before this worker writes to ZooKeeper.
 
     Args:
-        group: The name of the worker group, which these brokers coordinate.
+        group: The name of the worker group. The brokers coordinate this group.
         brokers: As in ``probe_brokers``.
 
     Raises:
@@ -131,14 +131,17 @@ class KafkaClients:
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer that commits only on request. Without a committed offset, it begins with the first record."""
+        """Create a consumer that commits only on request. Without a committed offset, it starts at the earliest."""
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
 
     async def missing_topics(self, topics: Collection[str]) -> list[str]:
         """
-        Return the given topics that no broker knows, sorted. The answer may be up to a second old.
+        Return the given topics that no broker knows, sorted.
+
+        If all topics existed within the last 15 seconds, no broker is asked. A missing topic was missing within the
+        last second.
 
         Raises:
             NoBrokersError: No broker answers.
@@ -177,7 +180,7 @@ async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) ->
 
 
 def unknown_topics(missing: Collection[str]) -> str:
-    """Return an error text that names these topics, which no broker knows; "" if ``missing`` is empty."""
+    """Return an error text about topics that no broker knows; "" if ``missing`` is empty."""
     return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
 
 
@@ -333,7 +336,7 @@ class Runner(ABC):
 
 
 async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
-    """Wait until the first of several coroutines or futures is done, and cancel the others."""
+    """Wait until the first of several coroutines or futures is done, and cancel all other ones."""
     waiting = {asyncio.ensure_future(work) for work in works}
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

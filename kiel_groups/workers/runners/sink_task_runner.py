@@ -158,7 +158,7 @@ class SinkTaskRunner(Runner):
                 await self._flush_and_commit()
 
     async def _watch_topics(self) -> None:
-        """Report topics that no broker knows. The consumer waits for such topics without another sign of a wrong name."""
+        """Report topics that no broker knows. The consumer waits for such topics without any other sign."""
         while True:
             self.report("topics", await missing_topics_text(self.context.clients, self.context.settings["topics"]))
             await asyncio.sleep(_WATCH_S)
@@ -259,7 +259,7 @@ class SinkTaskRunner(Runner):
     async def _hook(
         self, hook: Callable[[frozenset[TopicPartition]], Awaitable[None]], partitions: Collection[TopicPartition]
     ) -> None:
-        """Call a hook of the task for the consumer. Keep its error for the task's loop: the consumer would not raise it."""
+        """Call a hook of the task for the consumer. Keep its error, so that the task's loop raises this error."""
         if not self._is_active or not partitions:
             return
         try:

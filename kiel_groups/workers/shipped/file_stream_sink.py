@@ -118,7 +118,7 @@ class FileStreamSinkTask(SinkTask):
         return False
 
     def _close(self) -> None:
-        """Sync the content to the disk, and close the file. After a move, a later ``flush`` could not sync this file."""
+        """Sync the content to the disk, and close the file: a later ``flush`` does not reach a moved file."""
         assert self._descriptor is not None
         descriptor, self._descriptor = self._descriptor, None
         try:

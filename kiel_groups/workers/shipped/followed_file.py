@@ -162,7 +162,7 @@ class FileLines:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that were read but not taken, such as those of an unfinished line."""
+        """The number of bytes that were read but not taken, such as the bytes of an unfinished line."""
         return len(self._buffer) - self._taken
 
     @property
@@ -432,7 +432,7 @@ class FollowedFile:
         return lines
 
     def _file_of_path(self) -> FileLines | None:
-        """Open the file at the path, and return it, or None if no file is there, or it lacks the bytes that were read."""
+        """Open the file at the path. Return None if no file is there, or the file lacks the bytes that were read."""
         with suppress(FileNotFoundError, FileReplacedError):
             return FileLines(self.path, self._next, self._longest)
         return None

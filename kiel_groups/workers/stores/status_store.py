@@ -221,7 +221,7 @@ class StatusStore:
         return (*self._checks(work), Put(self._layout.status(*work), status.encode()))
 
     def _checks(self, work: Work) -> tuple[Operation, ...]:
-        """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
+        """Return the checks of a write: the work is claimed, and the connector exists."""
         return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))
 
     async def read(self, works: Collection[Work]) -> dict[Work, WorkStatus]:

@@ -262,7 +262,7 @@ class WorkClaims:
         return self._watchers.setdefault(work, partial(self._changed, work))
 
     def _changed(self, work: Work) -> None:
-        """Have an owner znode read again: its watch has fired, which also happens when the connection breaks."""
+        """Have an owner znode read again, because its watch has fired; a broken connection also fires the watch."""
         self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request
