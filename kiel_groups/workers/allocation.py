@@ -1,4 +1,4 @@
-"""Divide the connectors and tasks of a group among its workers: in turn, or so that workers keep their tasks."""
+"""Divide the connectors and tasks (work) of a group among its workers: in turn, or so that workers keep their work."""
 
 from __future__ import annotations
 

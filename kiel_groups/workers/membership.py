@@ -327,7 +327,7 @@ class WorkAssigner:
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return the metadata of each member. A member whose metadata cannot be read is left out, and gets no work."""
+        """Return the metadata of each member. Omit a member with unreadable metadata: this member gets no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:
@@ -484,7 +484,7 @@ class WorkerHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Assign the work to the members; raises as ``WorkAssigner.assign``."""
+        """Return an assignment for each member; raises as ``WorkAssigner.assign``."""
         return await self._assigner.assign(joined.protocol, joined.leader_id, joined.members)
 
     # ------------------------------------------------------------------ the assignment
@@ -609,7 +609,7 @@ class WorkerHooks:
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
-        """Have the worker stop its work at once."""
+        """Have the worker stop its work at once, because the membership is lost."""
         self._assigner.owners = {}
         had_started = self._has_started
         self._end_assignment()

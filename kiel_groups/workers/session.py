@@ -38,7 +38,7 @@ _MOST_WITH_RELEASE = MOST_OPERATIONS // 4
 
 
 class _SessionLayout(GroupLayout):
-    """The paths that a worker's session needs."""
+    """The paths that must exist before a worker's session can register."""
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -261,7 +261,11 @@ class WorkerRole(SessionRole):
             raise
 
     async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """Store the settings of a connector's tasks under its claim; raises as ``ConfigStore.put_task_configs``."""
+        """
+        Store the settings of a connector's tasks under its claim; raises as ``ConfigStore.put_task_configs``.
+
+        If the write finds the claim gone, the claim is read again, and ``on_gone`` of ``begin`` is called.
+        """
         try:
             await self.config.put_task_configs(connector, tasks, claim=self.layout.owner(connector))
         except ClaimLostError:

@@ -128,7 +128,7 @@ class Herder:
     @property
     def role(self) -> WorkerRole:
         """
-        The worker on its present session.
+        The stores and claims of the worker on its present session.
 
         Raises:
             SessionLostError: There is no session at the moment.
@@ -323,7 +323,7 @@ class Herder:
     # ------------------------------------------------------------------ the work
 
     def running(self, work: Work) -> WorkSupervisor | None:
-        """Return the supervisor of work that is assigned to this worker, or None."""
+        """Return the supervisor of running work, or None if the work does not run here or is stopping."""
         return self._running.get(work)
 
     def _claim_gone(self, work: Work) -> None:

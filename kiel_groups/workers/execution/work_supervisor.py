@@ -221,7 +221,7 @@ class WorkSupervisor:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a plugin still runs after its time to stop, including one of a former supervisor."""
+        """Whether a plugin of this or a former supervisor still runs after its time to stop."""
         return self._abandoned.is_set() or (self._former is not None and self._former.is_abandoned)
 
     async def stopped(self) -> None:
@@ -386,7 +386,12 @@ class WorkSupervisor:
                 await self._failed(await self._plugins.error_texts(error, spec), settings, ran_s)
 
     async def _settings(self, spec: WorkSpec) -> Settings | None:
-        """Return the checked settings, or None if the work has to stop or its spec changes during the check."""
+        """
+        Return the checked settings, or None if the work has to stop or its spec changes during the check.
+
+        Raises:
+            ConfigError: The settings are not legal, or the check takes too long.
+        """
         checking = asyncio.ensure_future(self._plugins.settings(spec))
         checking.add_done_callback(retrieve)
         await first_of(checking, self._changed.wait())

@@ -144,7 +144,7 @@ class WorkerRequests:
         return await self._info(name, await self._entry(name))
 
     async def config(self, name: str) -> Mapping[str, str]:
-        """Return the settings of a connector."""
+        """Return the settings of a connector, with secrets."""
         entry = await self._entry(name)
         # The class declares which settings are secrets.
         await self._kind(entry.config)
@@ -163,7 +163,7 @@ class WorkerRequests:
         return (await self._entry(name)).tasks or ()
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
-        """Return the status of a task."""
+        """Return the status of a task; raise UnknownConnectorError if the connector or the task does not exist."""
         entry = await self._entry(name)
         if task not in range(len(entry.tasks or ())):
             tasks = counted(len(entry.tasks or ()), "task")
@@ -323,7 +323,12 @@ class WorkerRequests:
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart(self, work: Work) -> None:
-        """Restart a task, or a connector without its tasks. Call this only on the worker that has the work."""
+        """
+        Restart a task, or a connector without its tasks.
+
+        Raises:
+            RebalanceError: The work does not run on this worker (409).
+        """
         supervisor = self._herder.running(work)
         if supervisor is None:
             raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")

@@ -397,10 +397,10 @@ class CheckedConfig:
     @property
     def settings(self) -> Settings:
         """
-        The values, if there are no errors.
+        The values of settings without errors.
 
         Raises:
-            ConfigError: There are errors. The text has all errors and the warnings: a setting is often missing because
+            ConfigError: There are errors. The message has all errors and warnings: a setting is often missing because
                 its name is mistyped.
         """
         if self.errors:

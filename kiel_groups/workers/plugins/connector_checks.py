@@ -161,7 +161,7 @@ def task_settings(
 
 def validation_report(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, Any]:
     """
-    Return the answer to ``PUT /connector-plugins/PLUGIN/config/validate``, as Kafka Connect gives it.
+    Check settings, and return Kafka Connect's answer to ``PUT /connector-plugins/PLUGIN/config/validate``.
 
     If settings are not declared, the answer also has ``warnings`` and ``mistyped``, which Kafka Connect does not have.
 

@@ -34,7 +34,7 @@ class ConnectorContext(Protocol):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The settings that users have given, including the standard ones. They are texts, and have no defaults."""
+        """The settings that users have given, as texts, including standard settings. Defaults are not included."""
 
     def request_task_reconfiguration(self) -> None:
         """

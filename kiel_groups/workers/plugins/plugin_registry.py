@@ -161,7 +161,7 @@ class PluginRegistry:
 
     @property
     def plugins(self) -> list[ConnectorPlugin]:
-        """The installed connectors that can be imported, sorted by name. The first access imports all of them."""
+        """The allowed installed connectors that can be imported, sorted by name. The first access imports them."""
         return self._loaded[0]
 
     @property

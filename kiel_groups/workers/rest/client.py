@@ -47,7 +47,7 @@ class HttpAnswer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The error text of the answer, or "" if the answer has none."""
+        """The error text of the answer, or "" if the answer has no error text."""
         text = self.document.get("message") if isinstance(self.document, dict) else None
         return text if isinstance(text, str) else ""
 

@@ -268,7 +268,7 @@ class RestOperations:
     # ------------------------------------------------------------------ tasks
 
     async def get_tasks(self, call: RestCall) -> Answer:
-        """Answer with the settings of a connector's tasks."""
+        """Answer with the settings of a connector's tasks, without secrets."""
         config = await self._control.config(call.arguments[0])
         tasks = await self._control.tasks(call.arguments[0])
         configs = await self._control.masked(config.get("connector.class", ""), tasks)

@@ -140,8 +140,7 @@ class KafkaClients:
         """
         Return the given topics that no broker knows, sorted.
 
-        If all topics existed within the last 15 seconds, no broker is asked. A missing topic was missing within the
-        last second.
+        Known topic names are used for 15 seconds. For a missing topic, the brokers are asked again after one second.
 
         Raises:
             NoBrokersError: No broker answers.
@@ -336,7 +335,7 @@ class Runner(ABC):
 
 
 async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
-    """Wait until the first of several coroutines or futures is done, and cancel all other ones."""
+    """Wait until the first of several coroutines or futures is done, and cancel the remaining coroutines or futures."""
     waiting = {asyncio.ensure_future(work) for work in works}
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -164,7 +164,7 @@ class SinkTaskRunner(Runner):
             await asyncio.sleep(_WATCH_S)
 
     async def _wait_after(self, error: KielGroupsError) -> None:
-        """Wait before the next try after an error; raise the error if a retry cannot succeed."""
+        """Log and report a retriable error, and wait before the next attempt; raise an error that is not retriable."""
         if not error.retriable:
             raise error
         log.warning("task %s: %s; trying again", self.context.work, error)

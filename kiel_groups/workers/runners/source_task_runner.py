@@ -261,7 +261,7 @@ class ConnectorRunner(Runner):
         self._notified.set()
 
     async def _configure(self, connector: Connector) -> None:
-        """Call ``task_configs`` of the connector, and store the configurations if they have changed."""
+        """Call ``task_configs`` of the connector, and store the task configurations if they have changed."""
         most = min(self.context.settings["tasks.max"], _MOST_TASKS)
         configs = _checked_configs(self._name, await self.calls.call(connector.task_configs, most), most)
         if self.should_stop:

@@ -554,5 +554,5 @@ def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
 
 
 def _identity(node: Node | None) -> tuple[int, int] | None:
-    """Return what distinguishes the present state of a znode from all earlier ones, or None if it does not exist."""
+    """Return the zxids that identify the present state of a znode, or None if the znode does not exist."""
     return None if node is None else (node.czxid, node.mzxid)

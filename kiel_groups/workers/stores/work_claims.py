@@ -83,7 +83,7 @@ class WorkClaims:
     # ------------------------------------------------------------------ the callers
 
     def owns(self, work: Work) -> bool:
-        """Return whether this worker has claimed the work, as far as it knows."""
+        """Return whether this worker has claimed the work. A deleted owner znode may not be known yet."""
         return work in self._tokens
 
     def check(self, work: Work) -> None:

@@ -48,7 +48,7 @@ class WorkerGroup:
 
 def describe_workers(client: Client, group: str) -> WorkerGroup:
     """
-    Read a worker group from ZooKeeper. The reads are repeated, a few times at most, if the configuration changes.
+    Read a worker group from ZooKeeper until two reads have the same configuration offset, at most five times.
 
     Raises:
         ProtocolError: The znode of the configuration offset has garbage.
