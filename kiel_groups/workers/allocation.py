@@ -1,4 +1,4 @@
-"""Divide the connectors and tasks of a group among its workers: in turn, or so that workers keep their work."""
+"""Divide the connectors and tasks (work) of a group among its workers: in turn, or so that workers keep their work."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
     """
-    Let members keep their work, and assign the rest to the members with the least work; see ``Allocate``.
+    Let members keep the work that they had, and assign the other work to members below their share; see ``Allocate``.
 
-    If a member had more work than its share, it keeps the first pieces, in the order of ``work_in_order``.
+    Connectors and tasks are divided separately. The shares of members differ by at most one piece of each kind. A
+    member that had more pieces than its share keeps the first pieces, in the order of ``work_in_order``.
     """
     assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
     if assigned:
@@ -62,7 +63,7 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
 
 
 def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Mapping[Work, str]) -> None:
-    """Add work of one kind, given in order, to the work that the members have already."""
+    """Divide work of one kind, given in order, and add it to ``assigned``. Members keep work up to their share."""
     kept: dict[str, list[Work]] = {member: [] for member in assigned}
     moving: list[Work] = []
     for work in works:
@@ -79,7 +80,7 @@ def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Ma
 
 
 def _fill(kept: Mapping[str, list[Work]], quotas: Mapping[str, int], works: Collection[Work]) -> None:
-    """Assign work in turn to the members below their quotas, so that members share each connector's tasks."""
+    """Assign work in turn to the members below their quotas. So the tasks of one connector go to several members."""
     rest = iter(works)
     below = list(kept)
     while below := [member for member in below if len(kept[member]) < quotas[member]]:
@@ -90,7 +91,7 @@ def _fill(kept: Mapping[str, list[Work]], quotas: Mapping[str, int], works: Coll
 
 class WorkAllocator(NamedTuple):
     """
-    An allocator of work.
+    A way to divide work among workers.
 
     Args:
         allocate: The function that divides the work.
@@ -109,10 +110,10 @@ WORK_ALLOCATORS: Mapping[str, WorkAllocator] = {
 
 def work_allocator(name: str, setting: str = "work_allocator") -> WorkAllocator:
     """
-    Return an allocator by its name.
+    Return the work allocator of this name.
 
     Args:
-        name: One of ``WORK_ALLOCATORS``.
+        name: A key of ``WORK_ALLOCATORS``.
         setting: The setting to name in an error.
 
     Raises:

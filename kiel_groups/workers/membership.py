@@ -1,15 +1,17 @@
 """
-The hooks of a worker's member: join with the configuration offset, assign work as the leader, take work over.
+The hooks of a worker's group member: they join the group, assign work if the worker leads, and start assigned work.
 
-A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
-work by the largest of these offsets. If the leader has not read that configuration itself (a *mismatch*), it assigns
-nothing: an assignment by an older configuration would start deleted work, or tasks with former settings. After a
-mismatch, each worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause
-is the shortest, since its join ends the mismatch. The others join later in case the leader does not.
+Work means connectors and tasks. A worker joins with its URL and the offset of the configuration that it has read for
+this join. The leader assigns the work by the largest of these offsets. If the leader has not read that configuration
+itself (a *mismatch*), it assigns nothing: an assignment by an older configuration would start deleted work, or tasks
+with former settings. After a mismatch, each worker pauses, reads the configuration again, and joins again if the
+configuration has that offset. The leader's pause is the shortest, since its join ends the mismatch. The other workers
+join later in case the leader does not join.
 
-A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts no
-work before. If that takes too long, it leaves the group, as a worker of Kafka Connect does, and joins again when it can
-read the configuration. Otherwise its work would wait for it or, if it leads, the work of all workers.
+If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until it has that
+offset. It starts no work before. If that takes too long, the worker leaves the group, as in Kafka Connect, and joins
+again when it can read the configuration. Otherwise its assigned work would not run, and if it leads, all work would
+wait.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class WorkerContext:
     Args:
         group: The name of the worker group.
         url: The URL of the worker's REST interface.
-        metrics: The worker's registry.
+        metrics: The worker's metrics registry.
         runtime: Clocks and randomness.
     """
 
@@ -66,22 +68,23 @@ class WorkerContext:
 
     @property
     def address(self) -> str:
-        """``host:port`` of the REST interface."""
+        """The address of the REST interface, as ``host:port``."""
         return urlsplit(self.url).netloc
 
 
 class WorkerListener(Protocol):
     """
-    The worker that runs the assigned work and reads the configuration, called on the event loop.
+    The interface by which the hooks have the worker start and stop work, and read the configuration.
 
-    After ``on_assigned`` with an assignment that has not failed, ``on_revoked`` or ``on_lost`` is called once. A worker
-    that leaves because it cannot read the configuration always gets ``on_lost``. Outside of tests, it is the
-    ``Herder``.
+    The hooks call these methods on the event loop. After ``on_assigned`` with an assignment that has not failed,
+    ``on_revoked`` or ``on_lost`` is called. If the worker leaves because it cannot read the configuration, ``on_lost``
+    is called, even without a preceding ``on_assigned`` and possibly twice. Outside of tests, the ``Herder`` implements
+    this interface.
     """
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
-        Read the whole configuration. A server that lags behind may answer with an older one.
+        Read the whole configuration. A server that lags behind may answer with an older configuration.
 
         Args:
             current: Whether the snapshot must have all changes that were completed before this call.
@@ -92,16 +95,16 @@ class WorkerListener(Protocol):
 
     async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         """
-        Start the assigned work. The worker has read the configuration at least up to the assignment's offset before.
+        Start the assigned work. The hooks have already read the configuration up to the assignment's offset.
 
-        A failed assignment has no work to start: the worker joins again by itself.
+        A failed assignment has no work to start, and the configuration may be older. The hooks have the worker rejoin.
         """
 
     async def on_revoked(self) -> None:
         """
-        Give back the work that must not run while the group assigns again. Then the worker joins again or leaves.
+        Stop and release the work that must not run while the group rebalances. Then the worker joins again or leaves.
 
-        If the membership is lost meanwhile, this call is cancelled, and ``on_lost`` follows.
+        If the membership is lost meanwhile, this call is cancelled, and ``on_lost`` is called.
         """
 
     def on_lost(self) -> None:
@@ -109,7 +112,7 @@ class WorkerListener(Protocol):
 
 
 class WorkerMember(Protocol):
-    """The worker's member of the group, as its hooks use it, such as ``CoordinatedMember`` or ``GenericMember``."""
+    """The part of a ``CoordinatedMember`` or a ``GenericMember`` that the hooks of a worker use."""
 
     @property
     def leads(self) -> bool:
@@ -126,7 +129,7 @@ class WorkerMember(Protocol):
         """Leave the group at once, and stay away until ``request_rejoin``."""
 
     async def close(self) -> None:
-        """Give the assignment back, and leave the group."""
+        """Revoke the assignment, and leave the group."""
 
 
 #: How long one read may take, and after how long a worker logs that it is behind, in seconds. This is Kafka Connect's
@@ -139,11 +142,11 @@ _FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S = 0.05, 1.0
 
 class ConfigReads:
     """
-    The configuration as this worker has read it.
+    Reads the configuration, and keeps the newest snapshot.
 
     Args:
         context: The worker.
-        source: Reads the configuration.
+        source: Its ``snapshot`` reads the configuration.
     """
 
     def __init__(self, context: WorkerContext, source: WorkerListener) -> None:
@@ -151,7 +154,7 @@ class ConfigReads:
         self._metrics = context.metrics
         self._runtime = context.runtime
         self._source = source
-        #: The newest snapshot; None if none was read yet.
+        #: The newest snapshot; None before the first successful read.
         self.newest: ConfigSnapshot | None = None
         self._is_failing = False
 
@@ -161,13 +164,14 @@ class ConfigReads:
 
     async def read(self, *, current: bool = False) -> bool:
         """
-        Read the configuration, and return whether it could be read. If not, ``newest`` stays as it is.
+        Read the configuration, and return whether the read succeeded. If not, ``newest`` stays as it is.
 
-        A worker without ZooKeeper must not fail here: it would leave the group, and other workers would wait for its
-        next join.
+        Without ZooKeeper, this method must not raise an error: the worker would leave the group, and the other workers
+        would wait until it joins again.
 
         Args:
-            current: Whether to read past a server that lags behind, which takes longer.
+            current: Whether the snapshot must have all changes that were completed before this call. Such a read takes
+                longer.
         """
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
@@ -184,13 +188,13 @@ class ConfigReads:
 
     async def readable(self, offset: int, limit_s: float = math.inf, *, blocks_work: bool = False) -> bool:
         """
-        Read the configuration at least once, and until it has this offset; return False if that takes too long.
+        Read the configuration until it has this offset, and return True; return False if that takes too long.
 
-        A read that has begun before the limit is completed.
+        The configuration is read at least once. A read that has begun before the limit is completed.
 
         Args:
             offset: The offset.
-            limit_s: The limit, in seconds.
+            limit_s: The time limit, in seconds.
             blocks_work: Whether assigned work waits for this call. If so, a long wait is logged once.
         """
         began_s = self._runtime.boot_time_s()
@@ -269,7 +273,7 @@ def _works(numbers: Mapping[str, Iterable[int]]) -> tuple[Work, ...]:
 
 class WorkAssigner:
     """
-    The part of a worker that assigns work while the worker leads.
+    Assigns work to all members of the group while this worker leads.
 
     Args:
         context: The worker.
@@ -289,13 +293,15 @@ class WorkAssigner:
         """
         Return the assignment of each member, even of members that get no work.
 
+        If this worker's configuration stays older than the configuration of another member, all assignments are failed.
+
         Args:
             protocol: The protocol that the group uses.
             leader: The member id of this worker.
             members: The metadata of each member.
 
         Raises:
-            AllocatorError: The protocol is not one that workers offer.
+            AllocatorError: Workers do not offer this protocol.
         """
         if protocol not in _PROTOCOL_ALLOCATORS:
             raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
@@ -321,7 +327,7 @@ class WorkAssigner:
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return the metadata of each member. A member whose metadata cannot be read is left out, and gets no work."""
+        """Return the metadata of each member. Omit a member with unreadable metadata: this member gets no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:
@@ -332,7 +338,11 @@ class WorkAssigner:
         return states
 
     async def _snapshot(self, target: int) -> ConfigSnapshot | None:
-        """Return a snapshot that has the offset ``target``, or None. If necessary, read the configuration once more."""
+        """
+        Return the newest snapshot if it contains the changes up to configuration offset ``target``, else None.
+
+        If the known snapshot is older, first read the configuration once more.
+        """
         if not self._config.has(target):
             await self._config.read(current=True)
         return self._config.newest if self._config.has(target) else None
@@ -357,7 +367,7 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
     Return the member that had each piece of work before.
 
     A worker that was removed from the group may name work that another worker has got since. So if several members name
-    the same work, it belonged to the member with the latest generation.
+    the same work, the member with the latest generation counts.
     """
     latest_last = sorted(states, key=lambda member: (states[member].generation, member))
     return {work: member for member in latest_last for work in _works(states[member].work)}
@@ -378,13 +388,13 @@ _FOLLOWER_FACTOR = 4
 
 class WorkerHooks:
     """
-    The hooks of a worker; see ``MemberHooks``.
+    Implements ``MemberHooks`` for a worker.
 
     Args:
         context: The worker's name, its metrics and its runtime.
         listener: The worker itself.
-        allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``. Workers that prefer different ones
-            use ``round_robin``.
+        allocator: The name of the preferred allocator, a key of ``WORK_ALLOCATORS``. If workers prefer different
+            allocators, the group uses ``round_robin``.
 
     Raises:
         ConfigError: There is no allocator of that name.
@@ -428,13 +438,17 @@ class WorkerHooks:
 
     @property
     def unconfirmed_s(self) -> float:
-        """How long the lease of the membership has been over, in seconds; 0.0 while it runs, or without one."""
+        """The seconds since the membership's lease ended; 0.0 while the lease runs, or without a membership."""
         if self._gate is None or self._gate.is_shut:
             return 0.0
         return max(0.0, self._runtime.boot_time_s() - self._gate.deadline_s)
 
     def owner_url(self, work: Work) -> str | None:
-        """Return the URL of the work's owner, or None. Only the leader knows it, and only while no rejoin is due."""
+        """
+        Return the REST URL of the worker that has this work, or None if the URL is not known.
+
+        Only the leader knows URLs of owners, and only while no rejoin is due.
+        """
         if self.is_rebalancing or not self.member.leads:
             return None
         return self._assigner.owners.get(work)
@@ -451,11 +465,15 @@ class WorkerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of workers, which is that of Kafka Connect."""
+        """The protocol type of workers. It is Kafka Connect's protocol type."""
         return CONNECT_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Read the configuration, and return the protocols with its offset, the preferred one first."""
+        """
+        Read the configuration, and return the protocols for the next join, the preferred protocol first.
+
+        The metadata of each protocol have the configuration offset.
+        """
         self._assigner.owners = {}
         await self.config.read()
         offset = NO_OFFSET if self.config.newest is None else self.config.newest.offset
@@ -466,13 +484,21 @@ class WorkerHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Assign the work to the members; raises as ``WorkAssigner.assign``."""
+        """Return an assignment for each member; raises as ``WorkAssigner.assign``."""
         return await self._assigner.assign(joined.protocol, joined.leader_id, joined.members)
 
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Have the worker start its work as soon as its configuration has the assignment's offset."""
+        """
+        Have the worker start the assigned work as soon as its configuration has the assignment's offset.
+
+        If that takes too long, the worker stops all work and leaves the group in the background, until it can read the
+        configuration. After a failed assignment, the worker reads the configuration and joins again.
+
+        Raises:
+            ProtocolError: The assignment cannot be read. The worker has stopped all work.
+        """
         generation = gate.token.generation
         try:
             read = parse_assignment(gate.token.member_id, assignment)
@@ -503,7 +529,11 @@ class WorkerHooks:
         await self._listener.on_assigned(read, generation)
 
     async def _take_failed(self, assignment: WorkerAssignment, generation: int) -> None:
-        """After a failed assignment, pause, read the configuration and join again, unless another join comes first."""
+        """
+        After a failed assignment, pause, read the configuration, and join again if it has the assignment's offset.
+
+        If the configuration stays behind for ``_PATIENCE_S``, leave the group. Another join cancels this call.
+        """
         self._metrics.count("config_mismatches")
         log.warning(
             "group %s: this worker got no work in generation %d: the configuration of leader %s is behind offset %d",
@@ -527,12 +557,16 @@ class WorkerHooks:
     # ------------------------------------------------------------------ a worker that cannot do its part
 
     def check_reads(self) -> None:
-        """After a ZooKeeper session has ended, leave the group if the configuration cannot be read for some time."""
+        """
+        Check in the background whether the configuration can be read, because a ZooKeeper session has ended.
+
+        If it cannot be read for ``_PATIENCE_S``, and the worker has an assignment, the worker leaves the group.
+        """
         if not self._is_closed and (self._leaving is None or self._leaving.done()):
             self._begin(self._check_reads())
 
     async def close(self) -> None:
-        """Do not join again if the worker has left; called when the member is closed."""
+        """Cancel a check or a wait to join again that runs in the background, because the member is closed."""
         self._is_closed = True
         if self._leaving is not None:
             self._leaving.cancel()
@@ -551,7 +585,7 @@ class WorkerHooks:
                 return
 
     async def _stay_away(self, offset: int) -> None:
-        """Leave the group; join again when the configuration can be read and has this offset."""
+        """Stop all work and leave the group; join again when the configuration can be read and has this offset."""
         self._metrics.count("workers_unsynced")
         log.error(
             "group %s: this worker leaves the group: it could not read the configuration for %g s; it joins again when"
@@ -567,7 +601,7 @@ class WorkerHooks:
         self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker give its work back. A worker with a failed assignment has no work."""
+        """Have the worker release the work that it has started, before it joins again or leaves."""
         # Before the work is given back: its owners would fail requests.
         self._assigner.owners = {}
         if self._has_started:
@@ -575,7 +609,7 @@ class WorkerHooks:
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
-        """Have the worker stop its work at once."""
+        """Have the worker stop its work at once, because the membership is lost."""
         self._assigner.owners = {}
         had_started = self._has_started
         self._end_assignment()

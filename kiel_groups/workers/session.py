@@ -1,7 +1,8 @@
 """
-A worker's ZooKeeper sessions, by which it owns work and writes to the stores, whatever coordinates its group.
+The ZooKeeper sessions of a worker. On a session, the worker claims connectors and tasks, and writes to the stores.
 
-On each session, the worker is a ``WorkerRole``: its znode, its stores and its claims, which end with the session.
+A worker has sessions even if brokers coordinate its group. Each session has a ``WorkerRole``: the worker's znode, its
+stores and its claims. The znode and the claims end with the session.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ _MOST_WITH_RELEASE = MOST_OPERATIONS // 4
 
 
 class _SessionLayout(GroupLayout):
-    """The paths that a worker's session needs."""
+    """The paths that must exist before a worker's session can register."""
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The path above the workers' znodes, and its parents."""
+        """The path of the parent of all workers' znodes, and the paths above this parent."""
         return (ROOT, self.root, WorkerLayout(self.group).workers)
 
 
 class WorkerSession:
     """
-    A worker's sessions, from ``start`` to ``close``.
+    Keeps a ZooKeeper session open for a worker, from ``start`` to ``close``. A lost session is replaced.
 
     Args:
         process: The process. Of its settings, only the group's name and the watchdog's limit for the event loop are
             used.
-        info: The content of the worker's znode, apart from what depends on the session.
-        opened: Called with the worker's role on each new session, which is open and registered.
-        lost: Called after that session has ended, and all claims with it. Other workers may have claimed the work:
-            nothing may be written for it any more.
+        info: The content of the worker's znode, without the fields that ``WorkerRole.register`` sets.
+        opened: Called with the role of each new session, as soon as the worker is registered.
+        lost: Called with the role of a session that has ended, and all its claims with it, unless ``close`` ended it.
+            Other workers may have claimed the work: the worker must write nothing for that work any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
@@ -79,12 +80,12 @@ class WorkerSession:
 
     async def start(self) -> None:
         """
-        Open the first session; lost ones are replaced in the background.
+        Open the first session. Lost sessions are replaced in the background.
 
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The group's members are no workers.
+            GroupConfigError: The group is a group of another type.
             CoordinationError: ZooKeeper refused to register the worker.
         """
         await self._supervisor.start()
@@ -105,7 +106,7 @@ class WorkerSession:
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
     async def close(self) -> None:
-        """Close the session, which deletes the worker's znode. The caller has released the worker's claims before."""
+        """Close the session. This deletes the worker's znode. The caller releases the worker's claims before."""
         self._is_closing = True
         await self._supervisor.close()
         await self._tasks.cancel()
@@ -114,9 +115,9 @@ class WorkerSession:
 
     async def _admit(self, session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
         """
-        Check that the group's members are workers, whatever coordinates them; raises as ``admit_program``.
+        Check that the group is a group of workers, and raise the errors of ``admit_program`` if not.
 
-        If brokers coordinate the group, its settings in ZooKeeper still keep members of other types out.
+        The check is the same if brokers coordinate the group: its settings in ZooKeeper exclude members of other types.
         """
         await admit_program(session, layout, CONNECT_TYPE)
 
@@ -147,11 +148,11 @@ class WorkerRole(SessionRole):
         self.claims = WorkClaims(session, writer, layout, self.worker_id)
 
     async def _caught_up(self) -> None:
-        """Return at once, because no watch of the worker changes what its stores write."""
+        """Return at once. Writers need not wait for watches, because no watch changes what a worker's stores write."""
 
     async def register(self) -> None:
         """
-        Create the worker's znode; every claim and every write checks that it exists.
+        Create the worker's znode. Every claim and every write checks that this znode exists.
 
         Raises:
             CoordinationError: ZooKeeper refuses the znode.
@@ -173,7 +174,7 @@ class WorkerRole(SessionRole):
 
     async def joined(self) -> None:
         """
-        Warn once of each worker with another token, without a token, or with another coordination.
+        Log a warning, once, for workers whose token or coordination differs from this worker's.
 
         These workers stay in the group: while operators change one worker after another, both settings are in use.
         """
@@ -202,7 +203,11 @@ class WorkerRole(SessionRole):
         self._other_tokens, self._other_coordinations = tokens, coordinations
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return the contents of the workers' znodes. Clients of ZooKeeper write these, those of brokers cannot."""
+        """
+        Return the contents of the workers' znodes, except unreadable contents.
+
+        Only ZooKeeper clients can write these znodes. Clients that only reach brokers cannot forge a worker.
+        """
         names = await self.session.children(self.layout.workers) or ()
         found: list[WorkerInfo] = []
         for node in await self.session.get_many([self.layout.worker(name) for name in names]):
@@ -213,9 +218,9 @@ class WorkerRole(SessionRole):
 
     async def restore(self) -> None:
         """
-        Warn of workers that have joined since and are set up differently.
+        Repeat the check of ``joined``, for workers that have registered since.
 
-        If the worker's znode was deleted, the heartbeat notices that, and ends the session.
+        This does not create a deleted znode again: the heartbeat notices the deletion, and ends the session.
         """
         await self.joined()
 
@@ -223,7 +228,7 @@ class WorkerRole(SessionRole):
 
     def begin(self, on_gone: Callable[[Work], None]) -> None:
         """
-        Begin to claim work, and to write statuses.
+        Start the background tasks that claim work and write statuses.
 
         Args:
             on_gone: Called with work whose claim has disappeared without a release.
@@ -238,13 +243,17 @@ class WorkerRole(SessionRole):
         return self._is_over or self.session.ended is not None
 
     def end(self) -> None:
-        """Stop claims and statuses at once, because the session is over or the worker ends."""
+        """End all claims and stop writing statuses at once, because the session is over or the worker ends."""
         self._is_over = True
         self.claims.end()
         self.tasks.cancel()
 
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
-        """Store source offsets of a task; raises as ``SourceOffsetStore.write``. If the claim is gone, report that."""
+        """
+        Store source offsets of a task; raises as ``SourceOffsetStore.write``.
+
+        If the write finds the claim gone, the claim is read again, and ``on_gone`` of ``begin`` is called.
+        """
         try:
             await self.offsets.write(task, offsets)
         except ClaimLostError:
@@ -252,7 +261,11 @@ class WorkerRole(SessionRole):
             raise
 
     async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """Store the settings of a connector's tasks under its claim; raises as ``ConfigStore.put_task_configs``."""
+        """
+        Store the settings of a connector's tasks under its claim; raises as ``ConfigStore.put_task_configs``.
+
+        If the write finds the claim gone, the claim is read again, and ``on_gone`` of ``begin`` is called.
+        """
         try:
             await self.config.put_task_configs(connector, tasks, claim=self.layout.owner(connector))
         except ClaimLostError:
@@ -261,10 +274,13 @@ class WorkerRole(SessionRole):
 
     async def release_claim(self, work: Work, offsets: SourceOffsets = ()) -> None:
         """
-        Release a claim, and store the last source offsets of a task: in the same transaction if they fit, else before.
+        Release a claim, drop the unwritten statuses of its work, and store the last source offsets of a task.
+
+        The offsets are stored in the transaction of the release if they fit, else before the release. If the claim is
+        gone, the offsets are not stored.
 
         Raises:
-            ClaimLostError: The claim is gone.
+            ClaimLostError: The offsets are stored before the release, and the claim is gone.
             CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
             SessionLostError: The session is over.
         """

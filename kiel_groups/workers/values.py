@@ -1,4 +1,4 @@
-"""The values that the parts of a worker share: ids of work, configurations and assignments."""
+"""The values that the parts of a worker share: ids of connectors and tasks, configurations and assignments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kiel_groups.group.znodes.worker_contents import TargetState
 
 
 class ConnectorId(NamedTuple):
-    """A connector as a piece of work: the object that watches its source or sink, and configures the tasks."""
+    """The id of a connector as a piece of work: to watch its source or sink, and to configure its tasks."""
 
     connector: str
 
@@ -20,7 +20,7 @@ class ConnectorId(NamedTuple):
 
 class TaskId(NamedTuple):
     """
-    One task of a connector. Its text form is ``connector-number``, as in Kafka Connect.
+    The id of one task of a connector. Its text form is ``connector-number``, as in Kafka Connect.
 
     Task ids are ordered by connector as text, then by number.
     """
@@ -32,7 +32,7 @@ class TaskId(NamedTuple):
         return f"{self.connector}-{self.task}"
 
 
-#: A piece of work, which only one worker at a time runs.
+#: A piece of work: a connector or a task. Only one worker at a time runs it.
 Work: TypeAlias = ConnectorId | TaskId
 
 
@@ -44,9 +44,10 @@ class ConnectorEntry:
     Args:
         config: The settings of the connector, as users have given them.
         target: Whether the connector and its tasks have to run.
-        tasks: The settings of each task, by its number; None if the connector has not made any task yet.
-        problem: Why the stored configuration cannot be used; "" if it can. With a problem, the tasks do not run.
-        created: A number that differs from that of any former connector of the same name.
+        tasks: The settings of each task, by its number; None if the connector has not configured its tasks yet.
+        problem: Why the stored configuration cannot be used, or "" if it is usable. With a problem, the tasks do not
+            run.
+        created: A number that no earlier connector of the same name had.
     """
 
     config: Mapping[str, str]
@@ -62,7 +63,8 @@ class ConfigSnapshot:
     All connectors of a worker group at one offset of its configuration.
 
     Args:
-        offset: The number of the last change that the snapshot contains. Each change has a larger one.
+        offset: The number of the last change that the snapshot contains. Each change has a larger number than the
+            change before.
         connectors: The connectors by name.
     """
 
@@ -70,7 +72,7 @@ class ConfigSnapshot:
     connectors: Mapping[str, ConnectorEntry] = field(default_factory=dict)
 
     def sorted_connectors(self) -> list[ConnectorId]:
-        """Return all connectors sorted by name, including those without tasks or with a problem."""
+        """Return all connectors sorted by name, even connectors without tasks or with a problem."""
         return [ConnectorId(name) for name in sorted(self.connectors)]
 
     def sorted_tasks(self) -> list[TaskId]:
@@ -78,7 +80,11 @@ class ConfigSnapshot:
         return [task for name in sorted(self.connectors) for task in self.tasks_of(name)]
 
     def tasks_of(self, connector: str) -> list[TaskId]:
-        """Return the tasks of a connector. A connector without a task set or with a problem has none."""
+        """
+        Return the tasks of a connector.
+
+        The list is empty if the connector does not exist, has a problem, or has not configured its tasks yet.
+        """
         entry = self.connectors.get(connector)
         if entry is None or entry.problem or entry.tasks is None:
             return []
@@ -97,8 +103,8 @@ class WorkerAssignment:
     Args:
         leader: The member id of the leader.
         leader_url: The URL of the leader's REST interface.
-        offset: The configuration offset that the worker must have read before it starts anything. If ``is_failed``, it
-            is the largest one that any worker has read.
+        offset: The configuration offset that the worker must have read before it starts work. If ``is_failed``, the
+            largest offset that any worker has read.
         connectors: The names of the assigned connectors, sorted.
         tasks: The assigned tasks, sorted.
         is_failed: Whether the leader has assigned nothing to any worker, because its configuration is behind.

@@ -1,6 +1,6 @@
 """
-Run the assigned work of a worker: claim it, start and stop it, restart it by policy, and report its statuses.
+Run the assigned work of a worker: claim, start, stop and restart connectors and tasks, and report their statuses.
 
-Programs and the command line create a ``Worker``, which has the ZooKeeper sessions and the membership.
-This package neither assigns work, as ``workers.membership`` does, nor calls plugins, as runners do.
+Programs and the command line create a ``Worker``. It has the ZooKeeper sessions and the membership.
+``workers.membership`` assigns work, and the package ``runners`` calls plugins.
 """

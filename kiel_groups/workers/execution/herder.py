@@ -1,16 +1,16 @@
 """
-Start and stop work when a worker's assignment, configuration or ZooKeeper session changes.
+Start and stop connectors and tasks (work) when a worker's assignment, configuration or ZooKeeper session changes.
 
-Kafka Connect calls this part the herder. At each of these changes, it compares the work that has to run with the work
-that runs. It starts work only while it has a session, an assignment, and a configuration that is not older than the one
-by which the work was assigned.
+Kafka Connect calls this part the herder. At each of these changes, the herder compares the work that has to run with
+the work that runs. It starts work only while it has a session, an assignment, and a configuration that is not older
+than the configuration by which the work was assigned.
 
 If connectors or tasks are added or removed, or the settings of a task change, the group has to assign again. All other
-changes concern only the owner of the work, which restarts, pauses or resumes it.
+changes concern only the owner of the work. The owner restarts, pauses or resumes the work.
 
-Work runs on under its claims while the group assigns again. Work that the worker does not get again is stopped after
-that, and its next owner waits for the claim. Only work that the newest configuration no longer has is stopped before
-the worker joins again. All work is stopped before the worker leaves the group.
+Work continues to run under its claims while the group rebalances. Work that the worker does not get again is stopped
+after the rebalance, and its next owner waits for the claim. Only work that the newest configuration no longer has is
+stopped before the worker joins again. All work is stopped before the worker leaves the group.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _MOST_SEEN = 16
 
 class Herder:
     """
-    Runs the assigned work of a worker. It is the listener of the worker's hooks, and reads the configuration for them.
+    Runs the assigned work of a worker, and reads the configuration. It is the ``WorkerListener`` of the worker's hooks.
 
-    Create it, pass ``hooks`` to a member of the group, set that member in the hooks, and pass ``opened`` and ``lost``
-    to the worker's sessions. Start the sessions before the member.
+    The caller passes ``hooks`` to a group member, sets this member as ``hooks.member``, and passes ``opened`` and
+    ``lost`` to a ``WorkerSession``. It starts the session before the member.
 
     Args:
         context: The group, the URL of the worker's REST interface, metrics and the runtime.
@@ -85,7 +85,7 @@ class Herder:
     # ------------------------------------------------------------------ sessions
 
     def opened(self, role: WorkerRole) -> None:
-        """Use a new session: claim the work of the present assignment on it."""
+        """Begin to use a new session: follow the configuration, and claim the work of the present assignment."""
         log.info("group %s: this worker is %s", self._group, role.worker_id)
         self._role = role
         role.begin(self._claim_gone)
@@ -95,10 +95,10 @@ class Herder:
 
     async def _watch_membership(self) -> None:
         """
-        Give all work back while nothing confirms the membership, for example because the worker reaches no broker.
+        Stop all work while the membership is unconfirmed, for example because the worker reaches no broker.
 
         Half a session timeout after the end of the lease, the coordinator may have removed this worker, and other
-        workers may wait for its claims.
+        workers may wait for its claims. When the membership is confirmed again, start the work again.
         """
         limit_s = self.role.session.timeout_ms / 2000
         while True:
@@ -113,7 +113,7 @@ class Herder:
                 self._reconcile()
 
     def lost(self, role: WorkerRole) -> None:
-        """Stop all work at once: its claims ended with this session."""
+        """Stop all work at once, because its claims ended with this session. Ignore a session that was replaced."""
         if self._role is not role:
             return
         self._role = None
@@ -128,7 +128,7 @@ class Herder:
     @property
     def role(self) -> WorkerRole:
         """
-        The worker on its present session.
+        The stores and claims of the worker on its present session.
 
         Raises:
             SessionLostError: There is no session at the moment.
@@ -141,7 +141,7 @@ class Herder:
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
-        Read the configuration.
+        Read the configuration, and apply it to the running work if it is newer.
 
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write.
@@ -160,7 +160,7 @@ class Herder:
         await config.follow(self._take_config)
 
     def _take_config(self, snapshot: ConfigSnapshot) -> None:
-        """Use a snapshot unless it is older than a known one, because a server that lags behind has returned it."""
+        """Apply a snapshot. Ignore a snapshot older than the known one; a server that lags behind may return it."""
         if self.config is not None and snapshot.offset < self.config.offset:
             return
         self.config = snapshot
@@ -173,7 +173,7 @@ class Herder:
         self._reconcile()
 
     def _log_problems(self, snapshot: ConfigSnapshot) -> None:
-        """Log the problem of each connector whose configuration cannot be used, once for each new problem."""
+        """Log the problem of each connector with an unusable configuration, once for each new problem."""
         problems = {name: entry.problem for name, entry in snapshot.connectors.items() if entry.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
@@ -181,7 +181,7 @@ class Herder:
         self._problems = problems
 
     def _rejoin_if_outdated(self) -> None:
-        """Have the group assign again if the assigned work differs from that of the newest configuration."""
+        """Have the group assign again if the assigned work differs from the work of the newest configuration."""
         assignment, config = self._assignment, self.config
         # During a rebalance, the worker waits for the next assignment, and compares that.
         if assignment is None or config is None or self.hooks.is_rebalancing:
@@ -209,7 +209,7 @@ class Herder:
             self._role.tasks.start(self._clean_up())
 
     async def _clean_up(self) -> None:
-        """Delete the statuses and folders that deleted connectors have left."""
+        """Delete the statuses and the folders of owner znodes that deleted connectors have left."""
         try:
             await self.role.config.clean_up()
         except SessionLostError:
@@ -225,7 +225,7 @@ class Herder:
         await self._stopped()
 
     async def _outdated(self) -> list[Work]:
-        """Return the work that must not run during the rebalance: all work if the configuration cannot be read."""
+        """Return the running work that must stop before the rebalance; all work if the configuration cannot be read."""
         if not self._running:
             return []
         try:
@@ -239,7 +239,7 @@ class Herder:
 
     def _begin_patience(self) -> None:
         """
-        Have all work given back if no assignment follows within the session timeout.
+        Have all work stopped and released if no assignment follows within the session timeout.
 
         By then, the group may have removed this worker. Other workers would wait for its claims until it joins again.
         """
@@ -266,13 +266,13 @@ class Herder:
 
     async def close(self, on_stuck: Callable[[Sequence[Work]], None] = lambda works: None) -> None:
         """
-        Leave the group, and give back what this worker has claimed. The caller closes the session after that.
+        Leave the group, stop all work and release its claims. The caller closes the session after this call.
 
-        This returns when no plugin runs any more. Otherwise the end of the session would let other workers start work
-        while a plugin that does not stop still does it.
+        The call returns when no plugin runs any more. Otherwise the end of the session would let other workers start
+        the work of a plugin that still runs.
 
         Args:
-            on_stuck: Called with the work of plugins that do not stop, when only these plugins are left to wait for.
+            on_stuck: Called once, with the work of plugins that do not stop, if the call waits only for these plugins.
         """
         self._is_closing = True
         self._end_patience()
@@ -288,7 +288,7 @@ class Herder:
             supervisor.lose("the worker has ended")
 
     async def _plugins_stopped(self, on_stuck: Callable[[Sequence[Work]], None]) -> None:
-        """Wait until no plugin runs any more, and log a warning of plugins that do not stop; see ``close``."""
+        """Wait until no plugin runs any more, and log warnings about plugins that do not stop; see ``close``."""
         await asyncio.gather(*(each.stopped_or_abandoned() for each in self._ending.values()))
         if stuck := self._stuck():
             on_stuck(stuck)
@@ -307,12 +307,12 @@ class Herder:
         return [work for work, supervisor in self._ending.items() if supervisor.is_abandoned]
 
     async def _give_back(self) -> None:
-        """Stop all work, and wait until its claims are released, except those of plugins that do not stop."""
+        """Stop all work, and wait until its claims are released. Do not wait for plugins that do not stop."""
         self._begin_stop(list(self._running))
         await self._stopped()
 
     async def _stopped(self) -> None:
-        """Wait until the claims of stopped work are released, except those of plugins that do not stop."""
+        """Wait until the claims of stopped work are released. Do not wait for plugins that do not stop."""
         await asyncio.gather(*(supervisor.given_back.wait() for supervisor in self._ending.values()))
 
     def _begin_stop(self, works: Iterable[Work]) -> None:
@@ -323,7 +323,7 @@ class Herder:
     # ------------------------------------------------------------------ the work
 
     def running(self, work: Work) -> WorkSupervisor | None:
-        """Return the supervisor of work that is assigned to this worker, or None."""
+        """Return the supervisor of running work, or None if the work does not run here or is stopping."""
         return self._running.get(work)
 
     def _claim_gone(self, work: Work) -> None:

@@ -1,8 +1,8 @@
 """
-Derive from the configuration which assigned work a worker runs, and whether the group has to assign again.
+Derive from the configuration which assigned connectors and tasks run, and whether the group must assign again.
 
-These functions are pure: a ``WorkSpec`` is all that a start of a connector or a task depends on, so work is restarted
-if and only if its spec has changed.
+These functions have no effects. A ``WorkSpec`` has everything that the start of a connector or a task depends on. So a
+changed configuration restarts work if and only if its spec has changed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, Connector
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
     """
-    The settings and the state that a connector or a task is started with.
+    The settings and the target state with which a connector or a task is started.
 
     Args:
-        config: The settings of the connector. For a task, only the standard ones, because ``task`` has the others.
+        config: The settings of the connector. For a task, only the standard settings, because ``task`` has the task's
+            own settings.
         task: The settings of the task; None for a connector.
-        target: Whether it has to run.
-        problem: Why it cannot run; "" if it can.
-        created: Distinguishes connectors that have had the same name, one after the other; see ``ConnectorEntry``.
+        target: Whether the work has to run.
+        problem: Why the work cannot run; "" if it can run.
+        created: Distinguishes a connector from earlier connectors of the same name; see ``ConnectorEntry``.
     """
 
     config: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class WorkSpec:
 
 def planned(config: ConfigSnapshot, works: Iterable[Work]) -> dict[Work, WorkSpec]:
     """
-    Return the specs of the assigned work. Work that the configuration lacks is left out.
+    Return the specs of the assigned work. Omit work that the configuration does not contain.
 
     A connector whose configuration has a problem is included, so that its owner reports it as FAILED.
     """
@@ -57,11 +58,11 @@ def _spec_of(entry: ConnectorEntry | None, work: Work) -> WorkSpec | None:
 
 def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[Work]:
     """
-    Return the running work that has to stop before the group assigns again.
+    Return the running work that must stop before the group assigns again.
 
-    That is the work of deleted connectors, even if connectors of the same names were created since, and tasks that were
-    removed or whose settings have changed. The settings of a connector's tasks belong together, because they divide its
-    work. So a task with former settings must not run beside a task with new settings on another worker.
+    This is the work of deleted connectors, even if connectors of the same names were created since. It is also each
+    task that was removed, or has changed settings. The settings of a connector's tasks belong together, because they
+    divide its work. So a task with former settings must not run beside a task with new settings on another worker.
     """
     wanted = planned(config, running)
     return [work for work, spec in running.items() if work not in wanted or _identity(wanted[work]) != _identity(spec)]
@@ -69,10 +70,12 @@ def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[W
 
 def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]) -> dict[Work, WorkSpec]:
     """
-    Return the work in ``wanted`` that has not changed since the group assigned it.
+    Return the work in ``wanted`` that may run by the present assignment.
+
+    A task may run if it is unchanged since the assignment. A connector may run unless it was deleted and created again.
 
     Args:
-        assigned: The configuration by which the work was assigned; None if it is not known, so that no task is valid.
+        assigned: The configuration by which the work was assigned; None if it is not known. Then no task may run.
         wanted: The specs of the work by the newest configuration.
     """
     former = {} if assigned is None else planned(assigned, wanted)
@@ -84,17 +87,17 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
 
 def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
-    """Return the part of a spec whose change requires another assignment. The owner handles other changes."""
+    """Return the part of a spec that requires another assignment when it changes. The owner handles other changes."""
     return spec.created, spec.task
 
 
 def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
     """
-    Return whether the group has to assign its work again.
+    Return whether the group must assign its work again.
 
-    It has to if a connector or a task was added or removed, if the settings of a task have changed, or if a connector
-    was deleted and created again. If only the settings of a connector have changed, or it was paused or resumed, the
-    owners of its work act alone.
+    This is so if a connector or a task was added or removed, if the settings of a task have changed, or if a connector
+    was deleted and created again. If only the settings of a connector have changed, or a connector was paused or
+    resumed, the owners of the connector and its tasks act alone.
 
     Args:
         assigned: The configuration by which the present work was assigned.
@@ -104,5 +107,5 @@ def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
 
 
 def _shared(config: ConfigSnapshot) -> dict[str, object]:
-    """Return what the group assigns: each connector, and the settings of its tasks, or None if it has a problem."""
+    """Return the part of a configuration that the group assigns: the connectors by name, and their task settings."""
     return {name: (entry.created, None if entry.problem else entry.tasks) for name, entry in config.connectors.items()}

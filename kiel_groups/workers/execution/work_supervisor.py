@@ -1,15 +1,15 @@
 """
-Run one piece of work of one assignment: claim it; run, pause and restart its plugin; release it, whatever fails.
+Supervise one assigned connector or task (the work): claim it, run, pause and restart its plugin, and release it.
 
-The supervisor is one coroutine. It claims the work, then runs, pauses and restarts it, and finally releases the claim.
-Between two runs of the plugin, it reads its spec, which says what to do. Each change of the spec wakes it.
+The supervisor is one coroutine. Its spec has the settings and the target state of the work. The supervisor reads the
+spec between two runs of the plugin, and each change of the spec wakes the supervisor.
 
 A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
-work is FAILED, and a rebalance does not wait for it. Its claim stays until its call returns, so no other worker starts
-the work while the plugin may still write to its system. The end of the session also ends the claim, so a worker that
-closes waits for abandoned plugins before it closes its session.
+work is FAILED, and a rebalance does not wait for the plugin. The claim stays until the plugin's call returns, so no
+other worker starts the work while the plugin may still write to its system. The end of the session also ends the claim,
+so a worker that closes waits for abandoned plugins before it closes its session.
 
-The supervisor ends if the work has to stop, or if its session is over. Any error of this program fails the work only.
+The supervisor ends if the work has to stop, or if the session is over. An unexpected error fails this work only.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 
 class RestartPolicy:
     """
-    Counts the failures of one piece of work.
+    Decides whether and when failed work is started again, by the settings and the number of its failures.
 
     Args:
-        jitter: The factor of each delay, so that the tasks of a system that fails do not all return at once.
+        jitter: Returns a factor for each delay, so that tasks that failed together do not all restart at once.
     """
 
     def __init__(self, jitter: Callable[[], float]) -> None:
@@ -59,11 +59,12 @@ class RestartPolicy:
 
     def delay_s(self, settings: Settings | None, ran_s: float) -> float | None:
         """
-        Return how long to wait before work that has failed is started again.
+        Count a failure, and return how long to wait before the work is started again.
 
         Args:
-            settings: The checked settings; None if they are not legal, so that a restart is useless.
-            ran_s: How long the work ran before it failed. After more than the longest delay, the count begins anew.
+            settings: The checked settings; None if they are not legal. Then a restart is useless.
+            ran_s: How long the work ran before it failed. If it ran longer than the longest delay, the count of
+                failures begins anew.
 
         Returns:
             The delay in seconds, or None if the work stays FAILED.
@@ -91,17 +92,17 @@ _DEFAULT_STOP_S = 5.0
 
 class WorkSupervisor:
     """
-    Runs one piece of work.
+    Runs one connector or task, as soon as it is created.
 
     Args:
         worker: The worker that runs the work.
-        role: The stores and the claims of its session.
+        role: The stores and the claims of the worker's session.
         plugins: The connectors of the worker.
         clients: Creates the clients of tasks.
         work: The connector or the task.
         spec: What to run.
-        generation: The generation of the assignment that has started this.
-        former: This worker's previous supervisor of the same work. The new one waits for its end first.
+        generation: The generation of the assignment.
+        former: This worker's previous supervisor of the same work. The new supervisor first waits until it has ended.
     """
 
     def __init__(
@@ -164,13 +165,13 @@ class WorkSupervisor:
             self.restart()
 
     def restart(self) -> None:
-        """Stop the work and start it again, or start it if it has failed."""
+        """Have the work stopped and started again, or started if it has failed. Forget its failures."""
         self._reports_again = True
         self._policy.reset()
         self._changed.set()
 
     def begin_stop(self) -> None:
-        """Ask the work to stop in order and its claim to be released; then ``given_back`` is set."""
+        """Have the work stopped in order, and its claim released. ``given_back`` is set then, or if it is abandoned."""
         if not self._is_stopping:
             self._is_stopping = True
             self._changed.set()
@@ -180,7 +181,7 @@ class WorkSupervisor:
                 self.given_back.set()
 
     def lose(self, reason: str) -> None:
-        """Stop the work at once, so that it delivers and commits nothing more. Later calls do nothing."""
+        """Stop the work at once: it delivers and commits nothing more, and a rebalance need not wait for it."""
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)
@@ -191,7 +192,7 @@ class WorkSupervisor:
         self.given_back.set()
 
     def claim_gone(self) -> None:
-        """Stop the work at once because its owner znode was deleted, then claim it again."""
+        """Stop the work at once because its owner znode was deleted, and have the work claimed again."""
         self._role.statuses.drop(self.work)
         self._end_run("the owner znode was deleted")
         self._changed.set()
@@ -206,21 +207,21 @@ class WorkSupervisor:
     @property
     def has_ended(self) -> bool:
         """
-        Whether this supervisor, and each one before it, has ended.
+        Whether this supervisor, and every former supervisor of the work, has ended.
 
         Then no code of the plugin runs any more, and the claim is released or lost.
         """
         return self._main.done() and (self._former is None or self._former.has_ended)
 
     async def ended(self) -> None:
-        """Wait until this supervisor, and each one before it, has ended."""
+        """Wait until this supervisor, and every former supervisor of the work, has ended."""
         await asyncio.wait({self._main})
         if self._former is not None:
             await self._former.ended()
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a plugin still runs after its time to stop, including one of a former supervisor."""
+        """Whether a plugin of this or a former supervisor still runs after its time to stop."""
         return self._abandoned.is_set() or (self._former is not None and self._former.is_abandoned)
 
     async def stopped(self) -> None:
@@ -231,7 +232,7 @@ class WorkSupervisor:
             await asyncio.wait({self._running})
 
     async def stopped_or_abandoned(self) -> None:
-        """Wait until no plugin runs any more, except plugins whose time to stop is over."""
+        """Wait until no plugin of the work runs any more, or a plugin's time to stop is over."""
         if self._former is not None:
             await self._former.stopped_or_abandoned()
         await first_of(self.stopped(), self._abandoned.wait())
@@ -258,7 +259,7 @@ class WorkSupervisor:
         return self._role.is_over or isinstance(error, SessionLostError)
 
     async def _fault(self, error: Exception) -> None:
-        """Report an error of this program, and wait until a user or a changed configuration starts the work again."""
+        """Report an unexpected error, and wait until a user or a changed configuration starts the work again."""
         texts = await self._plugins.error_texts(error, self.spec)
         log.error("%s: its supervisor failed: %s", self.work, texts.trace)
         self._worker.metrics.count("work_supervisors_failed")
@@ -267,7 +268,7 @@ class WorkSupervisor:
             await self._wait_changed()
 
     async def _wait_for_former(self) -> None:
-        """Wait until the former supervisor has ended, or until the work has to be given back."""
+        """Wait until the former supervisor has ended, or until the work has to stop."""
         if self._former is None:
             return
         while not self._former.has_ended and not self._is_stopping:
@@ -277,7 +278,7 @@ class WorkSupervisor:
             self._former = None
 
     async def _claim_and_run(self) -> None:
-        """Claim the work, and run it until it has to be given back, or its claim is gone."""
+        """Claim the work, and run it until it has to stop or its claim is gone; then release the claim."""
         token = await self._claim()
         if token is None:
             return
@@ -293,7 +294,11 @@ class WorkSupervisor:
         await self._release()
 
     async def _claim(self) -> int | None:
-        """Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused."""
+        """
+        Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused.
+
+        After a refusal, pause before the return.
+        """
         # Changes until now are handled after the claim.
         self._changed.clear()
         self._claiming = asyncio.ensure_future(self._role.claims.claim(self.work))
@@ -309,7 +314,11 @@ class WorkSupervisor:
             self._claiming = None
 
     async def _release(self) -> None:
-        """Release the claim with the last source offsets; without them if they cannot be stored. Retry if refused."""
+        """
+        Store the last source offsets and release the claim. Retry a refused release.
+
+        If the offsets cannot be stored, report that, and release the claim without them.
+        """
         role, offsets = self._role, self._unstored
         self._unstored = ()
         while role.claims.owns(self.work):
@@ -330,7 +339,7 @@ class WorkSupervisor:
                     await asyncio.sleep(_REFUSED_PAUSE_S)
 
     async def _offsets_unstored(self, error: Exception) -> None:
-        """Report that the last source offsets of a task cannot be stored, before its claim is released without them."""
+        """Report that the last source offsets of a task cannot be stored. The claim is released without them next."""
         texts = await self._plugins.error_texts(error, self.spec)
         log.error(
             "%s: its last source offsets are not stored, so its last records will be delivered again: %s",
@@ -349,7 +358,7 @@ class WorkSupervisor:
             log.error("%s: its status is not written: %s", self.work, unwritten)
 
     async def _follow_spec(self, token: int) -> None:
-        """Run, pause or fail the work as the spec says, until the spec changes."""
+        """Run or pause the work, or report it as FAILED, by its spec. Return when the spec must be read again."""
         spec = self.spec
         if spec.problem:
             self._report(WorkState.FAILED, spec.problem)
@@ -377,7 +386,12 @@ class WorkSupervisor:
                 await self._failed(await self._plugins.error_texts(error, spec), settings, ran_s)
 
     async def _settings(self, spec: WorkSpec) -> Settings | None:
-        """Return the checked settings, or None if the work has to stop or its spec changes during the check."""
+        """
+        Return the checked settings, or None if the work has to stop or its spec changes during the check.
+
+        Raises:
+            ConfigError: The settings are not legal, or the check takes too long.
+        """
         checking = asyncio.ensure_future(self._plugins.settings(spec))
         checking.add_done_callback(retrieve)
         await first_of(checking, self._changed.wait())
@@ -400,7 +414,12 @@ class WorkSupervisor:
                 await self._changed.wait()
 
     async def _run(self, spec: WorkSpec, settings: Settings, token: int) -> None:
-        """Run the plugin once, until it has to stop or has failed."""
+        """
+        Run the plugin once, until it has to stop or has failed.
+
+        Raises:
+            Exception: Any error of the plugin, the clients or the stores.
+        """
         role = self._role
         fence = self._fence = WorkFence(role.session)
         self._has_started, self._problem = False, ""
@@ -451,13 +470,17 @@ class WorkSupervisor:
         self._report(WorkState.RUNNING)
 
     def _show_problem(self, fence: WorkFence, spec: WorkSpec, problem: str) -> None:
-        """Show in the status why the work makes no progress; "" removes the reason. Former runs are ignored."""
+        """Show in the status why a run makes no progress; "" removes the reason. Ignore reports of former runs."""
         self._reported = fence, spec, problem
         if self._showing is None or self._showing.done():
             self._showing = asyncio.ensure_future(self._show_problems())
 
     async def _show_problems(self) -> None:
-        """Show the newest problem. While a thread hides the secrets of one, the plugin may report the next one."""
+        """
+        Show the newest reported problem, without secrets.
+
+        While a thread hides the secrets of a problem, the plugin may report the next problem.
+        """
         shown = None
         while (reported := self._reported) is not None and reported is not shown:
             shown = fence, spec, problem = reported
@@ -471,7 +494,9 @@ class WorkSupervisor:
                 self._role.statuses.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
-        """Ask a run to end. If it does not in time, shut its fence, cancel it, and wait without a limit."""
+        """
+        Ask a run to end. If it does not end in time, let it deliver nothing more, cancel it, and wait without a limit.
+        """
         runner.request_stop()
         limit_s = settings.get("task.stop.timeout.ms", _DEFAULT_STOP_S * 1000) / 1000
         await asyncio.wait({running}, timeout=limit_s)
@@ -487,7 +512,7 @@ class WorkSupervisor:
             log.warning("%s has stopped at last", self.work)
 
     def _abandon(self, limit_s: float) -> None:
-        """Report that the plugin does not stop, and let a rebalance continue without waiting for it."""
+        """Report that the plugin does not stop, and let a rebalance continue without waiting for the plugin."""
         self._abandoned.set()
         self._worker.metrics.count("work_abandoned")
         log.error(
@@ -505,7 +530,11 @@ class WorkSupervisor:
             self.given_back.set()
 
     def _report(self, state: WorkState, trace: str = "") -> None:
-        """Have a status written, unless the claim is gone: another worker may have it, and reports its own status."""
+        """
+        Have a status written, unless it equals the last status, or the claim is gone.
+
+        Without the claim, another worker may have the work, and reports its own status.
+        """
         status = self._status(state, trace)
         if not self._role.claims.owns(self.work):
             return

@@ -1,4 +1,4 @@
-"""Run a worker: its REST interface, its ZooKeeper sessions, its membership, and the work that it is assigned."""
+"""Run a worker: its REST interface, its ZooKeeper sessions, its membership, and its assigned connectors and tasks."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 class Worker:
     """
-    A worker of a group, from ``start`` to ``close``, or while ``run`` runs.
+    Runs a worker of a group, from ``start`` to ``close``, or during ``run``.
 
     Args:
         settings: The settings of the worker.
-        plugins: Finds the classes of connectors; by default, those that ``plugin_classes`` of the settings allows.
-        metrics: The registry to count in; a new one by default.
-        on_stuck: Called by ``close`` when only plugins that do not stop still hold work; it gets that work. To avoid
-            waiting, a program can end its process here; the claims then expire with the ZooKeeper session. By default,
-            ``close`` waits.
+        plugins: Finds the classes of connectors; by default, the registry that the settings create.
+        metrics: The metrics registry; by default, a new registry.
+        on_stuck: Called by ``close`` when it waits only for plugins that do not stop, with the connectors and tasks of
+            these plugins. To avoid the wait, a program can end its process here. Then the claims expire with the
+            ZooKeeper session. By default, ``close`` waits.
 
     Raises:
         ConfigError: A setting is not legal, or the address of the REST interface is in use.
@@ -104,10 +104,12 @@ class Worker:
         """
         Begin to serve the REST interface, join the group, and wait for the first assignment.
 
+        If the start fails or is cancelled, the worker is closed.
+
         Raises:
             NoZooKeeperError: No ZooKeeper server answered in time.
-            NoBrokersError: Brokers coordinate the group, and none has named the coordinator in time.
-            GroupConfigError: The group has members that are no workers.
+            NoBrokersError: Brokers coordinate the group, and no broker has named the coordinator in time.
+            GroupConfigError: The group has members that are not workers.
             KielGroupsError: Another error that prevents the start.
         """
         try:
@@ -126,7 +128,7 @@ class Worker:
         log.info("the REST interface of this worker is at %s", self.url)
 
     def _start_checks(self) -> None:
-        """Begin to look for mistakes that do not prevent a start. The start does not wait for these checks."""
+        """Start background checks for mistakes that do not prevent a start. They log warnings."""
         loop, settings = asyncio.get_running_loop(), self._settings
         # The import of all installed connectors may take long.
         self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
@@ -135,14 +137,14 @@ class Worker:
             self._checks.append(loop.create_task(probe_brokers(settings.group, settings.brokers)))
 
     def _coordinators(self) -> str:
-        """Return the servers that coordinate the group, for a log line about what the worker waits for."""
+        """Return the servers that coordinate the group, in words, for a log line."""
         if self._settings.coordination == "zookeeper":
             return f"ZooKeeper at {self._settings.zookeeper}"
         return f"a coordinator among the brokers at {self._settings.brokers}"
 
     async def run(self) -> None:
         """
-        Start, and run until the caller cancels this. The worker gives its work back before this returns.
+        Start the worker, and run it until the task is cancelled. Before it ends, this method closes the worker.
 
         Raises:
             KielGroupsError: The worker could not start, or has failed for good.
@@ -168,10 +170,10 @@ class Worker:
 
     async def close(self) -> None:
         """
-        Give all work back, leave the group, and close the session. Further calls wait for the first one.
+        Leave the group, release all work, and close the session. Further calls wait for the first call.
 
-        If work does not stop within its ``task.stop.timeout.ms``, the call continues to wait for it, with a warning
-        every ten seconds: the claim must not end while the plugin may still write to its system.
+        If work does not stop within its ``task.stop.timeout.ms``, the call continues to wait for the plugin, and logs a
+        warning every ten seconds: the claim must not end while the plugin may still write to its system.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -197,11 +199,11 @@ def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> Pr
 
 def _clients(settings: WorkerSettings) -> KafkaClients:
     """
-    Return the clients of tasks. What coordinates the workers also coordinates the groups of sinks.
+    Create the factory of the tasks' clients. The workers and the groups of sinks have the same coordination.
 
-    Sinks have the worker's session timeout, so a killed worker's partitions are free as soon as its tasks are. On
-    ZooKeeper, the allocator is sticky, because a partition that moves waits for the ``put`` of its present task, and
-    then for that of its next one.
+    Sinks have the worker's session timeout. So a killed worker's partitions are free as soon as its tasks are free. On
+    ZooKeeper, the allocator is sticky, because a moving partition waits for the ``put`` of its present task, and then
+    for the ``put`` of its next task.
     """
     consumer: dict[str, Any] = {"session_timeout_ms": settings.session_timeout_ms}
     if settings.coordination == "zookeeper":

@@ -1,8 +1,9 @@
 """
-Find the classes of connectors, check settings with them, and hide secrets, all on threads.
+On threads, find the classes of connectors, check settings by these classes, and hide secrets.
 
-Importing a class and ``Connector.check`` run code of a plugin, which may take long; so may the search for secrets in a
-megabyte of settings. On the event loop, that would stop the worker's heartbeats and all of its work.
+The import of a class and ``Connector.check`` run code of a plugin, and may take long. The search for secrets in a
+megabyte of settings may take long, too. On the event loop, such calls would stop the worker's heartbeats and all its
+work.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ log = logging.getLogger(__name__)
 
 class WorkerPlugins:
     """
-    The connectors of one worker.
+    Runs the code of the connectors' classes on threads, with a time limit.
 
     Args:
         registry: Finds the classes of connectors.
-        runtime: The threads.
-        limit_s: How long a call may take, in seconds. After that the call fails, although its thread continues.
+        runtime: Starts the threads.
+        limit_s: The time limit of a call, in seconds. A late call raises ConfigError, and its thread continues.
     """
 
     def __init__(self, registry: PluginRegistry, runtime: Runtime, limit_s: float = _LIMIT_S) -> None:
@@ -77,10 +78,10 @@ class WorkerPlugins:
 
     def found(self, name: str) -> type[Connector]:
         """
-        Return a class that ``resolve`` has returned before.
+        Return a class that ``resolve`` has returned before for this name.
 
         Raises:
-            ConfigError: ``resolve`` has not returned it.
+            ConfigError: ``resolve`` has not returned a class for this name.
         """
         if name not in self._found:
             raise ConfigError(f"connector.class: {name!r} is not imported")
@@ -88,10 +89,11 @@ class WorkerPlugins:
 
     async def checked(self, config: Mapping[str, str | None]) -> CheckedConfig:
         """
-        Check the settings of a connector; see ``checked_config``.
+        Check the settings of a connector, and return the outcome; see ``checked_config``.
 
         Raises:
-            ConfigError: The class of the connector is missing or cannot be used, or the check takes too long.
+            ConfigError: The class of the connector is missing or cannot be used, a setting names a class that is not
+                allowed, or the check takes too long.
         """
         connector_class = await self.resolve(class_name(config))
         self._registry.check_classes(definition_of(connector_class), config)
@@ -103,7 +105,7 @@ class WorkerPlugins:
         Return the typed settings of a connector or a task.
 
         Raises:
-            ConfigError: A setting is not legal, or names a class that is not allowed; the class of the connector cannot
+            ConfigError: A setting is not legal or names a class that is not allowed, the class of the connector cannot
                 be used, or the check takes too long.
         """
         if spec.task is None:
@@ -118,12 +120,11 @@ class WorkerPlugins:
         self, plugin: str, config: Mapping[str, str | None]
     ) -> tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]:
         """
-        Check settings, and return the answer for users, and the topics in each setting.
-
-        See ``validation_report`` and ``named_topics``.
+        Check settings. Return the ``validation_report`` for users, and the topics by setting (``named_topics``).
 
         Raises:
-            ConfigError: There is no such class, or the check takes too long.
+            ConfigError: There is no such class, a setting names a class that is not allowed, or the check takes too
+                long.
         """
         connector_class = await self.resolve(plugin)
         self._registry.check_classes(definition_of(connector_class), config)
@@ -146,7 +147,7 @@ class WorkerPlugins:
         """
         Import the installed connectors, and log a warning for each entry point whose class cannot be used.
 
-        Without it, nothing explains why a connector is missing in ``installed``. This raises no error.
+        The warnings explain why a connector is missing in ``installed``. If the import takes too long, log this.
         """
         try:
             problems = await self._on_thread(_INSTALLED, lambda: self._registry.problems)
@@ -165,9 +166,9 @@ class WorkerPlugins:
 
     async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
         """
-        Return settings of a connector or its tasks without secrets.
+        Return settings of a connector or its tasks, with ``[hidden]`` in place of secrets.
 
-        If the class is not known, only the standard settings are shown.
+        If ``resolve`` has not found the class before, all settings are hidden except the standard settings.
         """
         async with self._masking:
             return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
@@ -196,7 +197,7 @@ class WorkerPlugins:
         return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec)
 
     async def _without_secrets(self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec) -> _T:
-        """Call ``make`` with the secrets of settings; return ``otherwise`` if that fails or takes too long."""
+        """Call ``make`` with the secrets of the work. Return ``otherwise`` if the call fails or takes too long."""
         try:
             return await self._on_thread("a text", lambda: make(self._secrets(spec)), limit_s=_TEXTS_LIMIT_S)
         except Exception:  # code of a plugin

@@ -1,15 +1,15 @@
 """
-Carry out what users ask of a worker through its REST interface: create, change, pause, restart, delete, describe.
+Carry out users' requests to the REST interface of a worker: create, change, pause, restart, delete or describe.
 
-All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``, which the REST interface
-answers with the statuses of Kafka Connect; every method may raise these:
+All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``. The REST interface answers with
+the statuses of Kafka Connect. Every method may raise these errors:
 
-- ``UnknownConnectorError`` (404): there is no such connector, or it has no such task.
+- ``UnknownConnectorError`` (404): there is no such connector, or the connector has no such task.
 - ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or another worker has to do it.
 - another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
 - any other error (500).
 
-Configurations are passed with their secrets; the REST interface has these hidden by ``masked``.
+Returned configurations contain secrets. The REST interface hides the secrets by ``masked``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ConnectorInfo:
     Args:
         name: The name of the connector.
         config: Its settings, with ``name``.
-        tasks: The number of its tasks; 0 if it has not made any yet.
+        tasks: The number of its tasks; 0 if the connector has not configured its tasks yet.
         kind: Whether it is a source or a sink.
     """
 
@@ -79,16 +79,16 @@ class ConnectorStatus:
 
 
 class _SettingsChangedError(Exception):
-    """A setting that a user wants to keep, such as a secret given as ``[hidden]``, was changed during the check."""
+    """The stored settings were changed during the check of new settings, such that the new settings differ now."""
 
 
 class WorkerRequests:
     """
-    A worker as its REST interface sees it.
+    Carries out the requests to one worker's REST interface.
 
     The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart`` on the owner only; it finds these workers by ``leader_url`` and ``owner_url``, and forwards requests to
-    them. All other methods are called on any worker.
+    ``restart`` on the owner only. It finds the leader by ``leader_url`` and the owner by ``owner_url``, and forwards
+    requests to these workers. All other methods are called on any worker.
 
     Args:
         herder: Runs the work of the worker.
@@ -106,19 +106,19 @@ class WorkerRequests:
     # ------------------------------------------------------------------ the group
 
     def is_rebalancing(self) -> bool:
-        """Return whether this worker has no assignment, or has to join again. Changes are then refused (409)."""
+        """Return whether this worker has no valid assignment, or has to join again."""
         return self._herder.hooks.is_rebalancing
 
     def leader_url(self) -> str | None:
-        """Return the URL of the leader's REST interface, or None if it is unknown. It may be this worker's own."""
+        """Return the URL of the leader's REST interface, even if this worker leads, or None if it is unknown."""
         assignment = self._herder.hooks.assignment
         return None if assignment is None or self.is_rebalancing() else assignment.leader_url
 
     def owner_url(self, work: Work) -> str | None:
         """
-        Return the URL of the REST interface of the worker that has a connector or a task.
+        Return the REST URL of the worker that has a connector or a task, or None if the URL is unknown.
 
-        If this worker has the work, it is its own URL. Otherwise only the leader knows it; other workers return None.
+        If this worker has the work, return its own URL. URLs of other owners are known only if this worker leads.
         """
         if self._herder.running(work) is not None:
             return self._herder.context.url
@@ -128,15 +128,15 @@ class WorkerRequests:
         """
         Return whether a worker of the group has registered this URL in ZooKeeper.
 
-        A request and its token must go to a worker only. Members of the group supply ``leader_url`` and ``owner_url``,
-        and if brokers coordinate the group, every client of the brokers can be a member.
+        Requests contain the token, so they must go only to workers. Members of the group supply ``leader_url`` and
+        ``owner_url``. If brokers coordinate the group, every client of the brokers can become a member.
         """
         return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 
     # ------------------------------------------------------------------ reads
 
     async def connectors(self) -> Sequence[str]:
-        """Return the names of all connectors."""
+        """Return the names of all connectors, sorted."""
         return sorted((await self._config()).connectors)
 
     async def connector_info(self, name: str) -> ConnectorInfo:
@@ -144,7 +144,7 @@ class WorkerRequests:
         return await self._info(name, await self._entry(name))
 
     async def config(self, name: str) -> Mapping[str, str]:
-        """Return the settings of a connector."""
+        """Return the settings of a connector, with secrets."""
         entry = await self._entry(name)
         # The class declares which settings are secrets.
         await self._kind(entry.config)
@@ -163,7 +163,7 @@ class WorkerRequests:
         return (await self._entry(name)).tasks or ()
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
-        """Return the status of a task."""
+        """Return the status of a task; raise UnknownConnectorError if the connector or the task does not exist."""
         entry = await self._entry(name)
         if task not in range(len(entry.tasks or ())):
             tasks = counted(len(entry.tasks or ()), "task")
@@ -172,12 +172,12 @@ class WorkerRequests:
         return (await self._herder.role.statuses.read([work]))[work]
 
     async def plugins(self) -> Sequence[ConnectorPlugin]:
-        """Return the connectors that are installed on this worker."""
+        """Return the installed connectors that this worker can import, sorted by name."""
         return await self._plugins.installed()
 
     async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
         """
-        Return settings with their secrets hidden.
+        Return settings with ``[hidden]`` in place of secrets.
 
         Args:
             connector_class: The name of the connector's class, or "".
@@ -197,14 +197,18 @@ class WorkerRequests:
             The answer in the form of Kafka Connect: ``name``, ``error_count``, ``groups``, ``configs``.
 
         Raises:
-            ConfigError: There is no such class (400).
+            ConfigError: There is no such class, or the class is not allowed, or its check takes too long (400).
         """
         report, topics = await self._plugins.report(plugin, config)
         warnings = [*report.get("warnings", ()), *await self._topic_warnings(topics)]
         return {**report, "warnings": warnings} if warnings else report
 
     async def _topic_warnings(self, topics: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return a warning for each setting with topics that no broker knows: a task waits for such topics forever."""
+        """
+        Return a warning for each setting with topics that no broker knows: a task waits until such topics exist.
+
+        If no broker answers, return a warning with this error.
+        """
         if not topics:
             return []
         try:
@@ -222,12 +226,12 @@ class WorkerRequests:
         Create a connector.
 
         Args:
-            name: Its name, which may have any characters.
-            config: Its settings, with ``name``, which must be equal to the argument.
+            name: The name of the connector.
+            config: Its settings. The setting ``name`` is replaced by the argument.
 
         Raises:
             ConnectorExistsError: A connector of this name exists (409).
-            ConfigError: A setting is not legal, or the name is not (400). The text has all errors.
+            ConfigError: A setting or the name is not legal (400). The text has all errors.
         """
         whole = with_secrets({**config, "name": name}, {})
         await self._check(name, whole)
@@ -238,8 +242,8 @@ class WorkerRequests:
         """
         Create a connector, or replace its settings.
 
-        A setting keeps its stored text if its new text is ``[hidden]``, or the text that answers show for the stored
-        one. So users may write back the settings that they have read.
+        A setting keeps its stored text if its new text is ``[hidden]``, or is the text that answers show for the stored
+        text. So users may write back the settings that they have read.
 
         Returns:
             The connector, and whether it was created.
@@ -256,7 +260,7 @@ class WorkerRequests:
 
         Args:
             name: Its name.
-            changes: The new texts; None removes a setting. ``[hidden]`` keeps one, as in ``put_config``.
+            changes: The new texts. None removes a setting, and ``[hidden]`` keeps its text, as in ``put_config``.
 
         Raises:
             ConfigError: As ``create``.
@@ -277,11 +281,12 @@ class WorkerRequests:
         self, name: str, settings_of: Callable[[Mapping[str, str] | None], dict[str, str]]
     ) -> tuple[ConnectorInfo, bool]:
         """
-        Check and store new settings, and return the connector, and whether it was created.
+        Check and store new settings. Return the connector, and whether the connector was created.
 
         Args:
             name: The connector.
-            settings_of: Returns the new settings, given the stored ones, or None if there is no connector.
+            settings_of: Called with the stored settings, or None for a new connector. It returns the new settings, and
+                is called again if the stored settings change before the write.
         """
         is_new = False
 
@@ -306,7 +311,7 @@ class WorkerRequests:
         return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
-        """Delete a connector."""
+        """Delete a connector, its tasks and their statuses. Source offsets stay."""
         await self._written(await self._herder.role.config.delete_connector(name))
 
     async def pause(self, name: str) -> None:
@@ -318,7 +323,12 @@ class WorkerRequests:
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart(self, work: Work) -> None:
-        """Restart a task, or a connector without its tasks. Call this only on the worker that has the work."""
+        """
+        Restart a task, or a connector without its tasks.
+
+        Raises:
+            RebalanceError: The work does not run on this worker (409).
+        """
         supervisor = self._herder.running(work)
         if supervisor is None:
             raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")
@@ -327,12 +337,16 @@ class WorkerRequests:
     # ------------------------------------------------------------------ helpers
 
     async def _written(self, offset: int) -> None:
-        """Read this worker's own change at once: the work starts sooner, and later reads contain the change."""
+        """
+        Record the configuration offset of a change that this worker has written, and read the configuration at once.
+
+        So the herder applies the change sooner, and later requests to this worker see the change.
+        """
         self._changed_offset = max(self._changed_offset, offset)
         await self._config()
 
     async def _config(self) -> ConfigSnapshot:
-        """Return the newest configuration. It contains all changes that this worker has confirmed to users."""
+        """Return a configuration that contains all changes that this worker has confirmed to users."""
         known = self._herder.config
         if known is not None and known.offset >= self._changed_offset:
             # The role raises an error if there is no session at the moment.

@@ -1,4 +1,4 @@
-"""The settings of a worker, checked when they are constructed."""
+"""The settings of a worker. Illegal settings raise an error when they are constructed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class WorkerSettings:
 
     Args:
         group: The name of the worker group. All workers of a group run the same connectors.
-        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. They have
-            configuration, statuses, source offsets and claims, whatever coordinates the group.
+        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. They store
+            configuration, statuses, source offsets and claims, even if brokers coordinate the group.
         brokers: The brokers that connectors read from and write to, such as ``"k1:9092,k2:9092"``.
-        coordination: What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
-        allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``.
+        coordination: The system that coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
+        allocator: The name of the preferred allocator, a key of ``WORK_ALLOCATORS``.
         rest: The worker's REST interface.
         plugin_classes: The classes that connectors may have: ``installed`` for the entry points of all installed
             packages, names of entry points, and modules, each with its submodules. By default, ``installed`` if other
-            machines can connect to the REST interface, and otherwise everything that can be imported.
+            machines can connect to the REST interface, and otherwise every class that can be imported.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
         debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
         debounce_bound_ms: With ZooKeeper, the leader assigns at the latest this long after the first of these changes.
@@ -67,10 +67,10 @@ class WorkerSettings:
 
     def new_registry(self) -> PluginRegistry:
         """
-        Return the connectors that the worker may use.
+        Create the registry of the connectors that the worker may use.
 
         Raises:
-            ConfigError: Something in ``plugin_classes`` is neither an entry point nor a module.
+            ConfigError: An item of ``plugin_classes`` is neither the name of an entry point nor a module.
         """
         allowed = self.plugin_classes
         if allowed is None and not is_loopback(self.rest.host):

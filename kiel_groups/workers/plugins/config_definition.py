@@ -24,14 +24,14 @@ def full_name(cls: type) -> str:
 
 def load_class(name: str) -> type:
     """
-    Import a class.
+    Import a class, and return it.
 
     Args:
         name: ``module:Class``, or the dotted name of the class.
 
     Raises:
-        ConfigError: ``name`` has another form, the module cannot be imported, or it has no such class. The message has
-            the error of the import, whatever the module raises.
+        ConfigError: ``name`` has another form, the module cannot be imported, or the module has no such class. The
+            message contains the error of the import.
     """
     module_name, colon, class_name = name.partition(":")
     if not colon:
@@ -62,8 +62,8 @@ class Validator:
 
     Args:
         accepts: Returns whether a value is legal.
-        expected: The legal values in words; errors say "expected" and these.
-        choices: All legal values as texts, if they are few. Users see them as recommended values.
+        expected: The legal values in words. Errors contain these words after "expected".
+        choices: All legal values as texts, if there are few. Users see them as recommended values.
 
     Raises:
         ConfigError: ``expected`` is no text, or ``choices`` are no texts.
@@ -84,27 +84,27 @@ class Validator:
 
 
 def at_least(least: float) -> Validator:
-    """Accept numbers from ``least`` on."""
+    """Return a validator that accepts numbers from ``least`` on."""
     return Validator(lambda value: bool(value >= least), f"at least {least}")
 
 
 def between(least: float, most: float) -> Validator:
-    """Accept numbers from ``least`` to ``most``, both included."""
+    """Return a validator that accepts numbers from ``least`` to ``most``, including these two numbers."""
     return Validator(lambda value: bool(least <= value <= most), f"a number from {least} to {most}")
 
 
 def one_of(*choices: str) -> Validator:
-    """Accept these texts only."""
+    """Return a validator that accepts only these texts."""
     return Validator(lambda value: value in choices, f"one of {', '.join(map(str, choices))}", choices)
 
 
 def non_empty() -> Validator:
-    """Accept texts, secrets and lists that are not empty."""
+    """Return a validator that accepts texts, secrets and lists that are not empty."""
     return Validator(lambda value: bool(getattr(value, "value", value)), "a value that is not empty")
 
 
 def each(validator: Validator) -> Validator:
-    """Accept lists whose entries another validator accepts."""
+    """Return a validator that accepts a list if ``validator`` accepts all its entries."""
     return Validator(lambda values: all(map(validator.accepts, values)), f"entries that are each {validator.expected}")
 
 
@@ -142,11 +142,12 @@ class Password:
 @dataclass(frozen=True, slots=True)
 class TypeRules:
     """
-    The rules of a type.
+    The rules of a type of settings.
 
-    ``expected`` describes its values to users, and ``python`` to authors of connectors. ``parse`` raises ``ValueError``
-    for a text that is not of the type, or a ``ConfigError`` that says what is wrong. ``accepts`` returns whether a
-    default is of the type.
+    ``expected`` describes its values to users, and ``python`` describes them to authors of connectors. ``parse``
+    converts a user's text. For a text that is not of the type, it raises ``ValueError``, ``KeyError`` or a
+    ``ConfigError`` with the reason. ``accepts`` returns whether a default is of the type. ``text`` converts a value to
+    the text that users see.
     """
 
     expected: str
@@ -219,10 +220,10 @@ TYPES: Mapping[TypeName, TypeRules] = {
 
 def parsed(type_name: TypeName, text: str) -> Any:
     """
-    Return the typed value of a setting's text, without the blanks around the text.
+    Convert a setting's text to its typed value. Blanks around the text are ignored.
 
     Raises:
-        ConfigError: The text is not of the type. The error says what was given, except a secret, and what is expected.
+        ConfigError: The text is not of the type. The message has the given text, without secrets, and what is expected.
     """
     text = text.strip()
     try:
@@ -234,7 +235,7 @@ def parsed(type_name: TypeName, text: str) -> Any:
 
 
 def given(type_name: TypeName, text: str) -> str:
-    """Return a setting as an error may show it: quoted, at most 100 characters, and with its secrets hidden."""
+    """Return the text of a setting as an error may show it: quoted, cut to 100 characters, and without secrets."""
     if type_name == "password":
         return HIDDEN
     text = without_secrets(text)
@@ -261,15 +262,15 @@ class ConfigKey:
     Args:
         name: The name, in Kafka's style: words in lower case, separated by dots. Durations end in ``.ms``.
         type: The type of the value. Settings are given as texts.
-        default: The typed value if users give none, such as a list for the type ``list``, or a ``Password``. None is
-            allowed for every type. By default, users must give a value.
+        default: The typed value if the user gives no value, such as a list for the type ``list``, or a ``Password``.
+            None is allowed for every type. Without a default, users must give a value.
         documentation: What the setting does, in whole sentences.
-        importance: How much users have to think about it.
-        validator: What values are legal, beyond the type.
+        importance: How much attention the setting needs from users.
+        validator: Tests which values of the type are legal; None accepts all values of the type.
         group: The heading under which tools show the setting.
         display_name: The name that tools show; by default, ``name``.
         width: The width of the field in which tools show the value.
-        dependents: The names of other settings that the value has an effect on.
+        dependents: The names of the settings that depend on this setting's value.
 
     Raises:
         ConfigError: The default is not a legal value, or another argument is not of its type.
@@ -302,7 +303,7 @@ class ConfigKey:
         self._validate(self.default, rules.text(self.default))
 
     def _check_arguments(self) -> None:
-        """Check what users see of the setting: otherwise a wrong type fails only later, in an answer to a user."""
+        """Check the types of the arguments that users see. A wrong type would fail later, in an answer to a user."""
         if not isinstance(self.name, str):
             raise ConfigError(f"the name of a setting is {self.name!r}; expected a str")
         for argument in ("documentation", "group", "display_name"):
@@ -323,10 +324,10 @@ class ConfigKey:
 
     def parse(self, text: str | None) -> Any:
         """
-        Return the typed value of a setting.
+        Return the typed value of a setting, or the default.
 
         Args:
-            text: The text that the user has given; None if the user has given none.
+            text: The text that the user has given; None if the user has not given the setting.
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the
@@ -351,7 +352,7 @@ class ConfigKey:
         return f"{rules}: {self.validator.expected}" if self.validator else rules
 
     def text(self, value: Any) -> str | None:
-        """Return a typed value as users see it, or None for None; secrets are hidden."""
+        """Return a typed value as users see it, with secrets hidden; None for None and for ``REQUIRED``."""
         return None if value is None or value is REQUIRED else TYPES[self.type].text(value)
 
     def _validate(self, value: Any, text: str) -> None:
@@ -379,13 +380,13 @@ _MISTYPED = 0.72
 @dataclass(frozen=True, slots=True)
 class CheckedConfig:
     """
-    The outcome of a check.
+    The outcome of a check of settings.
 
     Args:
-        values: The typed value of each setting that has a legal one, and the text of each one that is not declared.
+        values: The typed values of legal settings (or their defaults), and the texts of undeclared settings.
         errors: The errors, by the setting's name. Each text names the setting.
-        warnings: Given settings that are not declared, each with the nearest declared one.
-        mistyped: Given settings whose names are probably misspelt, each with the declared one that is meant.
+        warnings: A text for each given setting that is not declared, with the most similar declared name if known.
+        mistyped: The declared name that is probably meant, by the misspelt name that the user has given.
     """
 
     values: Settings
@@ -396,10 +397,10 @@ class CheckedConfig:
     @property
     def settings(self) -> Settings:
         """
-        The values, if there are no errors.
+        The values of settings without errors.
 
         Raises:
-            ConfigError: There are errors. The text has all errors and the warnings: a setting is often missing because
+            ConfigError: There are errors. The message has all errors and warnings: a setting is often missing because
                 its name is mistyped.
         """
         if self.errors:
@@ -425,10 +426,10 @@ class ConfigDefinition:
     The settings that a connector declares, in the order in which users read about them.
 
     Args:
-        keys: The settings, each with another name.
+        keys: The settings. Their names must differ.
 
     Raises:
-        ConfigError: Two settings have the same name, or one is no ``ConfigKey``.
+        ConfigError: Two settings have the same name, or a setting is not a ``ConfigKey``.
     """
 
     __slots__ = ("_keys",)
@@ -456,10 +457,10 @@ class ConfigDefinition:
 
     def __add__(self, other: ConfigDefinition) -> ConfigDefinition:
         """
-        Return a definition with the settings of both.
+        Return a definition with the settings of the two definitions.
 
         Raises:
-            ConfigError: Both declare the same setting.
+            ConfigError: The two definitions declare the same setting.
         """
         return ConfigDefinition(*self, *other)
 
@@ -470,7 +471,7 @@ class ConfigDefinition:
 
     def check(self, config: Mapping[str, str | None]) -> CheckedConfig:
         """
-        Check the settings that a user has given; no error is raised. A setting whose value is None is not given.
+        Check the settings that a user has given, without raising an error. A value of None means "not given".
 
         Args:
             config: The texts by name.
@@ -490,15 +491,15 @@ class ConfigDefinition:
 
     def parse(self, config: Mapping[str, str | None]) -> Settings:
         """
-        Return the typed settings.
+        Check the settings that a user has given, and return their typed values.
 
         Raises:
-            ConfigError: A setting is missing or not legal; the text has all errors.
+            ConfigError: A setting is missing or not legal. The message has all errors.
         """
         return self.check(config).settings
 
     def nearest(self, name: str, least: float = 0.6) -> str | None:
-        """Return the declared setting whose name is most similar to ``name``, or None if no name is, by ``least``."""
+        """Return the declared name most similar to ``name``, or None if no similarity reaches ``least`` (0 to 1)."""
         return _nearest(name, tuple(self._keys), least)
 
     def _unknown(self, name: str, *, near: bool) -> str:

@@ -1,4 +1,4 @@
-"""Check the settings of connectors and tasks, and hide the secrets among them."""
+"""Check the settings of connectors and tasks, and hide secrets in settings."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
     """
     Return a configuration as REST answers and log lines may show it: ``[hidden]`` in place of each secret.
 
-    Secrets are settings of the type ``password``, undeclared settings that may be secrets, and in all other texts the
-    users, passwords and parameters of URLs.
+    Secrets are settings of the type ``password``, and undeclared settings that may be secrets. In all other texts, the
+    secrets are the users, passwords and parameters of URLs.
 
     Args:
         config: The texts by name.
@@ -52,9 +52,9 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
 
 def secret_values(config: Mapping[str, str], definition: ConfigDefinition) -> set[str]:
     """
-    Return the secrets of a configuration in all forms in which the errors of a plugin quote them.
+    Return the secrets of a configuration, in all forms in which errors of a plugin may quote them.
 
-    Each of them is hidden wherever it occurs, so short texts are left out unless they are declared as passwords.
+    The caller hides these texts wherever they occur. So short texts are omitted, unless they are declared as passwords.
     """
     found: set[str] = set()
     undeclared = 0
@@ -73,23 +73,23 @@ def secret_values(config: Mapping[str, str], definition: ConfigDefinition) -> se
 
 def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
     """
-    Return a configuration with the stored texts in place of those that ``masked`` has returned.
+    Return a configuration in which stored texts replace the texts that ``masked`` shows for them.
 
-    So a user may read a configuration, change a part of it, and write it back.
+    So a user may read a masked configuration, change a part of it, and write it back.
 
     Args:
         config: What the user has given.
-        stored: The present configuration; empty if there is none.
+        stored: The present configuration; empty for a new connector.
 
     Raises:
-        ConfigError: A text contains ``[hidden]`` but is not what ``masked`` shows of the stored one: the secret is
+        ConfigError: A text contains ``[hidden]``, but is not what ``masked`` shows for a stored text. So the secret is
             unknown.
     """
     return {name: _revealed(name, text, stored.get(name)) for name, text in config.items()}
 
 
 def _revealed(name: str, text: str, stored: str | None) -> str:
-    """Return the text that a user has given, or the stored text if the user has given what ``masked`` shows of it."""
+    """Return the stored text if the user has given what ``masked`` shows for it, else the given text."""
     if HIDDEN not in text:
         return text
     if stored is None:
@@ -116,9 +116,9 @@ def _is_secret(name: str, text: str, definition: ConfigDefinition | None, *, nea
 
 def checked_config(connector_class: type[Connector], config: Mapping[str, str | None]) -> CheckedConfig:
     """
-    Check the settings of a connector: each by itself, and if all are legal, all together by ``Connector.check``.
+    Check the settings of a connector: each setting by itself, then all legal settings together by ``Connector.check``.
 
-    This raises no error. An error that ``Connector.check`` raises is reported as one of ``connector.class``.
+    Illegal settings raise no error. An error of ``Connector.check`` is reported as an error of ``connector.class``.
     """
     definition = definition_of(connector_class)
     checked = definition.check(config)
@@ -138,7 +138,7 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
 
 
 def _texts(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the errors that ``Connector.check`` has returned for a setting. One text is one error."""
+    """Convert what ``Connector.check`` has returned for a setting to a tuple of errors. A str is one error."""
     return tuple(map(str, [given] if isinstance(given, str) else given)) if given else ()
 
 
@@ -150,7 +150,7 @@ def task_settings(
 
     Args:
         connector_class: The class of its connector.
-        connector_config: The settings of the connector, which include the standard ones of the task.
+        connector_config: The settings of the connector. The task has the standard settings among them.
         task_config: The settings that ``Connector.task_configs`` has returned for the task.
 
     Raises:
@@ -161,7 +161,7 @@ def task_settings(
 
 def validation_report(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, Any]:
     """
-    Return the answer to ``PUT /connector-plugins/PLUGIN/config/validate``, as Kafka Connect gives it.
+    Check settings, and return Kafka Connect's answer to ``PUT /connector-plugins/PLUGIN/config/validate``.
 
     If settings are not declared, the answer also has ``warnings`` and ``mistyped``, which Kafka Connect does not have.
 
@@ -190,7 +190,7 @@ def validation_report(connector_class: type[Connector], config: Mapping[str, str
 
 
 def named_topics(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """Return the topics in each declared setting that takes the name of a topic, or the names of topics."""
+    """Return the topic names in the settings of a connector, by the name of the declared setting."""
     definition = definition_of(connector_class)
     values = definition.check(config).values
     keys = [key.name for key in definition if key.validator in (TOPIC_NAME, TOPIC_NAMES) and values.get(key.name)]

@@ -1,4 +1,4 @@
-"""The interfaces of connectors and tasks, and the contexts that they get from their worker."""
+"""The interfaces of connectors and tasks, and the contexts that a worker passes to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class ConnectorContext(Protocol):
-    """The worker as a connector sees it."""
+    """The functions of the worker that a connector may use. Any thread may call them."""
 
     @property
     def name(self) -> str:
@@ -34,21 +34,25 @@ class ConnectorContext(Protocol):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The settings that users have given, including the standard ones. They are texts, and have no defaults."""
+        """The settings that users have given, as texts, including standard settings. Defaults are not included."""
 
     def request_task_reconfiguration(self) -> None:
         """
         Have the worker call ``task_configs`` again, for example because the source has a new table.
 
-        It returns at once. Nothing changes if the new configurations equal the present ones.
+        This call returns at once. If the new task configurations equal the present configurations, nothing changes.
         """
 
     def raise_error(self, error: BaseException) -> None:
-        """Report an error that no method of the connector can raise, such as one of a thread. The connector fails."""
+        """Report an error that no method of the connector can raise, such as a thread's error. The connector fails."""
 
 
 class TaskContext(Protocol):
-    """The worker as a task sees it."""
+    """
+    The functions of the worker that every task may use.
+
+    Any thread may call them. A method that runs on a thread calls coroutine methods by ``run``.
+    """
 
     @property
     def connector(self) -> str:
@@ -63,19 +67,20 @@ class TaskContext(Protocol):
         """
         A number that grows each time a worker claims the task.
 
-        A store is safe from late writes of earlier owners if it refuses a token smaller than the largest it has seen.
+        A target system is safe from late writes of earlier owners if it refuses each token that is smaller than the
+        largest token that it has seen.
         """
 
     @property
     def should_stop(self) -> bool:
-        """Whether the task has to return soon from its present method; then the worker calls ``stop``."""
+        """Whether the task must return soon from its present method. Then the worker calls ``stop``."""
 
     async def pause(self, seconds: float) -> bool:
-        """Wait for the given time, or until the task has to stop, and return ``should_stop``."""
+        """Wait for the given time, or until the task must stop. Return ``should_stop``."""
 
     def report_problem(self, problem: str) -> None:
         """
-        Show in the status of the task why it makes no progress: for example, another system does not answer.
+        Show in the task's status why the task makes no progress, for example because another system does not answer.
 
         The task stays RUNNING, and commands that check the task report the problem. Call this with ``""`` when the
         problem is over.
@@ -93,21 +98,21 @@ class TaskContext(Protocol):
 
 
 class SourceTaskContext(TaskContext, Protocol):
-    """The worker as a source task sees it."""
+    """The functions of the worker that a source task may use."""
 
     async def offset(self, partition: JsonObject) -> Mapping[str, Any] | None:
-        """Return the source offset of the last stored record of a source partition, or None if there is none."""
+        """Return the stored source offset of a source partition, or None if no offset is stored."""
 
 
 class SinkTaskContext(TaskContext, Protocol):
-    """The worker as a sink task sees it."""
+    """The functions of the worker that a sink task may use."""
 
     async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         """
-        Write a record to a topic, such as a dead letter. It returns when all in-sync replicas have stored the record.
+        Write a record to a topic, such as a dead letter. Return when all in-sync replicas have stored the record.
 
         Raises:
-            KielGroupsError: The record was not written, or it is unknown whether it was.
+            KielGroupsError: The record was not written, or the outcome is not known.
         """
 
 
@@ -128,7 +133,7 @@ class SourceRecord:
         topic: The topic that the record is written to.
         value: The value of the record, or None for a null value.
         key: The key of the record, or None.
-        partition: The partition of the topic. If it is None, the producer chooses one, by the key if there is one.
+        partition: The partition of the topic. None lets the producer choose a partition, by the key if a key is given.
     """
 
     source_partition: JsonObject
@@ -143,9 +148,10 @@ class Task:
     """
     The common part of source tasks and sink tasks. The worker creates a task without arguments.
 
-    A method that raises an error makes the task FAILED, and ``stop`` follows. If the task gives up because
-    ``context.should_stop`` is True, it raises ``TaskStoppedError``: then it does not fail, and nothing is committed.
-    The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
+    If a method raises an error, the task is FAILED, and the worker calls ``stop``. If a method gives up because
+    ``context.should_stop`` is True, it raises ``TaskStoppedError``: then the task is not FAILED, and nothing is
+    committed. The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread
+    otherwise.
     """
 
     #: The settings of a task, if they differ from those of its connector. Standard settings are added.
@@ -153,9 +159,9 @@ class Task:
 
     def stop(self) -> Awaitable[None] | None:
         """
-        Release what the task holds. This is the last call, even after an error or a ``start`` that failed.
+        Release the task's resources. This is the last call, even after an error or a failed ``start``.
 
-        The worker waits for ``task.stop.timeout.ms`` for the call that still runs and for this one.
+        The worker waits at most ``task.stop.timeout.ms``, for the present call and this call together.
         """
         return None
 
@@ -168,7 +174,7 @@ class SourceTask(Task, ABC):
         Prepare the task. This is the first call.
 
         Args:
-            context: The worker as the task sees it; valid until ``stop`` returns.
+            context: The functions of the worker; valid until ``stop`` returns.
             settings: The settings of the task, checked and typed.
         """
         return None
@@ -178,12 +184,12 @@ class SourceTask(Task, ABC):
         """
         Return the next records, in the order of their offsets.
 
-        If there are none, wait briefly, for example with ``context.pause``, and return an empty list.
+        If there are no records, wait briefly, for example with ``context.pause``, and return an empty list.
         """
 
     def flush(self) -> Awaitable[None] | None:
         """
-        Complete everything that must be done before the worker stores source offsets.
+        Complete the work that must precede the storage of source offsets.
 
         The worker calls this when all records that ``poll`` has returned are in their topics.
         """
@@ -191,34 +197,35 @@ class SourceTask(Task, ABC):
 
 
 class SinkTask(Task, ABC):
-    """Writes records from topics to another system. The worker reads them as a member of a consumer group."""
+    """Writes records from topics to another system. The worker reads the records as a member of a consumer group."""
 
     def start(self, context: SinkTaskContext, settings: Settings) -> Awaitable[None] | None:
         """
         Prepare the task. This is the first call.
 
         Args:
-            context: The worker as the task sees it; valid until ``stop`` returns.
+            context: The functions of the worker; valid until ``stop`` returns.
             settings: The settings of the task, checked and typed.
         """
         return None
 
     def open(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Prepare for partitions that the task now owns, before their first record."""
+        """Prepare for partitions that the task now owns. ``put`` gets their records only after this call."""
         return None
 
     @abstractmethod
     def put(self, records: Sequence[Record]) -> Awaitable[None] | None:
         """
-        Take records, with keys and values as bytes or None. The task may keep them until ``flush``.
+        Take records, with keys and values as bytes or None. The task may keep the records until ``flush``.
 
-        A task that is busy with its records for five minutes loses its partitions, as any consumer does: others get
-        them, with the records since the last commit. If this call has to wait longer for its system, it should raise.
+        A task that is busy with its records for five minutes loses its partitions, as any consumer does. Other tasks
+        then get the partitions, with the records since the last commit. If this call would have to wait longer for its
+        system, it should raise an error.
         """
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
         """
-        Write out all records that ``put`` has taken. When this returns, the worker commits the offsets.
+        Write out all records that ``put`` has taken. When this call returns, the worker commits the offsets.
 
         Args:
             offsets: The next offset of each partition, after the last record that ``put`` has taken.
@@ -227,10 +234,10 @@ class SinkTask(Task, ABC):
 
     def close(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Release what the task has for partitions that it loses.
+        Release the resources of partitions that the task loses.
 
-        If the partitions are given back in order, ``flush`` is called before. If it was not called, other tasks may
-        have the partitions already: then drop the records of these partitions that are not written yet.
+        If the partitions are revoked in order, ``flush`` is called before. If ``flush`` was not called, other tasks may
+        own the partitions already: then drop the unwritten records of these partitions.
         """
         return None
 
@@ -261,9 +268,10 @@ class Connector(ABC):
     @classmethod
     def check(cls, settings: Settings) -> Mapping[str, str | Sequence[str]]:
         """
-        Return the errors of settings that are legal each by itself: one text or several, by the setting's name.
+        Check settings against each other. Return the errors by the setting's name: one text or several.
 
-        The worker calls this on the class, even before a connector exists. It may not have effects.
+        Each setting is already legal by itself. The worker calls this on the class, even before a connector exists. The
+        method must have no effects.
         """
         return {}
 
@@ -272,7 +280,7 @@ class Connector(ABC):
         Prepare the connector. This is the first call.
 
         Args:
-            context: The worker as the connector sees it; valid until ``stop`` returns.
+            context: The functions of the worker; valid until ``stop`` returns.
             settings: The settings of the connector, checked and typed.
         """
         return None
@@ -280,14 +288,14 @@ class Connector(ABC):
     @abstractmethod
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]] | Awaitable[Sequence[Mapping[str, str]]]:
         """
-        Return the settings of each task, as texts. Usually they are ``context.config`` with additions.
+        Return the settings of each task, as texts. Usually these are ``context.config`` with additions.
 
         Args:
-            most: The largest number of tasks that users allow (``tasks.max``).
+            most: The largest number of tasks that the user allows (``tasks.max``).
         """
 
     def stop(self) -> Awaitable[None] | None:
-        """Release what the connector holds. This is the last call, even after an error."""
+        """Release the connector's resources. This is the last call, even after an error."""
         return None
 
 
@@ -298,6 +306,6 @@ class SourceConnector(Connector):
 
 
 class SinkConnector(Connector):
-    """Copies the records of ``topics`` to another system. The topics' partitions are shared among its tasks."""
+    """Copies the records of ``topics`` to another system. Its tasks divide the topics' partitions."""
 
     task_class: ClassVar[type[SinkTask]]

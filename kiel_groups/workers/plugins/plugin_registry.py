@@ -1,7 +1,8 @@
 """
-Find the classes of connectors: those of installed packages by short names, and all others by their full names.
+Find the classes of connectors: classes of installed packages by short names, and other classes by their full names.
 
-An import runs the code of a module. So where other machines can request one, the operator lists the allowed modules.
+The import of a class runs the code of its module. So if other machines can name a class to import, the operator lists
+the allowed modules.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ConnectorPlugin(NamedTuple):
     """
     A connector that users can create.
 
-    ``name`` is the full name of its class, and ``alias`` the short one without ``Connector`` at its end.
+    ``name`` is the full name of its class. ``alias`` is the class's short name without ``Connector`` at its end.
     """
 
     name: str
@@ -75,15 +76,15 @@ class _Offer(NamedTuple):
 
 class PluginRegistry:
     """
-    The connectors of the installed packages. A class is imported when a caller asks for it.
+    Finds and imports the classes of connectors. A class is imported when a caller asks for it.
 
     Args:
         offers: Pairs of a name and ``module:Class``; by default, the entry points of all installed packages.
         allowed: The classes that may be used: ``installed`` for all entry points, names of entry points, and modules,
-            each with its submodules. None allows everything that can be imported.
+            each with its submodules. None allows every class that can be imported.
 
     Raises:
-        ConfigError: Something in ``allowed`` is neither an entry point nor a module.
+        ConfigError: An item of ``allowed`` is neither the name of an entry point nor a module.
     """
 
     def __init__(self, offers: Iterable[tuple[str, str]] | None = None, allowed: Iterable[str] | None = None) -> None:
@@ -111,8 +112,9 @@ class PluginRegistry:
                 without ``Connector`` at its end, or the name of its entry point.
 
         Raises:
-            ConfigError: There is no such class, several have this short name, it is not allowed, it cannot be imported,
-                or it is no connector that a worker can use. The text lists what exists, or says what is wrong.
+            ConfigError: There is no such class, several classes have this short name, or the class is not allowed,
+                cannot be imported, or is no connector that a worker can use. The text lists the known classes, or
+                describes the fault.
         """
         found = {offer.full_name: offer for offer in self._offers if offer.has_name(name)}
         if not found:
@@ -132,7 +134,7 @@ class PluginRegistry:
 
     def check_classes(self, definition: ConfigDefinition, config: Mapping[str, str | None]) -> None:
         """
-        Check the settings that are names of classes, because these classes are imported like that of the connector.
+        Check that the classes named in settings are allowed, because workers import these classes, too.
 
         Raises:
             ConfigError: A class is not allowed.
@@ -142,7 +144,7 @@ class PluginRegistry:
                 self._check_allowed(key.name, name)
 
     def _check_allowed(self, setting: str, name: str) -> None:
-        """Raise ConfigError if a class is in no allowed module; the caller has tried the allowed entry points."""
+        """Raise ConfigError if a class is in no allowed module. The caller has tried the allowed entry points."""
         if self._modules is None or self._allowed is None:
             return
         module = name.partition(":")[0] if ":" in name else name.rpartition(".")[0]
@@ -159,12 +161,12 @@ class PluginRegistry:
 
     @property
     def plugins(self) -> list[ConnectorPlugin]:
-        """The installed connectors that can be imported, sorted by name. The first access imports all of them."""
+        """The allowed installed connectors that can be imported, sorted by name. The first access imports them."""
         return self._loaded[0]
 
     @property
     def problems(self) -> list[PluginProblem]:
-        """The entry points whose classes cannot be used, sorted by name."""
+        """The entry points whose classes cannot be used, sorted by name. The first access imports all classes."""
         return self._loaded[1]
 
     @cached_property
@@ -189,7 +191,7 @@ class PluginRegistry:
 
     @property
     def _listed(self) -> str:
-        """The classes that are allowed, for errors."""
+        """The allowed classes in words, for errors."""
         parts = [f"one of {', '.join(self._aliases)}"] if self._aliases else []
         if self._modules is None:
             parts.append("'module:Class'")
@@ -198,7 +200,12 @@ class PluginRegistry:
         return ", or ".join(parts) or "nothing: no class is allowed"
 
     def _module(self, name: str) -> str:
-        """Check that a module exists, and return its name. Its packages are imported, but not the module."""
+        """
+        Check that a module exists, and return its name. The packages above the module are imported.
+
+        Raises:
+            ConfigError: The module does not exist.
+        """
         try:
             exists = all(map(str.isidentifier, name.split("."))) and find_spec(name) is not None
         except (ImportError, ValueError, AttributeError):
@@ -213,7 +220,11 @@ class PluginRegistry:
 
 
 def _target(point: EntryPoint) -> str:
-    """Return the class of an entry point as ``module:Class``, or the text unchanged if it has another form."""
+    """
+    Return an entry point's class as ``module:Class``.
+
+    If the entry point's value has another form, return the value unchanged.
+    """
     try:
         return f"{point.module}:{point.attr or ''}"
     except AttributeError:  # The properties of ``EntryPoint`` fail with it for such a text.
@@ -222,10 +233,10 @@ def _target(point: EntryPoint) -> str:
 
 def _connector_class(name: str) -> type[Connector]:
     """
-    Import the class of a connector, and check everything that a worker and its REST interface read of it.
+    Import the class of a connector, and check the attributes that a worker and its REST interface read.
 
     Raises:
-        ConfigError: The class cannot be imported, is not complete, or declares something of an unexpected type.
+        ConfigError: The class cannot be imported, is not a complete connector, or has an attribute of a wrong type.
     """
     try:
         found = load_class(name)
@@ -244,7 +255,7 @@ def _problem(found: type) -> str:
     """
     Return the reason why a class cannot be used as a connector, or "" if it can be used.
 
-    Later code relies on the declared types: otherwise, one wrong class would fail the answers about all connectors.
+    Later code relies on the declared types: one wrong class would fail the answers about all connectors.
     """
     if not issubclass(found, SourceConnector | SinkConnector):
         return "is not a connector; expected a subclass of SourceConnector or SinkConnector"

@@ -1,4 +1,4 @@
-"""Declare the settings that every connector has, beside its own."""
+"""Declare the standard settings: every connector has them in addition to its own settings."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ _OF_SOURCES, _OF_SINKS = STANDARD_KEYS + SOURCE_KEYS, STANDARD_KEYS + SINK_KEYS
 
 def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
-    Return all settings of a kind of connector: the standard ones, then its own.
+    Return all settings of a class of connectors: the standard settings, then its own settings.
 
     Raises:
         ConfigError: The class declares a standard setting itself.
@@ -155,7 +155,9 @@ def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
-    Return all settings of the tasks of a kind of connector. A task that declares none has those of its connector.
+    Return all settings of the tasks of a class of connectors: the standard settings, then the tasks' own settings.
+
+    If the task class declares no settings, return the settings of the connector.
 
     Raises:
         ConfigError: The class declares a standard setting itself.
@@ -165,7 +167,7 @@ def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 
 def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the standard settings among those of a connector, for the configurations of its tasks."""
+    """Return the standard settings in the configuration of a connector. Its tasks have these settings, too."""
     return {name: text for name, text in config.items() if name in _OF_SOURCES or name in SINK_KEYS}
 
 

@@ -1,6 +1,6 @@
 """
-Serve the REST interface of a worker, which is Kafka Connect's.
+Serve Kafka Connect's REST interface for a worker, and call the REST interfaces of workers.
 
-A worker starts the server; ``client`` is its client for the command line and for other workers.
-This package decides and stores nothing: it asks the worker's ``WorkerRequests``, and uses neither ZooKeeper nor Kafka.
+A worker starts the server. The module ``client`` sends requests, for the command line and for other workers.
+This package stores nothing: the worker's ``WorkerRequests`` carries out the requests, with ZooKeeper and Kafka.
 """

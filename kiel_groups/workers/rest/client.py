@@ -1,4 +1,4 @@
-"""Call the REST interfaces of workers, with bounds for time and size."""
+"""Send requests to the REST interfaces of workers, with limits for the time and the size of an answer."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NOT_ANSWERED = 599
 
 
 def connector_path(name: str) -> str:
-    """Return the path of a connector."""
+    """Return the URL path of a connector, percent-encoded."""
     return f"/connectors/{quote(name, safe='')}"
 
 
 class HttpAnswer(NamedTuple):
-    """An answer of a worker: its status, its JSON document or None, ``Location``, and whether to ask again later."""
+    """An answer of a worker: status, JSON document or None, ``Location``, and whether the client may retry later."""
 
     status: int
     document: Any
@@ -47,18 +47,18 @@ class HttpAnswer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The error text of the answer, or "" if the answer has none."""
+        """The error text of the answer, or "" if the answer has no error text."""
         text = self.document.get("message") if isinstance(self.document, dict) else None
         return text if isinstance(text, str) else ""
 
 
 class HttpExchange:
     """
-    Sends requests on an event loop.
+    Sends requests to workers on an event loop. A request is sent once, and redirects are not followed.
 
     Args:
         token: The token of the workers, or "".
-        timeout_s: How long a request may take with its answer, in seconds.
+        timeout_s: How long a request and its answer may take, in seconds.
     """
 
     def __init__(self, token: str, timeout_s: float) -> None:
@@ -68,7 +68,7 @@ class HttpExchange:
 
     async def send(self, method: str, url: str, body: bytes = b"") -> HttpAnswer:
         """
-        Send a request, and return the answer, whatever its status.
+        Send a request, and return the answer, even an answer with an error status.
 
         Args:
             method: The method, such as GET.
@@ -76,9 +76,9 @@ class HttpExchange:
             body: A JSON document, or nothing.
 
         Raises:
-            NoWorkerError: No worker answers there in time.
-            ConfigError: The text is not a URL.
-            ProtocolError: The answer is a redirect, or not JSON, so no worker has sent it.
+            NoWorkerError: No worker answers at this URL in time.
+            ConfigError: ``url`` is not a URL.
+            ProtocolError: The answer is a redirect, or not JSON. So it is not the answer of a worker.
         """
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         headers |= {"Content-Type": "application/json"} if body else {}
@@ -125,7 +125,7 @@ class HttpExchange:
 
 
 def _address(url: str) -> str:
-    """Return the URL of a worker without the request's path, which would only distract from a wrong host or port."""
+    """Return a URL without the path. In an error, the path would distract from a wrong host or port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -147,12 +147,15 @@ _PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE})
 
 class WorkerClient:
     """
-    A client of one worker, to be used in ``async with``.
+    A client of one worker. Use it in ``async with``, which closes its connections at the end.
 
     Args:
         url: The URL of the worker's REST interface.
         token: The token of the workers, or "".
-        timeout_s: How long a request may take, in seconds.
+        timeout_s: How long one attempt of a request may take, in seconds.
+
+    Raises:
+        ConfigError: The URL does not start with ``http://`` or ``https://``.
     """
 
     def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0) -> None:
@@ -169,20 +172,23 @@ class WorkerClient:
 
     async def call(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
         """
-        Send a request, and return the document of the answer, or None if it has none.
+        Send a request, and return the document of the answer, or None if the answer has no document.
+
+        While the worker refuses the request only for the moment, the request is sent again, for up to 15 seconds.
 
         Args:
             method: The method, such as GET.
             path: The path, percent-encoded, as ``connector_path`` returns it.
-            document: The body.
+            document: The body; None sends no body.
 
         Raises:
             NoWorkerError: No worker answers.
-            UnknownConnectorError: There is no such connector.
+            UnknownConnectorError: The connector, or its task, does not exist.
             ConnectorExistsError: A connector of this name exists.
-            RebalanceError: The group was still rebalancing when the patience ended.
+            RebalanceError: The group was still rebalancing at the last attempt.
             TokenError: The token is missing or wrong.
             ConfigError: A setting or the URL is wrong.
+            ProtocolError: The answer is not the answer of a worker.
             KielGroupsError: The worker failed.
         """
         body = b"" if document is None else json.dumps(document).encode()

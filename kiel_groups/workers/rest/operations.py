@@ -1,13 +1,13 @@
 """
-Answer a worker's REST requests, or forward them to the leader or the owner; list the routes, which are Kafka Connect's.
+Answer a worker's REST requests, or forward them to the leader or to the owner of a connector or task.
 
-A worker that may not answer a request itself knows only the leader; the leader knows all owners. So a request is
-forwarded at most twice. Its query has ``forward=true`` after the first time, and ``forward=false`` after the second, as
-in Kafka Connect. A worker that gets ``forward=false`` and may not answer refuses the request, because its view of the
-group differs from the leader's.
+The routes are those of Kafka Connect. A worker that may not answer a request itself knows only the leader. The leader
+knows all owners. So a request is forwarded at most twice. Its query has ``forward=true`` after the first forward, and
+``forward=false`` after the second, as in Kafka Connect. A worker that gets ``forward=false`` and may not answer refuses
+the request, because its view of the group differs from the leader's.
 
-A request that is forwarded has the token. So it goes only to a URL that a worker has registered in ZooKeeper, and never
-to the target of a redirect.
+A forwarded request contains the token. So the request goes only to a URL that a worker has registered in ZooKeeper, and
+never to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONGEST_NAME = 500
 
 def _parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """
-    Return settings as texts. Booleans and numbers become texts, as in Kafka Connect.
+    Return settings as texts, or None for null. Booleans and numbers become texts, as in Kafka Connect.
 
     Raises:
         ConfigError: A setting is a list or an object, or its name is not legal.
@@ -57,7 +57,7 @@ def _parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
 
 def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
     """
-    Return the name and the settings of a new connector.
+    Return the name and the settings of a new connector from the body of a request.
 
     Raises:
         RestError: The body is not JSON, or not an object.
@@ -78,10 +78,11 @@ def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
 
 def _named_config(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """
-    Return the settings of a connector with its name among them, and without those that are null.
+    Return the settings of a connector. Add its name, and omit settings that are null.
 
     Raises:
-        ConfigError: The settings have another name, or one of them is a list or an object.
+        ConfigError: The settings have another name, the name of a setting is not legal, or a setting is a list or an
+            object.
     """
     config = {key: text for key, text in _parse_config(settings).items() if text is not None}
     given = config.get("name", name)
@@ -114,10 +115,10 @@ _FORWARD: Mapping[str | None, str] = {None: "true", "true": "false"}
 
 class RestOperations:
     """
-    The operations of the REST interface of one worker.
+    The handlers of the REST requests to one worker. Their answers contain no secrets.
 
     Args:
-        control: The worker.
+        control: Carries out the requests.
         url: The URL of its REST interface.
         exchange: Sends requests to other workers.
         version: The version that the worker reports.
@@ -130,7 +131,7 @@ class RestOperations:
         self._version = version
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of Kafka Connect's REST interface."""
+        """Return the routes of Kafka Connect's REST interface, with their handlers."""
         return (
             Route("", {"GET": self.get_worker}),
             Route("/connectors", {"GET": self.list_connectors, "POST": self.create_connector}),
@@ -154,15 +155,19 @@ class RestOperations:
         """
         Answer with the worker's version.
 
-        Clients also expect ``commit`` and ``kafka_cluster_id``. The latter is null, because Kafka 0.8 has no cluster
-        id.
+        Clients also expect ``commit`` and ``kafka_cluster_id``. The cluster id is null, because Kafka 0.8 has no
+        cluster id.
         """
         return Answer({"version": self._version, "commit": "unknown", "kafka_cluster_id": None})
 
     # ------------------------------------------------------------------ connectors
 
     async def list_connectors(self, call: RestCall) -> Answer:
-        """Answer with the names of all connectors; with ``expand``, with their statuses or configurations by name."""
+        """
+        Answer with the names of all connectors.
+
+        With ``expand``, answer with a status (``status``) or a configuration (``info``) for each name instead.
+        """
         names = list(await self._control.connectors())
         expansions = [part for part in ("status", "info") if part in call.query.get("expand", ())]
         if not expansions:
@@ -175,7 +180,7 @@ class RestOperations:
         return Answer(found)
 
     async def _details(self, name: str, expansions: Collection[str]) -> dict[str, Any] | None:
-        """Return the details of a connector, or None if it has been deleted meanwhile."""
+        """Return the ``expand`` details of a connector, or None if the connector has been deleted meanwhile."""
         detail: dict[str, Any] = {}
         try:
             if "status" in expansions:
@@ -187,7 +192,7 @@ class RestOperations:
         return detail
 
     async def create_connector(self, call: RestCall) -> Answer:
-        """Create a connector."""
+        """Create a connector; the leader carries this out."""
         name, config = parse_new_connector(call.body)
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
@@ -199,7 +204,7 @@ class RestOperations:
         return Answer(await self._info_answer(await self._control.connector_info(call.arguments[0])))
 
     async def delete_connector(self, call: RestCall) -> Answer:
-        """Delete a connector."""
+        """Delete a connector; the leader carries this out."""
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
         await self._control.delete(call.arguments[0])
@@ -210,7 +215,7 @@ class RestOperations:
         return Answer(await self._shown(await self._control.config(call.arguments[0])))
 
     async def change_config(self, call: RestCall) -> Answer:
-        """Replace the settings of a connector, or create it."""
+        """Replace the settings of a connector, or create the connector; the leader carries this out."""
         config = _named_config(call.arguments[0], parse_object(call.body, numbers_as_texts=True))
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
@@ -219,7 +224,7 @@ class RestOperations:
         return Answer(document, HTTPStatus.CREATED, connector_path(call.arguments[0])) if is_new else Answer(document)
 
     async def patch_config(self, call: RestCall) -> Answer:
-        """Change some settings of a connector. The others stay as they are, and null removes one."""
+        """Change some settings of a connector; null removes a setting. The leader carries this out."""
         changes = _parse_config(parse_object(call.body, numbers_as_texts=True))
         _named_config(call.arguments[0], changes)
         if (elsewhere := await self._at_leader(call)) is not None:
@@ -231,12 +236,12 @@ class RestOperations:
         return Answer(_status_answer(await self._control.status(call.arguments[0])))
 
     async def pause_connector(self, call: RestCall) -> Answer:
-        """Pause a connector and its tasks."""
+        """Pause a connector and its tasks, without waiting until they have paused."""
         await self._control.pause(call.arguments[0])
         return Answer(status=HTTPStatus.ACCEPTED)
 
     async def resume_connector(self, call: RestCall) -> Answer:
-        """Resume a connector and its tasks."""
+        """Resume a connector and its tasks, without waiting until they run."""
         await self._control.resume(call.arguments[0])
         return Answer(status=HTTPStatus.ACCEPTED)
 
@@ -244,8 +249,8 @@ class RestOperations:
         """
         Restart a connector, but not its tasks.
 
-        With ``includeTasks``, the tasks restart as well. With ``onlyFailed``, only failed work restarts. With either
-        one, the answer has the status of the connector and its tasks.
+        With ``includeTasks``, the tasks restart as well. With ``onlyFailed``, only failed work restarts. With either of
+        these arguments, the answer has the status of the connector and its tasks.
         """
         with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
         if not (with_tasks or only_failed):
@@ -263,7 +268,7 @@ class RestOperations:
     # ------------------------------------------------------------------ tasks
 
     async def get_tasks(self, call: RestCall) -> Answer:
-        """Answer with the settings of a connector's tasks."""
+        """Answer with the settings of a connector's tasks, without secrets."""
         config = await self._control.config(call.arguments[0])
         tasks = await self._control.tasks(call.arguments[0])
         configs = await self._control.masked(config.get("connector.class", ""), tasks)
@@ -277,7 +282,7 @@ class RestOperations:
         return Answer({"id": _task(call).task, **_status(status)})
 
     async def restart_task(self, call: RestCall) -> Answer:
-        """Restart a task."""
+        """Restart a task; its owner carries this out."""
         info, task = await self._control.connector_info(call.arguments[0]), _task(call)
         if task.task >= info.tasks:
             tasks = counted(info.tasks, "task")
@@ -296,12 +301,12 @@ class RestOperations:
     # ------------------------------------------------------------------ plugins
 
     async def get_plugins(self, call: RestCall) -> Answer:
-        """Answer with the connectors that are installed."""
+        """Answer with the connectors that are installed on this worker."""
         plugins = await self._control.plugins()
         return Answer([{"class": each.name, "type": each.kind, "version": each.version} for each in plugins])
 
     async def validate_config(self, call: RestCall) -> Answer:
-        """Answer with the errors in the settings of a connector, which does not have to exist."""
+        """Check settings without creating a connector, and answer with the errors of each setting."""
         plugin = call.arguments[0]
         config = _parse_config(parse_object(call.body, numbers_as_texts=True))
         given = config.get("connector.class") or plugin
@@ -317,7 +322,7 @@ class RestOperations:
         return dict(shown)
 
     async def _info_answer(self, info: ConnectorInfo) -> dict[str, Any]:
-        """Return the answer about a connector's configuration, without secrets."""
+        """Return the JSON object that describes a connector: name, settings without secrets, tasks and type."""
         return {
             "name": info.name,
             "config": await self._shown(info.config),
@@ -332,8 +337,8 @@ class RestOperations:
         Return None if this worker leads. Otherwise, forward the request to the leader, and return its answer.
 
         Raises:
-            RebalanceError: The leader is not known.
-            RestError: The leader does not answer.
+            RebalanceError: The group is rebalancing, the leader is not known, or the request was forwarded twice.
+            RestError: The leader has not registered its URL, does not answer, or answers with an error.
         """
         self._check_stable()
         leader = self._control.leader_url()
@@ -346,8 +351,8 @@ class RestOperations:
         Return None if this worker has the work. Otherwise, forward the request to the owner or the leader.
 
         Raises:
-            RebalanceError: The owner is not known.
-            RestError: The other worker does not answer.
+            RebalanceError: The group is rebalancing, the owner is not known, or the request was forwarded twice.
+            RestError: The other worker has not registered its URL, does not answer, or answers with an error.
         """
         self._check_stable()
         owner = self._control.owner_url(work)
@@ -359,7 +364,7 @@ class RestOperations:
         return await self._forward(target, call)
 
     def _is_own(self, url: str | None) -> bool:
-        """Return whether a URL is this worker's; other programs may write it with a slash at its end."""
+        """Return whether a URL is this worker's URL, even if another program has written it with a slash at its end."""
         return url is not None and url.rstrip("/") == self._url.rstrip("/")
 
     def _check_stable(self) -> None:
@@ -401,7 +406,7 @@ class RestOperations:
 
 
 def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:
-    """Return the answer with the statuses of a connector and its tasks. Work in ``restarting`` is RESTARTING."""
+    """Return the JSON object with the statuses of a connector and its tasks. Show ``restarting`` as RESTARTING."""
     tasks = ((TaskId(status.name, number), task) for number, task in enumerate(status.tasks))
     return {
         "name": status.name,
@@ -428,20 +433,20 @@ def _short_name(name: str) -> str:
 
 
 def _task(call: RestCall) -> TaskId:
-    """Return the task in the path."""
+    """Return the id of the task in the path of a request."""
     return TaskId(call.arguments[0], int(call.arguments[1]))
 
 
 class WorkerServer:
     """
-    The REST interface of one worker, on its event loop.
+    Serves the REST interface of one worker, on its event loop.
 
     Args:
-        settings: Where to listen, and who may use the interface.
-        version: The version that the worker reports; by default, that of this package.
+        settings: The address to listen on, and the token.
+        version: The version that the worker reports; by default, the version of this package.
 
     Raises:
-        ConfigError: The address is in use, or is not one of this machine.
+        ConfigError: The address is in use, or is not an address of this machine.
     """
 
     def __init__(self, settings: RestSettings, version: str = "") -> None:
@@ -452,7 +457,7 @@ class WorkerServer:
         self.url = self._server.url
 
     def start(self, control: WorkerRequests, metrics: Metrics) -> None:
-        """Begin to answer requests, which ``control`` carries out; ``metrics`` has the metrics of the worker."""
+        """Begin to answer requests. ``control`` carries them out, and ``metrics`` is the worker's metrics registry."""
         routes = RestOperations(control, self.url, self._exchange, self._version).routes()
         self._server.start((*routes, metrics_route(metrics)))
 
@@ -463,7 +468,7 @@ class WorkerServer:
 
 
 def _version() -> str:
-    """Return the version of this package, or "unknown" if it runs without having been installed."""
+    """Return the version of this package, or "unknown" if the package is not installed."""
     try:
         return metadata.version("kiel-groups")
     except metadata.PackageNotFoundError:

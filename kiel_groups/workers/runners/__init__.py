@@ -1,6 +1,6 @@
 """
-Run one connector or one task: call its methods in their order, deliver its records, and commit delivered records.
+Run one connector or task (the work): call its methods in their order, deliver its records, and commit their offsets.
 
-The package ``execution`` creates a runner for each start of a piece of work, under a claim. A runner ends on request or
-with the first error; it does not start again. It neither claims nor releases anything.
+The package ``execution`` claims the work, and creates a runner for each start of the work. A runner ends on request or
+with the first error, and does not start again. ``execution`` also releases the claim.
 """

@@ -1,8 +1,11 @@
 """
-Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
+Call the methods of a connector or a task (a plugin object), one at a time.
 
-A constructor may be slow, so it runs on a thread. But if any method of the class is a coroutine function, it runs
-on the event loop: the clients of asyncio and Tornado that such a class creates may need the running loop.
+Coroutine functions run on the event loop, and plain functions run on a thread.
+
+A constructor may be slow, so it runs on a thread. But if any method of the class is a coroutine function, the
+constructor runs on the event loop: the clients of asyncio and Tornado that such a class creates may need the running
+loop.
 
 A thread cannot be cancelled. If a call is cancelled while its thread runs, the call waits for the thread: until then,
 the method may write to its system, so the claim of the work must not be released.
@@ -25,9 +28,10 @@ from kiel_groups.zookeeper.session import Session
 
 class WorkFence:
     """
-    The fence of one runner: each delivery and each commit first checks that it is open.
+    Tells whether one runner may still deliver and commit. Each delivery and each commit first checks its fence.
 
-    A process that was frozen past its lease finds its session untrusted, and delivers nothing more.
+    The fence is open while the session is trusted, until a caller shuts the fence. A process that was frozen past its
+    lease finds its session untrusted, and delivers nothing more.
 
     Args:
         session: The session that has the claim.
@@ -39,7 +43,7 @@ class WorkFence:
         self.shut_reason = ""
 
     def shut(self, reason: str) -> None:
-        """Make the runner deliver and commit nothing more. Of several reasons, the first is kept."""
+        """Make the runner deliver and commit nothing more. A later call does not change the reason."""
         self.shut_reason = self.shut_reason or reason
 
     @property
@@ -49,7 +53,7 @@ class WorkFence:
 
     async def wait_open(self) -> None:
         """
-        Wait until records may be delivered. If the session has lost its connection, the fence opens when it is back.
+        Wait until records may be delivered. A session that has lost its connection is trusted again after a reconnect.
 
         Raises:
             ClaimLostError: The fence was shut.
@@ -87,17 +91,17 @@ _Result = TypeVar("_Result")
 
 
 class _FenceClosedError(Exception):
-    """Raised instead of calling a method, because the fence is closed."""
+    """The fence is closed, so the method was not called."""
 
 
 class PluginCalls:
     """
-    The calls of one plugin object.
+    Creates one plugin object, and calls its methods one at a time.
 
     Args:
-        runtime: The threads.
+        runtime: Starts the threads.
         name: Part of the threads' names.
-        fence: Checked right before each call within a turn; see ``in_turn``.
+        fence: Checked right before each call by ``in_turn``.
     """
 
     def __init__(self, runtime: Runtime, name: str, fence: WorkFence) -> None:
@@ -110,7 +114,7 @@ class PluginCalls:
 
     async def create(self, plugin_class: type[_PluginT]) -> _PluginT:
         """
-        Create the object of the plugin. If this call is cancelled, it waits for the constructor, and drops the object.
+        Create the plugin object, and return it. A cancelled call waits for the constructor, and drops the object.
 
         Raises:
             KielGroupsError: The constructor has tried to end the process, or to cancel the worker.
@@ -140,11 +144,12 @@ class PluginCalls:
 
     async def in_turn(self, work: Callable[[Call], Awaitable[_Result]]) -> _Result:
         """
-        Run ``work`` after the calls before it, while the fence is open. No other call begins before it has ended.
+        Run ``work`` after the calls before it, while the fence is open. No other call begins before ``work`` has ended.
 
         Args:
-            work: Gets a function that calls a method, as ``call`` does, and uses it at most once. If the fence closes
-                before the method begins, the function raises an error, and ``work`` runs again once the fence is open.
+            work: Called with a function that calls a method, as ``call`` does. ``work`` may use this function once. If
+                the fence closes before the method begins, the function raises an error, and ``work`` runs again when
+                the fence is open.
 
         Raises:
             TaskStoppedError: ``call_last`` was called already.
@@ -162,7 +167,7 @@ class PluginCalls:
                     return await work(self._call_if_open)
 
     async def call_fenced(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method in a turn of its own; see ``in_turn`` and ``call``."""
+        """Call a method while the fence is open, and return its result; raises as ``in_turn``."""
         return await self.in_turn(lambda call: call(method, *arguments))
 
     async def _call_if_open(self, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -174,7 +179,7 @@ class PluginCalls:
 
     async def call_last(self, method: Callable[..., Any]) -> None:
         """
-        Call a method after the calls before it, and refuse later calls. Cancelling the wait does not prevent the call.
+        Call a method after the calls before it, and refuse later calls. A cancellation does not prevent the call.
 
         Raises:
             KielGroupsError: The method has tried to end the process, or to cancel the worker.
@@ -198,7 +203,7 @@ class PluginCalls:
     async def _run(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None] = lambda: None
     ) -> Any:
-        """Call a method. ``check`` is called right before it, on the same thread, and may raise an error."""
+        """Call a method, and return its result. First call ``check`` on the same thread; it may raise an error."""
         if getattr(method, "__func__", None) in _DEFAULTS:
             return None
         if inspect.iscoroutinefunction(method):
@@ -214,7 +219,7 @@ class PluginCalls:
 
     async def ended(self) -> None:
         """
-        Wait until no call runs any more, even if this is cancelled several times.
+        Wait until no call runs any more. Cancellations of this wait are ignored.
 
         A call may outlast its caller: clients call hooks of a task, and a client's close waits only for a limited time.
         """
@@ -252,7 +257,7 @@ class PluginCalls:
 
 
 def _needs_thread(plugin_class: type[object]) -> bool:
-    """Return whether the class has a constructor of its own, and no method that is a coroutine function."""
+    """Return whether the class has its own constructor, and no method that a worker calls is a coroutine function."""
     if plugin_class.__init__ is object.__init__ and plugin_class.__new__ is object.__new__:
         return False
     return not any(inspect.iscoroutinefunction(getattr(plugin_class, name, None)) for name in _METHODS)
@@ -260,10 +265,10 @@ def _needs_thread(plugin_class: type[object]) -> bool:
 
 def guarded(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """
-    Call a plugin's method on a thread. Errors that are no ``Exception`` are replaced: they would end the thread.
+    Call a plugin's method, and return its result. Replace errors that would end more than this call.
 
     Raises:
-        KielGroupsError: The method raised such an error, for example SystemExit.
+        KielGroupsError: The method raised an error that is not an ``Exception``, for example SystemExit.
         Exception: Any error of the method.
     """
     try:

@@ -1,4 +1,4 @@
-"""The base class of runners, and what a runner gets: the work, its settings, the fence, the stores and the clients."""
+"""The base class of runners of connectors and tasks, the context of a runner, and the Kafka clients of tasks."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _FIND_TIMEOUT_S = 15.0
 
 async def probe_brokers(group: str, brokers: str) -> None:
     """
-    Ask for metadata once, and log a warning if no broker answers: tasks would wait without any sign to users.
+    Request metadata once. Log a warning if no broker answers, because tasks would wait without any sign to users.
 
     Args:
         group: The name of the worker group, for the warning.
-        brokers: ``host`` or ``host:port`` (9092) of some brokers.
+        brokers: The addresses of some brokers, as ``host`` or ``host:port``. The default port is 9092.
     """
     try:
         await all_topics(brokers)
@@ -56,7 +56,7 @@ async def probe_brokers(group: str, brokers: str) -> None:
 
 async def all_topics(brokers: str | Iterable[str]) -> frozenset[str]:
     """
-    Ask for the names of all topics. The request names none, because a broker may create a topic that is named.
+    Return the names of all topics. The request names no topics, because a broker may create a requested topic.
 
     Raises:
         NoBrokersError: No broker answers.
@@ -76,12 +76,12 @@ async def check_members(group: str, brokers: str) -> None:
     Check that all members of a broker-coordinated group are workers, before this worker writes to ZooKeeper.
 
     Args:
-        group: The name of the worker group, which these brokers coordinate.
+        group: The name of the worker group. The brokers coordinate this group.
         brokers: As in ``probe_brokers``.
 
     Raises:
-        GroupConfigError: The members are of another type than workers.
-        KielGroupsError: The brokers do not describe the group.
+        GroupConfigError: The members are not workers.
+        KielGroupsError: The brokers do not describe the group in time.
     """
     async with BrokerSession(brokers, timeout_s=_FIND_TIMEOUT_S) as session:
         found = await members_type(session, group)
@@ -108,11 +108,11 @@ _NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"),
 
 class KafkaClients:
     """
-    Creates the clients of tasks; a client connects when the task first uses it.
+    Creates the clients of tasks, and finds missing topics. A client connects when the task first uses it.
 
     Args:
-        brokers: ``host`` or ``host:port`` (9092) of some brokers.
-        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
+        brokers: The addresses of some brokers, as ``host`` or ``host:port``. The default port is 9092.
+        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these groups.
         consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
     """
 
@@ -131,7 +131,7 @@ class KafkaClients:
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer that commits only on request."""
+        """Create a consumer that commits only on request. Without a committed offset, it starts at the earliest."""
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
@@ -139,6 +139,8 @@ class KafkaClients:
     async def missing_topics(self, topics: Collection[str]) -> list[str]:
         """
         Return the given topics that no broker knows, sorted.
+
+        Known topic names are used for 15 seconds. For a missing topic, the brokers are asked again after one second.
 
         Raises:
             NoBrokersError: No broker answers.
@@ -159,8 +161,8 @@ def sink_group(connector: str) -> str:
     """
     Return the name of the consumer group of a sink: ``connect-`` and the connector's name.
 
-    Group names allow fewer characters than connector names. For a name with others, the group begins with ``connect_``,
-    so no other connector has it, and a digest tells such names apart. Every connector's name gives a legal group.
+    If the connector's name has characters that group names do not allow, or is too long, the group's name begins with
+    ``connect_`` and ends with a digest of the connector's name. So different connectors have different groups.
     """
     with suppress(ConfigError):
         return check_name(f"connect-{connector}", "group")
@@ -169,7 +171,7 @@ def sink_group(connector: str) -> str:
 
 
 async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
-    """Return an error text that says which topics no broker knows, or that no broker answers; ``""`` if all exist."""
+    """Return an error text with the topics that no broker knows, or without an answer its error; "" if all exist."""
     try:
         return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
@@ -177,14 +179,14 @@ async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) ->
 
 
 def unknown_topics(missing: Collection[str]) -> str:
-    """Return an error text with topics that no broker knows; ``""`` if there are none."""
+    """Return an error text about topics that no broker knows; "" if ``missing`` is empty."""
     return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
     """
-    The work of a runner, its settings, and what the runner needs to run it.
+    The connector or task that a runner runs, and the stores, clients and callbacks that the runner uses.
 
     Args:
         work: The connector or the task.
@@ -192,7 +194,7 @@ class RunnerContext:
         connector_class: The class of the connector.
         config: The settings of the connector, as users have given them.
         settings: The settings of the connector or the task, checked and typed.
-        fence: Checked before each delivery and each commit.
+        fence: Tells whether the runner may still deliver and commit. Checked before each delivery and each commit.
         stores: The stores of the worker's session. Each write is refused without the claim of the work.
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
@@ -221,7 +223,7 @@ class Runner(ABC):
     Runs a connector or a task once, from ``start`` to ``stop``.
 
     Args:
-        context: The work, its settings, and what the runner needs to run it.
+        context: The connector or task, its settings, and the stores, clients and callbacks for the run.
     """
 
     def __init__(self, context: RunnerContext) -> None:
@@ -246,7 +248,7 @@ class Runner(ABC):
         self._stop_requested.set()
 
     def report(self, source: str, problem: str) -> None:
-        """Show in the status why the plugin makes no progress, until the same source reports ``""``."""
+        """Show in the status why the plugin makes no progress, until the same ``source`` of reports reports ``""``."""
         if self.should_stop or self._problems.get(source, "") == problem:
             return
         self._problems[source] = problem
@@ -254,12 +256,12 @@ class Runner(ABC):
 
     async def run(self) -> None:
         """
-        Run the plugin until a stop is requested. If this is cancelled, nothing more is delivered or committed.
+        Run the plugin until a stop is requested. After a cancellation, nothing more is delivered or committed.
 
-        No method of the plugin runs any more when this ends, even if it is cancelled several times.
+        When this call ends, no method of the plugin runs any more, even after several cancellations.
 
         Raises:
-            Exception: Any error of the plugin, and of the clients and stores.
+            Exception: Any error of the plugin, the clients or the stores.
         """
         try:
             await self._run_and_stop()
@@ -286,7 +288,7 @@ class Runner(ABC):
         """Create the plugin, and call its methods from ``start`` on, except ``stop``."""
 
     async def _create(self, plugin_class: type[_PluginT]) -> _PluginT:
-        """Create the plugin; raises as ``PluginCalls.create``."""
+        """Create the plugin, keep it for its ``stop``, and return it; raises as ``PluginCalls.create``."""
         plugin = self._plugin = await self.calls.create(plugin_class)
         return plugin
 
@@ -309,7 +311,7 @@ class Runner(ABC):
 
     async def until_stop(self, waiting: Coroutine[Any, Any, object]) -> bool:
         """
-        Wait for a coroutine, or until a stop is requested, which cancels the coroutine.
+        Run a coroutine until it returns or a stop is requested. Such a request cancels the coroutine.
 
         Returns:
             Whether the coroutine has returned.
@@ -325,7 +327,7 @@ class Runner(ABC):
         return task.done()
 
     async def pause(self, seconds: float) -> bool:
-        """Wait for a time, or until a stop is requested, and return ``should_stop``."""
+        """Wait for the given time, or until a stop is requested. Return ``should_stop``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop_requested.wait()
@@ -333,7 +335,7 @@ class Runner(ABC):
 
 
 async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
-    """Wait until the first of several coroutines or futures is done, and cancel the others."""
+    """Wait until the first of several coroutines or futures is done, and cancel the remaining coroutines or futures."""
     waiting = {asyncio.ensure_future(work) for work in works}
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -343,7 +345,7 @@ async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) ->
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a cancelled call, so that it is not logged: a closing client ends its calls with one."""
+    """Retrieve the error of a call that is not awaited any more, so that asyncio does not log the error."""
     if not task.cancelled():
         task.exception()
 
@@ -352,7 +354,7 @@ _T = TypeVar("_T")
 
 
 class TaskRunnerContext:
-    """The worker as a task sees it; see ``TaskContext``."""
+    """Implements ``TaskContext``, the functions of the worker that every task may use."""
 
     def __init__(self, runner: Runner) -> None:
         work = runner.context.work

@@ -1,8 +1,9 @@
 """
-Run a sink task: it gets the records of its topics as a member of the consumer group of its connector.
+Run a sink task: read the records of its topics in the consumer group of its connector, and pass them to the task.
 
-The task flushes before its offsets are committed: every few seconds, before partitions are given back, and at the end.
-The consumer may revoke or assign partitions during a ``put``; the calls of the task are made one after the other.
+The runner calls the task's ``flush``, and then commits the offsets: every few seconds, before partitions are revoked,
+and at the end. The consumer may revoke or assign partitions during a ``put``. The runner still calls the task's methods
+one after the other.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _Value = TypeVar("_Value")
 
 
 class _SinkContext(TaskRunnerContext):
-    """The worker as a sink task sees it; see ``SinkTaskContext``."""
+    """Implements ``SinkTaskContext``, the functions of the worker that a sink task may use."""
 
     _runner: SinkTaskRunner
 
@@ -63,7 +64,7 @@ class _SinkContext(TaskRunnerContext):
 
 
 class SinkTaskRunner(Runner):
-    """Runs one sink task. It is the listener of its consumer."""
+    """Runs one sink task. The runner is the listener of the task's consumer."""
 
     #: The task, which is created before its consumer.
     _task: SinkTask
@@ -125,7 +126,7 @@ class SinkTaskRunner(Runner):
                     await consumer.close()
 
     async def _join(self, consumer: GroupedConsumer) -> None:
-        """Join the group; retry while the cluster does not answer."""
+        """Join the consumer group and subscribe to the topics. Retry after each retriable error."""
         while True:
             try:
                 await consumer.connect()
@@ -136,7 +137,12 @@ class SinkTaskRunner(Runner):
                 await self._wait_after(error)
 
     async def _deliver(self, consumer: GroupedConsumer) -> None:
-        """Pass records to the task until a stop is requested, and commit regularly."""
+        """
+        Pass records to the task until a stop is requested, and commit regularly. Retry after each retriable error.
+
+        Raises:
+            Exception: Any error of the task or of its hooks, or an error of the consumer that is not retriable.
+        """
         while not self.should_stop:
             try:
                 found = await self._next(consumer)
@@ -152,13 +158,13 @@ class SinkTaskRunner(Runner):
                 await self._flush_and_commit()
 
     async def _watch_topics(self) -> None:
-        """Report topics that no broker knows: the consumer waits for them, and shows no other sign of a wrong name."""
+        """Report topics that no broker knows. The consumer waits for such topics without any other sign."""
         while True:
             self.report("topics", await missing_topics_text(self.context.clients, self.context.settings["topics"]))
             await asyncio.sleep(_WATCH_S)
 
     async def _wait_after(self, error: KielGroupsError) -> None:
-        """Wait before the next try after an error; raise the error if a retry cannot succeed."""
+        """Log and report a retriable error, and wait before the next attempt; raise an error that is not retriable."""
         if not error.retriable:
             raise error
         log.warning("task %s: %s; trying again", self.context.work, error)
@@ -166,7 +172,7 @@ class SinkTaskRunner(Runner):
         await self.pause(self._pauses.next_s())
 
     async def _next(self, consumer: GroupedConsumer) -> _Found:
-        """Return the next records. There are none after a timeout, a request to stop, or a failed hook."""
+        """Return the next records. After a timeout, a request to stop or a failed hook, return an empty dict."""
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
@@ -192,7 +198,11 @@ class SinkTaskRunner(Runner):
         await self.calls.in_turn(put)
 
     async def _flush_and_commit(self) -> None:
-        """Have the task write out the records that it has taken, and commit their offsets."""
+        """
+        Have the task write out the records that it has taken, and commit their offsets.
+
+        Offsets of partitions that the task lost during its ``flush`` are not committed.
+        """
         async with self._committing:
             self._committed_s = self.context.runtime.boot_time_s()
             due = {each: offset for each, offset in self._taken.items() if self._committed.get(each) != offset}
@@ -208,7 +218,7 @@ class SinkTaskRunner(Runner):
     def _still_owned(
         self, values: Mapping[TopicPartition, _Value], owned: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, _Value]:
-        """Return the values of partitions that were in ``owned`` at that time, and that were not lost since."""
+        """Return the values of partitions that were owned when ``owned`` was copied, and were not lost since."""
         return {
             partition: value
             for partition, value in values.items()
@@ -216,7 +226,12 @@ class SinkTaskRunner(Runner):
         }
 
     async def _commit(self, consumer: GroupedConsumer, due: dict[TopicPartition, int]) -> None:
-        """Commit offsets. A refusal is logged, because other members may own some of the partitions by now."""
+        """
+        Commit offsets. Log a refusal, because other members may own some of the partitions by now.
+
+        Raises:
+            KielGroupsError: The commit failed with another error that is not retriable.
+        """
         try:
             await consumer.commit(due)
         except (CommitFailedError, ClosedError) as error:
@@ -244,9 +259,7 @@ class SinkTaskRunner(Runner):
     async def _hook(
         self, hook: Callable[[frozenset[TopicPartition]], Awaitable[None]], partitions: Collection[TopicPartition]
     ) -> None:
-        """
-        Call a hook of the task for the consumer. Keep its error, which the task's loop raises: the consumer would not.
-        """
+        """Call a hook of the task for the consumer. Keep its error, so that the task's loop raises this error."""
         if not self._is_active or not partitions:
             return
         try:

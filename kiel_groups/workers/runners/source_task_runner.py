@@ -1,4 +1,4 @@
-"""Run connectors and source tasks: write records to their topics, and then store their source offsets."""
+"""Run source tasks and connectors: deliver records and then store source offsets; configure a connector's tasks."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _LATE_S = 10.0
 
 
 class _SourceContext(TaskRunnerContext):
-    """The worker as a source task sees it; see ``SourceTaskContext``."""
+    """Implements ``SourceTaskContext``, the functions of the worker that a source task may use."""
 
     async def offset(self, partition: JsonObject) -> JsonObject | None:
         return await self._runner.context.stores.offsets.read(self.connector, partition)
 
 
 class SourceTaskRunner(Runner):
-    """Runs one source task."""
+    """Runs one source task: poll it, deliver its records, and then store their source offsets."""
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
@@ -79,7 +79,7 @@ class SourceTaskRunner(Runner):
         self.delivered = tuple(self._unstored.values())
 
     async def _copy(self, task: SourceTask) -> None:
-        """Deliver one batch, and store offsets if they are due."""
+        """Poll one batch, deliver its records, and store source offsets if they are due."""
         records = _checked(await self._poll(task))
         if records:
             await self._deliver(records)
@@ -91,7 +91,11 @@ class SourceTaskRunner(Runner):
             await self._store()
 
     async def _poll(self, task: SourceTask) -> object:
-        """Poll the task. Store offsets that become due before it returns, because the source may be silent for long."""
+        """
+        Poll the task, and return the result.
+
+        Store offsets that become due before the poll returns, because the source may have no records for long.
+        """
         # A task whose claim may be gone is not even polled: the poll may remove records from its source.
         polling = asyncio.ensure_future(self.calls.call_fenced(task.poll))
         try:
@@ -119,7 +123,7 @@ class SourceTaskRunner(Runner):
         self.report("delivery", "")
 
     async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
-        """Report records that are not stored for long; the producer retries them as long as the task runs."""
+        """Report records that are not stored within ``_LATE_S``. The producer retries them while the task runs."""
         await asyncio.sleep(_LATE_S)
         topics = sorted({record.topic for record in records})
         cause = await missing_topics_text(self.context.clients, topics)
@@ -146,7 +150,7 @@ class SourceTaskRunner(Runner):
             outcome.result()
 
     async def _store(self) -> None:
-        """Store the source offsets of the delivered records."""
+        """Store the source offsets of the delivered records, and set when offsets are due again."""
         await self.context.fence.wait_open()
         stored, began_s = dict(self._unstored), self.context.runtime.boot_time_s()
         await self.context.stores.write_offsets(self._task_id, tuple(stored.values()))
@@ -167,7 +171,12 @@ class SourceTaskRunner(Runner):
 
 
 def _checked(records: object) -> Sequence[SourceRecord]:
-    """Return the result of ``poll``, and raise ConfigError if it is no sequence of records."""
+    """
+    Return the result of ``poll``; for None, return an empty tuple.
+
+    Raises:
+        ConfigError: The result is not a sequence of records, or a source offset does not fit into a znode.
+    """
     # Kafka Connect's tasks return null for no records.
     if records is None:
         return ()
@@ -192,7 +201,7 @@ _MOST_TASKS = LARGEST_BYTES // _LEAST_BYTES
 
 
 class _ConnectorContext:
-    """The worker as a connector sees it, on any thread; see ``ConnectorContext``."""
+    """Implements ``ConnectorContext``, the functions of the worker that a connector may use on any thread."""
 
     def __init__(self, runner: ConnectorRunner) -> None:
         self.name = runner.context.work.connector
@@ -213,7 +222,7 @@ class _ConnectorContext:
 
 
 class ConnectorRunner(Runner):
-    """Runs one connector, and configures its tasks after its start and whenever the connector asks for that."""
+    """Runs one connector. Configures its tasks after its start, and whenever the connector requests that."""
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
@@ -238,12 +247,12 @@ class ConnectorRunner(Runner):
                 await self.until_stop(self._notified.wait())
 
     def reconfigure(self) -> None:
-        """Have ``task_configs`` of the connector called again."""
+        """Have the connector's ``task_configs`` called again, and changed task settings stored."""
         self._is_outdated = True
         self._notified.set()
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error that the connector reports."""
+        """End the run with an error that the connector reports. Wrap an error that is not an ``Exception``."""
         # An error that is no Exception, such as SystemExit, must not end the worker.
         self._error = error
         if not isinstance(error, Exception):
@@ -252,7 +261,7 @@ class ConnectorRunner(Runner):
         self._notified.set()
 
     async def _configure(self, connector: Connector) -> None:
-        """Call ``task_configs`` of the connector, and store the configurations if they have changed."""
+        """Call ``task_configs`` of the connector, and store the task configurations if they have changed."""
         most = min(self.context.settings["tasks.max"], _MOST_TASKS)
         configs = _checked_configs(self._name, await self.calls.call(connector.task_configs, most), most)
         if self.should_stop:
@@ -266,7 +275,12 @@ class ConnectorRunner(Runner):
 
 
 def _checked_configs(name: str, configs: object, most: int) -> Sequence[Mapping[str, str]]:
-    """Return the result of ``task_configs``, and raise ConfigError if it is no sequence of settings."""
+    """
+    Return the result of ``task_configs``.
+
+    Raises:
+        ConfigError: The result is not a sequence of settings, or has too many tasks or bytes.
+    """
     if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
         raise ConfigError(
             f"connector {name!r}: task_configs returned {type(configs).__name__}; expected a list of the settings of"

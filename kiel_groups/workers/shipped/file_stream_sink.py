@@ -26,10 +26,10 @@ _LOCK_PAUSE_S, _LOCK_WAIT_S = 0.005, 1.0
 
 class FileStreamSinkTask(SinkTask):
     """
-    Appends values to the file, each with a line end; a null value is an empty line.
+    Appends the values of records to a file. Each value is followed by a line end; a null value is an empty line.
 
-    The records of one call are written at the end of the file, as a whole or not at all, so tasks on one machine may
-    share a file. If the file is moved away, a new one is created.
+    The records of one ``put`` are written under a lock, and the file is restored if the write fails. So tasks on one
+    machine may share a file. If the file is moved away, a new file is created.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class FileStreamSinkTask(SinkTask):
             self._append(self._descriptor, lines)
 
     def _append(self, descriptor: int, lines: bytes) -> None:
-        """Append lines. If that fails, as on a full disk, restore the file, so that no half line is left in it."""
+        """Append lines. If the write fails, as on a full disk, remove the part that was written."""
         end = os.fstat(descriptor).st_size
         if end and os.pread(descriptor, 1, end - 1) != b"\n":
             # A process that died has left it. The record is written again as a whole, because it was not committed.
@@ -72,10 +72,10 @@ class FileStreamSinkTask(SinkTask):
     @contextmanager
     def _locked(self, descriptor: int) -> Iterator[None]:
         """
-        Hold a lock during the block, so that no other task writes, even one in another process.
+        Lock the file during the block, so that no other task writes, even a task in another process.
 
         Raises:
-            TaskStoppedError: The task has to stop while another one still writes.
+            TaskStoppedError: The task has to stop while another task still has the lock.
         """
         began_s, is_shown = time.monotonic(), False
         while True:
@@ -118,7 +118,7 @@ class FileStreamSinkTask(SinkTask):
         return False
 
     def _close(self) -> None:
-        """Make the content durable, and close the file: once the file was moved, a later ``flush`` cannot reach it."""
+        """Sync the content to the disk, and close the file: a later ``flush`` does not reach a moved file."""
         assert self._descriptor is not None
         descriptor, self._descriptor = self._descriptor, None
         try:
@@ -128,7 +128,7 @@ class FileStreamSinkTask(SinkTask):
 
 
 class FileStreamSinkConnector(SinkConnector):
-    """Appends the values of records to a file, one line each. Its tasks share the file."""
+    """Appends the values of records to a file, one line for each record. Its tasks share the file."""
 
     version: ClassVar[str] = "1.0"
     task_class = FileStreamSinkTask

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 class FileStreamSourceTask(SourceTask):
     """
-    Reads the file. Source offsets are positions in bytes, with data that identify the file; see ``LinePosition``.
+    Reads the lines of a file. A source offset is a position in bytes, with data that identify the file.
 
-    Offsets without such data are accepted, such as those of Kafka Connect.
+    See ``LinePosition``. Offsets without such data are accepted, such as the offsets of Kafka Connect.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ _tuning = partial(ConfigKey, group="File", importance="low", width="short")
 
 
 class FileStreamSourceConnector(SourceConnector):
-    """Copies a file, line by line, into a topic with one task."""
+    """Copies the lines of a file into a topic, in their order, with one task."""
 
     version: ClassVar[str] = "1.0"
     task_class = FileStreamSourceTask
@@ -146,7 +146,12 @@ def _absolute(file: str) -> Path:
 
 
 def _position(stored: Mapping[str, Any]) -> LinePosition:
-    """Return the position of a stored source offset. An offset of Kafka Connect has only the number of bytes."""
+    """
+    Return the position of a stored source offset. An offset of Kafka Connect has only the number of bytes.
+
+    Raises:
+        KielGroupsError: The offset is not a position.
+    """
     fields: list[Any] = [stored.get(name) for name in LinePosition._fields]
     position = LinePosition(*fields)
     numbers = (position.crc, position.inode, position.modified_ns)

@@ -30,7 +30,7 @@ _KINDS = (
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Within the block, add the path to each ``OSError`` that has no file name, as those of descriptors have none."""
+    """Add the path to each ``OSError`` of the block that has no file name, such as an error of a descriptor."""
     try:
         yield
     except OSError as error:
@@ -44,8 +44,8 @@ def open_regular(path: Path, flags: int) -> int:
     Open a regular file, and return its descriptor.
 
     Raises:
-        ConfigError: The path names something else, such as a FIFO.
-        OSError: The file cannot be opened. The error names it.
+        ConfigError: The path is not the path of a regular file, but for example of a FIFO.
+        OSError: The file cannot be opened. The error names the file.
     """
     # Without O_NONBLOCK, the open of a FIFO waits until another program opens it, too.
     try:
@@ -76,11 +76,12 @@ class LongLineError(KielGroupsError):
 
 class LinePosition(NamedTuple):
     """
-    A position after a line: the number of bytes before it, and the CRC-32 of the first and the last 256 of these bytes.
+    A position after a line, with data to recognize the file.
 
-    ``crc`` is None if it is unknown; then every file that is long enough fits. Other files may begin with the same
-    short line. The inode of the file distinguishes them, and the time of its last change when it was read, in
-    nanoseconds since 1970. Both are None if they are unknown.
+    ``position`` is the number of bytes before the position. ``crc`` is the CRC-32 of the first and the last 256 of
+    these bytes. If ``crc`` is None (unknown), every file that is long enough fits. Other files may begin with the same
+    short line, so the position also has the file's ``inode`` and ``modified_ns``, the time of the last change that was
+    seen, in nanoseconds since 1970. None means that the value is unknown.
     """
 
     position: int = 0
@@ -90,7 +91,7 @@ class LinePosition(NamedTuple):
 
     @property
     def is_distinctive(self) -> bool:
-        """Whether enough was read that only this file, or a copy of it, can have the same bytes."""
+        """Whether so many bytes were read that only this file, or a copy of the file, can have the same bytes."""
         return self.position >= _WINDOW_BYTES
 
     def fits(self, descriptor: int) -> bool:
@@ -102,7 +103,7 @@ class LinePosition(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line without its end, and the position after it."""
+    """A line without its line end, and the position after the line."""
 
     value: bytes
     after: LinePosition
@@ -110,20 +111,20 @@ class Line(NamedTuple):
 
 class FileLines:
     r"""
-    The lines of one open file, from a position on. A line ends with ``\n`` or ``\r\n``.
+    Reads the lines of one open file, from a position on. A line ends with ``\n`` or ``\r\n``.
 
-    A last line without an end is kept until it has one. The file is read again only when all lines that were read
-    before have been taken.
+    A last line without a line end is kept until it is complete. The file is read again only when all lines that were
+    read before have been taken.
 
     Args:
         path: The file.
-        start: Where to begin.
+        start: The position to begin at.
         longest: The most bytes of a line.
 
     Raises:
         FileReplacedError: The file does not have the bytes before ``start``.
-        ConfigError: The path is not that of a regular file.
-        OSError: The file cannot be opened or read. The error names it.
+        ConfigError: The path is not the path of a regular file.
+        OSError: The file cannot be opened or read. The error names the file.
     """
 
     def __init__(self, path: Path, start: LinePosition, longest: int) -> None:
@@ -161,22 +162,22 @@ class FileLines:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that were read but not taken, such as those of an unfinished line."""
+        """The number of bytes that were read but not taken, such as the bytes of an unfinished line."""
         return len(self._buffer) - self._taken
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has no name any more, because it was deleted."""
+        """Whether the file was deleted, so that it has no name any more."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def take(self, most: int) -> list[Line]:
         """
-        Return the next lines, at most ``most``; nothing if there is no whole line.
+        Return the next lines, at most ``most``. If no complete line is left, return an empty list.
 
         Raises:
             FileReplacedError: The file was truncated or written anew.
             LongLineError: The next line is longer than allowed.
-            OSError: The file cannot be read. The error names it.
+            OSError: The file cannot be read. The error names the file.
         """
         with named_errors(self.path):
             lines = self._lines(most)
@@ -185,7 +186,7 @@ class FileLines:
             return lines
 
     def take_unfinished(self) -> list[Line]:
-        """Return the last line even though it has no end yet, or nothing if no text follows the last line end."""
+        """Return the last line without a line end. If no bytes follow the last line end, return an empty list."""
         if not self.waiting:
             return []
         value = self._buffer[self._taken :]
@@ -215,7 +216,12 @@ class FileLines:
         return lines
 
     def _fill(self) -> bool:
-        """Read the next part of the file; return whether there was any."""
+        """
+        Read the next part of the file, and return whether the file had further bytes.
+
+        Raises:
+            FileReplacedError: The file was truncated or written anew.
+        """
         self._before = self._window(self._taken)
         self._start += self._taken
         self._buffer = self._buffer[self._taken :]
@@ -238,7 +244,7 @@ class FileLines:
         return len(read) > len(window)
 
     def _window(self, end: int) -> bytes:
-        """Return the bytes before an index of the buffer, as many as a check sum needs."""
+        """Return the bytes before an index of the buffer that a check sum needs: 256, or all if there are fewer."""
         start = end - _WINDOW_BYTES
         return self._buffer[start:end] if start >= 0 else (self._before + self._buffer[:end])[-_WINDOW_BYTES:]
 
@@ -255,18 +261,18 @@ _ROTATED = re.compile(r"~|[._-]+(?:[0-9][0-9TZ:+._-]*|old|bak|backup|copy|orig|p
 
 class FollowedFile:
     """
-    The lines that programs append to the file of a path.
+    Reads the lines that programs append to the file at a path, also after the file is renamed and replaced.
 
-    If another file takes the path, the old one is read to its end first: until nothing was written to it for
-    ``quiet_s``. Lines that a program still writes to it later are read between those of the new file, until the old
-    file is deleted or the path has another file again. If the old file is not open at that time, as after a restart, it
-    is searched for in the same folder, under names that begin with the same word: ``app.log.1`` or ``app-1.log``.
+    If another file takes the path, the old file is first read to its end: until nothing was written to the old file for
+    ``quiet_s``. Lines that a program still writes to the old file later are read between the lines of the new file,
+    until the old file is deleted or the path has another file again. If the old file is not open at that time, as after
+    a restart, it is searched for in the same folder, under names such as ``app.log.1`` or ``app-1.log``.
 
     Args:
         path: The file. It does not have to exist yet.
         start: The position after the last line that was taken, or None to begin with the first line.
         longest: The most bytes of a line.
-        quiet_s: How long an old file has to be without new bytes, in seconds, before the new one is read.
+        quiet_s: How long an old file must be without new bytes, in seconds, before the new file is read.
     """
 
     def __init__(self, path: Path, start: LinePosition | None, longest: int, quiet_s: float = 0.0) -> None:
@@ -293,7 +299,7 @@ class FollowedFile:
 
         Raises:
             LongLineError: The next line is longer than allowed.
-            ConfigError: The path is not that of a regular file.
+            ConfigError: The path is not the path of a regular file.
             OSError: The file cannot be read.
         """
         if self._lines is None:
@@ -320,7 +326,7 @@ class FollowedFile:
         self._old_end = -1
 
     def _has_ended(self, lines: FileLines) -> bool:
-        """Return whether another file has the path now, and no program writes to this one any more."""
+        """Return whether another file has the path now, and no program writes to the file of ``lines`` any more."""
         identity = self._identity()
         if identity in (None, lines.identity):
             self._old_end = -1
@@ -339,14 +345,14 @@ class FollowedFile:
         return now_s - self._old_end_s >= self._quiet_s
 
     def _identity(self) -> tuple[int, int] | None:
-        """Return the device and the inode of the file that has the path, or None if there is none."""
+        """Return the device and the inode of the file at the path, or None if no file is there."""
         with suppress(FileNotFoundError):
             status = os.stat(self.path)
             return status.st_dev, status.st_ino
         return None
 
     def _finish(self, lines: FileLines) -> list[Line]:
-        """End an old file; return its last line if that has no line end."""
+        """Continue with the next file, and return the old file's last line if it has no line end."""
         rest = lines.take_unfinished()
         without = " (its last line has no line end)" if rest else ""
         log.info(
@@ -364,9 +370,9 @@ class FollowedFile:
 
     def _late_lines(self, lines: FileLines, most: int) -> list[Line]:
         """
-        Return lines that a program has written to the previous file after it was read to its end.
+        Return lines that a program has written to the previous file after its end was read.
 
-        Their position is that of the present file, because a restart continues there.
+        These lines get the position in the present file, because a restart continues there.
         """
         former = self._former
         if former is None or most <= 0:
@@ -394,7 +400,12 @@ class FollowedFile:
         self.close()
 
     def _opened(self) -> FileLines | None:
-        """Return the file to continue with, or None if there is none yet."""
+        """
+        Open the file to continue with, and return it, or None if no file exists yet.
+
+        If the file that was read before is not found, log a warning, and begin with the first line of the file at the
+        path.
+        """
         lines = self._file_of_path()
         if lines is None or self._next.inode not in (None, lines.identity[1]):
             old = self._old_file()
@@ -421,13 +432,13 @@ class FollowedFile:
         return lines
 
     def _file_of_path(self) -> FileLines | None:
-        """Return the file that has the path, or None if there is none, or if it lacks the bytes that were read."""
+        """Open the file at the path. Return None if no file is there, or the file lacks the bytes that were read."""
         with suppress(FileNotFoundError, FileReplacedError):
             return FileLines(self.path, self._next, self._longest)
         return None
 
     def _old_file(self) -> FileLines | None:
-        """Return the file that was read before, from its new name in the same folder, or None if it was not found."""
+        """Open the file that was read before by its new name in the same folder, and return it, or None."""
         siblings = self._siblings()
         # The renamed file before its copies, and of these the last changed one.
         for path, status in sorted(siblings, key=lambda each: each[1].st_ino != self._next.inode):
@@ -444,10 +455,10 @@ class FollowedFile:
 
     def _may_be_old_file(self, path: Path, status: os.stat_result) -> bool:
         """
-        Return whether a file may be the one that was read, or a copy of it. The caller then compares its bytes.
+        Return whether a file may be the file that was read, or a copy of that file. The caller then compares its bytes.
 
-        A file that was renamed keeps its inode. A copy has a rotated file's name, and was written after the file was
-        last read: other logs in the folder may begin with the same short line.
+        A renamed file keeps its inode. A copy has the name of a rotated file, and was written after the file was last
+        read. These conditions exclude other logs in the folder that begin with the same short line.
         """
         known = self._next
         if known.inode == status.st_ino:
@@ -458,7 +469,7 @@ class FollowedFile:
         return known.modified_ns is None or status.st_mtime_ns >= known.modified_ns
 
     def _is_rotated(self, path: Path) -> bool:
-        """Return whether a path has a name that programs which rotate logs give to the old file."""
+        """Return whether a path has the name of a rotated file, such as ``app.log.1``."""
         name = path.name
         if name.startswith(self.path.name):
             return bool(_ROTATED.fullmatch(name.removeprefix(self.path.name)))
@@ -466,7 +477,7 @@ class FollowedFile:
         return name.endswith(self.path.suffix) and bool(_ROTATED.fullmatch(middle))
 
     def _siblings(self) -> list[tuple[Path, os.stat_result]]:
-        """Return the regular files whose names begin with the path's stem, the most recently changed one first."""
+        """Return the regular files beside the path whose names begin with its stem, the latest changed file first."""
         found: list[tuple[Path, os.stat_result]] = []
         with suppress(FileNotFoundError):
             for path in self.path.parent.iterdir():

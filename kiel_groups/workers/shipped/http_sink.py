@@ -45,15 +45,15 @@ Encoding: TypeAlias = Literal["text", "base64"]
 
 
 class HttpBatch(list[tuple[Record, bytes]]):
-    """The records that go into one request, each with its JSON object."""
+    """The records of one request, each record with its JSON object."""
 
     @property
     def body(self) -> bytes:
-        """The JSON array of the objects."""
+        """The body of the request: the JSON array of the objects."""
         return b"[%s]" % b",".join(written for _, written in self)
 
     def halves(self) -> list[HttpBatch]:
-        """Return two batches with half of the records each."""
+        """Return two batches: the first half of the records, and the second half."""
         middle = len(self) // 2
         return [HttpBatch(self[:middle]), HttpBatch(self[middle:])]
 
@@ -73,10 +73,10 @@ def batches(
         records: The records, with keys and values as bytes or None.
         encoding: How keys and values are written.
         most_records: The largest number of records in a request.
-        most_bytes: The largest body, except for a single record that is larger.
+        most_bytes: The largest body. A single larger record is a batch of its own.
 
     Returns:
-        The batches, and the records in no batch, because they are not texts in UTF-8.
+        The batches, and the records that cannot be written, because they are not texts in UTF-8.
     """
     found: list[HttpBatch] = []
     unwritable: list[Record] = []
@@ -97,11 +97,12 @@ def batches(
 
 def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
     """
-    Return the value of a dead letter: the record, and why it was not delivered.
+    Return the value of a dead letter: a JSON object with the record, and why the record was not delivered.
 
     Args:
-        record: The record. Its key and value are texts if both are UTF-8, and base64 otherwise, as ``encoding`` says.
-        context: Data such as the error, which later versions of Kafka would put into headers.
+        record: The record. If its key and its value are UTF-8, they are written as texts, else as base64. The field
+            ``encoding`` names the form.
+        context: Data such as the error. Later versions of Kafka have headers for such data.
     """
     encoding: Encoding = "text"
     try:
@@ -164,8 +165,8 @@ class Answer(NamedTuple):
     """
     The outcome of a request.
 
-    ``status`` is 0 if there was no answer, ``text`` describes the answer, and ``wait_s`` is how long the target asks
-    to wait.
+    ``status`` is the HTTP status, or 0 without an answer. ``text`` describes the answer or the error. ``wait_s`` is the
+    time that the target asks to wait, in seconds.
     """
 
     meaning: Meaning
@@ -175,7 +176,7 @@ class Answer(NamedTuple):
 
 
 def meaning_of(status: int) -> Meaning:
-    """Return the meaning of an HTTP status."""
+    """Return what an HTTP status of the target means for the records."""
     if 200 <= status < 300:
         return Meaning.TAKEN
     if status in _ABOUT_RECORDS:
@@ -186,12 +187,12 @@ def meaning_of(status: int) -> Meaning:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as logs may show it: without its query, which may have secrets."""
+    """Return a URL as logs may show it: without query and fragment, because a query may have secrets."""
     return urlunsplit(urlsplit(url)._replace(query="", fragment=""))
 
 
 class _Connections(TCPClient):
-    """Makes one connection after another. Unlike Tornado's class, ``close`` also ends the open connection."""
+    """Opens one connection at a time. Unlike the method of Tornado's class, ``close`` also ends the open connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +200,7 @@ class _Connections(TCPClient):
         self._is_closed = False
 
     async def connect(self, *arguments: Any, **options: Any) -> IOStream:
-        """Return a new connection, as Tornado's client does; fail if ``close`` was called meanwhile."""
+        """Return a new connection; raise StreamClosedError if ``close`` was called before it is open."""
         stream = await super().connect(*arguments, **options)
         if self._is_closed:
             stream.close()
@@ -216,12 +217,12 @@ class _Connections(TCPClient):
 
 class HttpTarget:
     """
-    The URL that records are posted to.
+    Posts bodies to one URL.
 
     Args:
         url: The URL, with ``http`` or ``https``.
         headers: The headers of each request.
-        timeout_s: How long the connection may take, and then the request with its answer.
+        timeout_s: The time limit of a connection, and then of a request with its answer, in seconds.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -235,7 +236,7 @@ class HttpTarget:
         """
         Send one request, and return its outcome. Errors of the connection are outcomes, too.
 
-        If this is cancelled, the request ends at once, and the target accepts no further one.
+        A cancellation ends the request at once, and closes this object for further requests.
         """
         start = bytearray()
 
@@ -267,7 +268,7 @@ class HttpTarget:
         return Answer(meaning_of(response.code), response.code, text, _seconds(response.headers.get("Retry-After")))
 
     def close(self) -> None:
-        """Close the connection. A request that has no answer yet ends, too."""
+        """Close the connection, and end a request in flight."""
         self._client.close()
 
     async def _fetch(self, request: HTTPRequest) -> HTTPResponse:
@@ -284,7 +285,7 @@ class HttpTarget:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a ``Retry-After`` header; 0 if there is no header, or if it has a date."""
+    """Return the seconds of a ``Retry-After`` header, or 0.0 without such a header or for a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
 
 
@@ -299,11 +300,10 @@ _LONGEST_OUTCOME = 1_000
 
 class HttpSinkTask(SinkTask):
     """
-    Posts records in their order, one request at a time.
+    Posts records to a URL in their order, one request at a time.
 
-    ``put`` returns when the target has accepted all records, apart from those that became dead letters.
-
-    After a failure, records that the target has accepted are posted again.
+    ``put`` returns when the target has accepted all records, except records that became dead letters. After a failure,
+    records that the target has accepted may be posted again.
     """
 
     def __init__(self) -> None:
@@ -363,10 +363,11 @@ class HttpSinkTask(SinkTask):
 
     async def _post(self, batch: HttpBatch) -> Answer:
         """
-        Post a batch until the target has accepted or refused it.
+        Post a batch until the target has accepted or refused it, and return that answer.
 
         Raises:
-            KielGroupsError: The target did neither within the allowed number of requests, or it refuses any request.
+            KielGroupsError: The target has not answered so within the allowed number of requests, or refuses requests
+                for a reason that is not in the records.
             TaskStoppedError: The task has to stop.
         """
         assert self._target is not None
@@ -404,10 +405,10 @@ class HttpSinkTask(SinkTask):
 
     async def _write_dead_letter(self, record: Record, status: int, error: str) -> None:
         """
-        Write a record that the target refuses to the dead letter topic.
+        Write a record that cannot be delivered to the dead letter topic.
 
         Raises:
-            KielGroupsError: There is no such topic, or it cannot be written.
+            KielGroupsError: No dead letter topic is set, or the write failed.
         """
         place = f"{record.topic_partition} offset {record.offset}"
         if self._dead_letters is None:
@@ -434,7 +435,11 @@ def _advice(status: int) -> str:
 
 
 def _secrets(url: str, header_values: Sequence[str]) -> set[str]:
-    """Return the secrets of a URL and of headers, in all forms: headers, credentials, and query parameters."""
+    """
+    Return the secrets of a URL and of headers, in all forms in which texts may quote them.
+
+    These are header values, the credentials in header values, and query parameters. Short values are omitted.
+    """
     credentials = [value.rpartition(" ")[2] for value in header_values]
     parameters = [value for _, value in parse_qsl(urlsplit(url).query)]
     texts = {text for text in (*header_values, *credentials, *parameters) if len(text) >= _SHORTEST_SECRET}

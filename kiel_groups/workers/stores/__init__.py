@@ -2,5 +2,5 @@
 Keep the configuration, the statuses, the source offsets and the claims of a worker group in ZooKeeper.
 
 Workers read and write them on their own session; tools read them through ``worker_group_view``.
-The stores decide nothing: they do not run work, and a write without its claim is refused.
+The stores do not run work. A status or a source offset is written only while the worker has claimed the work.
 """

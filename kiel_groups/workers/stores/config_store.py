@@ -71,8 +71,9 @@ class _Base(NamedTuple):
     """
     The stored state on which a change is based.
 
-    ``next_offset`` is the offset that the change produces. ``connector_version`` is -1 if the connector does not exist.
-    ``stored`` is None if it does not exist, or has garbage, which ``problem`` describes.
+    ``next_offset`` is the offset that the change produces. ``version`` is the version of the offset's znode. ``kept``
+    has the offsets of the history's entries. ``connector_version`` is -1 if the connector does not exist. ``stored`` is
+    None if the connector does not exist or its znode has garbage. Then ``problem`` describes the garbage.
     """
 
     offset: int
@@ -90,7 +91,7 @@ class _Base(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    """The new content of a connector, or None to delete it, and the text of the change for the history."""
+    """A decided change: the new content of a connector, or None to delete it, and the text and keys for the history."""
 
     connector: StoredConnector | None
     what: str
@@ -105,14 +106,14 @@ CheckStored: TypeAlias = Callable[[Mapping[str, str] | None], None]
 
 class ConfigStore:
     """
-    The configuration of one worker group, on a worker's session.
+    Reads and changes the configuration of one worker group on a worker's session.
 
     Args:
         session: The worker's session.
-        writer: Writes on that session with the worker's proof.
+        writer: Writes on that session. Each write checks that the worker's znode exists.
         layout: The paths of the group's workers.
         worker_id: The id of this worker, for the history.
-        runtime: The clock and the unique names of history entries.
+        runtime: Gives the time and a unique name to each history entry.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class ConfigStore:
     # Reads
 
     async def prepare(self) -> None:
-        """Create the missing folders of all stores; to be called before anything is stored."""
+        """Create the missing parent znodes (folders) of all stores."""
         await self._session.ensure(self._layout.folders)
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
@@ -143,9 +144,9 @@ class ConfigStore:
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write through the quorum.
 
-        The offset is read before and after the connectors, until both reads return the same one. If it is that of the
-        last snapshot, that snapshot is returned, because each change increments the offset. A server that lags behind
-        answers with an older configuration, which is consistent, too.
+        The offset is read before and after the connectors, until its znode has not changed in between. If this znode
+        has not changed since the last snapshot, that snapshot is returned, because each change increments the offset. A
+        server that lags behind answers with an older, but consistent configuration.
 
         Raises:
             ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
@@ -172,12 +173,16 @@ class ConfigStore:
             before = after
 
     async def _newest_in_history(self) -> int:
-        """Return the offset of the newest entry of the history; 0 if there is none."""
+        """Return the offset of the newest entry of the history, or 0 if the history is empty."""
         names = await self._session.children(self._layout.history) or ()
         return max((offset for offset in map(history_offset_of, names) if offset is not None), default=0)
 
     async def _connectors(self) -> dict[str, ConnectorEntry]:
-        """Read all connectors. Read the last snapshot's together with the list of names, to save a round trip."""
+        """
+        Read all connectors.
+
+        Connectors that the last read found are read together with the list of names, to save a round trip.
+        """
         expected = self._expected
         names, found = await asyncio.gather(
             self._session.children(self._layout.connectors), self._session.get_many(list(expected.values()))
@@ -193,7 +198,7 @@ class ConfigStore:
         }
 
     def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
-        """Return the paths of the connectors' znodes by connector, sorted. Log each other znode once."""
+        """Return the paths of the connectors' znodes, by name in sorted order. Log each znode of another name once."""
         paths: dict[str, str] = {}
         for znode in znodes:
             if (name := connector_of(znode)) is not None:
@@ -205,10 +210,10 @@ class ConfigStore:
 
     async def follow(self, on_snapshot: Callable[[ConfigSnapshot], None]) -> None:
         """
-        Call a function with a snapshot now, and with a newer one after each change, until the caller cancels this.
+        Call a function with a snapshot now, and with a newer snapshot after each change, until the task is cancelled.
 
-        Changes that follow each other closely may be in one snapshot. While the znode of the configuration offset has
-        garbage, no snapshot is passed.
+        Changes in quick succession may share a snapshot. While the znode of the configuration offset has garbage, the
+        function is not called.
 
         Raises:
             SessionLostError: The session is over.
@@ -247,8 +252,9 @@ class ConfigStore:
             name: The connector.
             config: Its settings.
             is_new: Whether the connector must not exist yet.
-            check: Called with the settings that the write replaces, None if there is no connector. If the stored
-                settings change before the write, it is called again. An error that it raises ends the change.
+            check: Called with the settings that the write replaces: None if there is no connector, empty if its znode
+                has garbage. If the stored settings change before the write, ``check`` is called again. An error that
+                ``check`` raises ends the change.
 
         Returns:
             The configuration offset of the change.
@@ -256,6 +262,7 @@ class ConfigStore:
         Raises:
             ConnectorExistsError: ``is_new``, and the connector exists.
             ConfigError: The name is not legal, a setting is no text, or the connector is too large for a znode.
+            CoordinationError: ZooKeeper refuses the write, or the outcome is not known.
             SessionLostError: The session is over.
         """
         settings = check_texts(config, f"connector {name!r:.80}")
@@ -281,8 +288,8 @@ class ConfigStore:
         Args:
             connector: The connector.
             tasks: The settings of each task, by its number.
-            claim: The path of an owner znode, usually the connector's, that has to exist. Together with the worker's
-                proof it fences a worker that has lost the connector.
+            claim: The path of an owner znode that must exist, usually the connector's. So the write is refused if this
+                worker has lost the connector.
 
         Returns:
             The configuration offset of the change, or the present one if nothing was written.
@@ -291,6 +298,7 @@ class ConfigStore:
             UnknownConnectorError: The connector does not exist.
             ClaimLostError: The owner znode does not exist.
             ConfigError: The connector's znode has garbage, a setting is no text, or the connector is too large.
+            CoordinationError: ZooKeeper refuses the write, or the outcome is not known.
             SessionLostError: The session is over.
         """
         listed = tuple(check_texts(task, f"tasks of connector {connector!r:.80}") for task in tasks)
@@ -305,7 +313,7 @@ class ConfigStore:
 
     async def set_target_state(self, connector: str, target: TargetState) -> int:
         """
-        Have the work of a connector run or pause. If that is the target already, write nothing.
+        Set whether a connector and its tasks run or pause. If the connector has this target state, write nothing.
 
         Returns:
             The configuration offset of the change, or the present one if nothing was written.
@@ -313,6 +321,7 @@ class ConfigStore:
         Raises:
             UnknownConnectorError: The connector does not exist.
             ConfigError: The connector's znode has garbage.
+            CoordinationError: ZooKeeper refuses the write, or the outcome is not known.
             SessionLostError: The session is over.
         """
 
@@ -334,6 +343,7 @@ class ConfigStore:
 
         Raises:
             UnknownConnectorError: The connector does not exist.
+            CoordinationError: ZooKeeper refuses the deletion, or the outcome is not known.
             SessionLostError: The session is over, and the connector may or may not be deleted.
         """
 
@@ -349,10 +359,11 @@ class ConfigStore:
 
     async def clean_up(self) -> None:
         """
-        Delete the statuses of connectors that do not exist, and their empty folders of owner znodes.
+        Delete what deleted connectors have left: their statuses, and their empty folders of owner znodes.
 
         Any worker may call this at any time, even after an earlier call was interrupted. Each deletion requires that
-        the configuration has not changed since it was read, so a connector that is created again keeps its statuses.
+        the configuration has not changed since this method read it. So a connector that is created again keeps its
+        statuses.
 
         Raises:
             SessionLostError: The session is over.
@@ -367,10 +378,10 @@ class ConfigStore:
 
     async def _leftovers(self) -> dict[tuple[str, int], tuple[Operation, ...]]:
         """
-        Return the transactions that delete what deleted connectors have left.
+        Return the transactions that delete the statuses and the folders of owner znodes of deleted connectors.
 
-        The key of each one is the folder that it deletes or empties, and the number of earlier deletions in that
-        folder.
+        The key of a transaction is the path of the folder, and the number of deletions that earlier transactions make
+        in that folder.
         """
         layout = self._layout
         config = await self._session.get(layout.config)
@@ -398,7 +409,11 @@ class ConfigStore:
         return items
 
     async def _change(self, connector: str, decide: _Decide, claim: str | None = None) -> int:
-        """Decide a change and write it; decide again if another change came first. Return the resulting offset."""
+        """
+        Decide a change and write it; decide again if another change came first.
+
+        Return the configuration offset of the change, or the present offset if ``decide`` returns None.
+        """
         guards = () if claim is None else (Check(claim),)
         # A server that lags behind would have a change refused, or skipped, because of what other workers have changed.
         await self._writer.prove()
@@ -420,7 +435,7 @@ class ConfigStore:
                 return entry.offset
 
     async def _read_base(self, connector: str) -> _Base:
-        """Read what a change is based on. The offset is read first, so a later change makes the write fail."""
+        """Read the stored state for a change. The offset is read first, so a later change makes the write fail."""
         path = self._layout.connector(connector)
         config = await self._session.get(self._layout.config)
         while config is None:
@@ -454,7 +469,13 @@ class ConfigStore:
             yield Delete(self._layout.history_entry(offset))
 
     async def _write(self, operations: tuple[Operation, ...], guards: tuple[Check, ...], entry: ConfigChange) -> bool:
-        """Write a change, and return whether it was written. If not, the caller has to decide the change again."""
+        """
+        Write a change, and return whether the write succeeded. If not, the caller has to decide the change again.
+
+        Raises:
+            ClaimLostError: An owner znode in ``guards`` does not exist.
+            CoordinationError: ZooKeeper refuses the write, or the outcome is not known.
+        """
 
         def on_refused(_: str, operation: Operation, failure: Failure) -> None:
             if operation in guards:
@@ -473,7 +494,10 @@ class ConfigStore:
         """
         Return whether a change was written although its answer was lost.
 
-        This read is final, because the session was proved after the write.
+        The answer is final, because the writer has proved the session after the write.
+
+        Raises:
+            CoordinationError: The outcome is not known, because the history has no entry of that time any more.
         """
         path = self._layout.history_entry(entry.offset)
         config, node = await asyncio.gather(self._session.get(self._layout.config), self._session.get(path))
@@ -501,7 +525,7 @@ def _encoded(connector: StoredConnector, offset: int) -> bytes:
 
 
 def _existing(connector: str, base: _Base) -> StoredConnector:
-    """Return the stored connector. Raise an error if there is none, or if its znode has garbage."""
+    """Return the stored connector; raise an error if the connector does not exist or its znode has garbage."""
     if not base.exists:
         raise UnknownConnectorError(f"connector {connector!r} does not exist")
     if base.stored is None:
@@ -516,7 +540,11 @@ def _changed_task_keys(old: Sequence[Mapping[str, str]], new: Sequence[Mapping[s
 
 
 def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
-    """Return a connector's configuration; if its znode has garbage, an entry without settings that says what to do."""
+    """
+    Return a connector's configuration from the data of its znode.
+
+    For garbage, return an entry without settings, whose ``problem`` tells the user how to repair the connector.
+    """
     try:
         stored = StoredConnector.parse(name, data, path)
     except ProtocolError as error:
@@ -526,5 +554,5 @@ def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
 
 
 def _identity(node: Node | None) -> tuple[int, int] | None:
-    """Return what distinguishes the present state of a znode from all earlier ones, or None if it does not exist."""
+    """Return the zxids that identify the present state of a znode, or None if the znode does not exist."""
     return None if node is None else (node.czxid, node.mzxid)

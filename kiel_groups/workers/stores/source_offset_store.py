@@ -1,8 +1,8 @@
 """
 Read and write source offsets: how far source tasks have read their sources.
 
-A write requires the proof of the worker and the owner znode of its task, so a former owner cannot move the offsets of
-its successor.
+A write requires the worker's znode and the owner znode of its task. So a former owner cannot change the offsets of its
+successor.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
 class SourceOffsetStore:
     """
-    The source offsets of one worker group, on a worker's session.
+    Reads and writes the source offsets of one worker group on a worker's session.
 
-    ``writer`` writes on that session with the worker's proof.
+    ``writer`` writes on that session. Each of its writes checks that the worker's znode exists.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:
@@ -40,7 +40,7 @@ class SourceOffsetStore:
 
     async def read(self, connector: str, partition: JsonObject) -> JsonObject | None:
         """
-        Return the stored offset of a source partition, or None if there is none.
+        Return the stored offset of a source partition, or None if no offset is stored.
 
         Raises:
             ConfigError: The partition is no JSON object.
@@ -60,12 +60,13 @@ class SourceOffsetStore:
 
         Args:
             task: The task.
-            offsets: The offsets to store, each of which fits into a znode. Of several offsets for one partition, the
-                last one is stored.
+            offsets: The offsets to store. Each offset must fit into a znode. Of several offsets for one partition, the
+                last offset is stored.
 
         Raises:
             ClaimLostError: The owner znode of the task does not exist.
             ConfigError: A partition or an offset is no JSON object.
+            CoordinationError: ZooKeeper refuses a write because rights are missing.
             SessionLostError: The session is over.
         """
         waiting = _data_by_digest(offsets)
@@ -87,16 +88,16 @@ class SourceOffsetStore:
 
     async def operations(self, task: TaskId, offsets: SourceOffsets) -> tuple[Operation, ...]:
         """
-        Return the writes of offsets for a transaction of the caller, such as the release of the task's claim.
+        Return the operations that store offsets, for a transaction of the caller such as the release of the claim.
 
-        The transaction has to check or delete the owner znode of the task. If ZooKeeper refuses a write because a znode
-        exists, or does not exist, the caller calls this again. If the offsets do not fit into one transaction, it calls
-        ``write``.
+        If the connector's folder is missing, this method creates it. The transaction must check or delete the owner
+        znode of the task. If ZooKeeper refuses the transaction because a znode of an offset exists or does not exist,
+        or if the operations do not fit into one transaction, the caller must call ``write`` instead.
         """
         return await self._operations(task.connector, _data_by_digest(offsets))
 
     async def _operations(self, connector: str, data: dict[str, bytes]) -> tuple[Operation, ...]:
-        """Create the connector's folder if it is missing; return the writes of ``data``, which is keyed by digest."""
+        """Create the connector's folder if it is missing; return the operations that store data, given by digest."""
         layout = self._layout
         folder = layout.connector_offsets(connector)
         paths = [layout.source_offset(connector, digest) for digest in data]

@@ -1,13 +1,13 @@
 """
 Read and write the statuses of connectors and tasks.
 
-Only the owner of a claim writes the status of its work. A status is not deleted when the claim is gone. Readers compare
-it with the claim, and so know that the work is unassigned.
+Work means connectors and tasks. Only the owner of a claim writes the status of its work. A status is not deleted when
+the claim is gone. Readers compare the status with the claim, and so know that the work is unassigned.
 
-If several statuses of the same work are reported, only the newest one is written, a tenth of a second after the first
-report: after a rebalance there are many, which share transactions, and claims and starts must not wait for them.
-Statuses that only confirm former ones are written a second later. Problems of running work are written a second later,
-too, because they may be over by then.
+Reported statuses are written a tenth of a second after the first report. Then the many statuses after a rebalance share
+transactions, and do not delay claims and starts. If several statuses of the same work are reported, only the newest
+status is written. A status that only confirms an earlier status is written a second later. A problem of running work is
+written a second later, too, because it may be over by then.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ _Znode: TypeAlias = Node | Znode | None
 
 def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> WorkStatus:
     """
-    Return the status that a status znode shows now.
+    Return the present status of a connector or a task, from its znodes.
 
-    A status is valid only while the claim exists under which it was written. It is UNASSIGNED if the claim is gone, if
-    another worker has claimed the work since, or if the connector was created again since.
+    A stored status is valid only while the claim exists under which it was written. The work is UNASSIGNED if the claim
+    is gone, if the work was claimed again since, or if the connector was deleted or created again since. It is also
+    UNASSIGNED if the status is missing or unreadable.
 
     Args:
         path: The path of the status znode.
-        status: The status znode.
-        owner: The owner znode.
-        connector: The connector's znode.
+        status: The status znode, or None.
+        owner: The owner znode, or None.
+        connector: The connector's znode, or None.
     """
     if status is None or not status.data:
         return WorkStatus(WorkState.UNASSIGNED, worker="")
@@ -65,9 +66,9 @@ def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> Wo
 
 class StatusStore:
     """
-    The statuses of one worker group, on a worker's session.
+    Reads and writes the statuses of one worker group on a worker's session.
 
-    ``writer`` writes on that session with the worker's proof.
+    ``writer`` writes on that session. Each of its writes checks that the worker's znode exists.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:
@@ -84,14 +85,14 @@ class StatusStore:
         self._written: set[Work] = set()
 
     def report(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written soon."""
+        """Have a status written soon. It replaces an unwritten status of the same work."""
         self._confirmed.pop(work, None)
         if not self._waiting:
             asyncio.get_running_loop().call_later(_REPORTED_AFTER_S, self._wake.set)
         self._waiting[work] = status
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written later that differs from the last one only in its generation or its problem."""
+        """Have a status written a second later. It may differ from the last status in its generation or its problem."""
         if not self._confirmed:
             asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
         self._confirmed[work] = status
@@ -108,9 +109,9 @@ class StatusStore:
 
     async def run(self, on_gone: Callable[[Work], None]) -> None:
         """
-        Write reported statuses until the session is over, or the caller cancels this.
+        Write reported statuses until the session is over, or the task is cancelled.
 
-        A status that ZooKeeper refuses because of missing rights is logged.
+        If ZooKeeper refuses statuses because rights are missing, an error is logged, and they are not written.
 
         Args:
             on_gone: Called with work whose status was refused because its claim, or its connector, is gone.
@@ -141,6 +142,7 @@ class StatusStore:
             no longer exists.
 
         Raises:
+            CoordinationError: ZooKeeper refuses a write because rights are missing.
             SessionLostError: The session is over.
         """
         return work in await self.put_many({work: status})
@@ -167,7 +169,11 @@ class StatusStore:
     async def _write(
         self, items: Mapping[Work, tuple[Operation, ...]], statuses: Mapping[Work, WorkStatus], rejected: set[Work]
     ) -> dict[Work, WorkStatus]:
-        """Write statuses, and return those to write again. Work whose status is refused is added to ``rejected``."""
+        """
+        Write statuses, and return the statuses that must be written again.
+
+        Work whose claim or connector is gone is added to ``rejected``.
+        """
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:
             if isinstance(operation, Check):
@@ -187,7 +193,7 @@ class StatusStore:
         return {work: statuses[work] for work in left if self._newest.get(work) is statuses[work]}
 
     async def _items(self, statuses: Mapping[Work, WorkStatus]) -> dict[Work, tuple[Operation, ...]]:
-        """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
+        """Return the operations that store the statuses, by work. Omit work whose connector does not exist."""
         items = {work: self._put(work, status) for work, status in statuses.items() if work in self._written}
         works = [work for work in statuses if work not in items]
         layout = self._layout
@@ -211,19 +217,20 @@ class StatusStore:
         return items
 
     def _put(self, work: Work, status: WorkStatus) -> tuple[Operation, ...]:
-        """Return the write of a status whose znode exists."""
+        """Return the operations that store a status whose znode exists."""
         return (*self._checks(work), Put(self._layout.status(*work), status.encode()))
 
     def _checks(self, work: Work) -> tuple[Operation, ...]:
-        """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
+        """Return the checks of a write: the work is claimed, and the connector exists."""
         return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))
 
     async def read(self, works: Collection[Work]) -> dict[Work, WorkStatus]:
         """
         Read the present statuses of connectors and tasks, in one round trip.
 
-        Work is UNASSIGNED if it has no owner, or its owner has not written a status yet; ``worker`` is then the worker
-        that wrote the last status, or "". An unreadable status is UNASSIGNED with a trace that says so.
+        Work is UNASSIGNED if it has no owner, or its owner has not written a status yet. Then ``worker`` is the worker
+        that wrote the last status, or "". Work with an unreadable status is UNASSIGNED, with a trace that names the
+        fault.
         """
         layout, works = self._layout, list(works)
         names = sorted({work.connector for work in works})

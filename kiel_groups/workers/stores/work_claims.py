@@ -2,10 +2,10 @@
 Claim connectors and tasks for a worker on one ZooKeeper session: one ephemeral owner znode for each.
 
 ZooKeeper lets only one session create the owner znode, so no two workers run the same work. While another worker owns
-the work, this one watches the znode, without a time limit. The zxid that has created the znode is the fencing token.
+the work, this worker watches the znode, without a time limit. The zxid that created the znode is the fencing token.
 
-Simultaneous claims and releases share transactions. Each transaction checks the worker's znode. If the answer to one is
-lost, the owner znodes are read: the session was proved since, so they are final.
+Simultaneous claims and releases share transactions. Each transaction checks the worker's znode. If the answer to a
+transaction is lost, the owner znodes are read. This read is final, because the writer has proved the session since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _Request:
-    """A claim or a release that is under way, and the future that its caller awaits."""
+    """A claim or a release in progress, and the future that its caller awaits."""
 
     def __init__(self, operations: tuple[Operation, ...] = ()) -> None:
         self.operations = operations
@@ -55,7 +55,7 @@ class WorkClaims:
         session: The worker's session.
         writer: Writes on that session, on the condition that the worker's znode exists.
         layout: The paths of the group's workers.
-        worker_id: The id of this worker. Owner znodes have it, so that operators see who owns the work.
+        worker_id: The id of this worker. Owner znodes contain this id, so that operators see the owner of the work.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout, worker_id: str) -> None:
@@ -83,18 +83,20 @@ class WorkClaims:
     # ------------------------------------------------------------------ the callers
 
     def owns(self, work: Work) -> bool:
-        """Return whether this worker has claimed the work, as far as it knows."""
+        """Return whether this worker has claimed the work. A deleted owner znode may not be known yet."""
         return work in self._tokens
 
     def check(self, work: Work) -> None:
-        """Have an owner znode read soon, because a write that checks it was refused."""
+        """Have the owner znode of claimed work read soon, because a write that checks this znode was refused."""
         if work in self._tokens:
             self._suspects.add(work)
             self._wake.set()
 
     async def claim(self, work: Work) -> int:
         """
-        Claim work, and return the fencing token. A cancelled call claims nothing, or releases what it has claimed.
+        Claim work, and return the fencing token. If another worker owns the work, wait until the work is released.
+
+        A cancelled call claims nothing, or releases the claim.
 
         Raises:
             SessionLostError: The session is over.
@@ -120,8 +122,8 @@ class WorkClaims:
             operations: Further writes of the same transaction, such as source offsets.
 
         Returns:
-            True if this worker no longer owns the work. False if ZooKeeper has refused one of the further writes: then
-            nothing was written, and the claim is still there.
+            True if this worker no longer owns the work, even if the claim was gone before: then no further write was
+            made. False if ZooKeeper has refused a further write: then nothing was written, and the claim still exists.
 
         Raises:
             SessionLostError: The session is over.
@@ -140,7 +142,7 @@ class WorkClaims:
 
     async def run(self, on_gone: Callable[[Work], None]) -> None:
         """
-        Carry out the requested claims and releases, until the session is over or the caller cancels this.
+        Carry out the requested claims and releases, until the session is over or the task is cancelled.
 
         Args:
             on_gone: Called with work whose owner znode has disappeared although this worker has not released it.
@@ -160,7 +162,7 @@ class WorkClaims:
             self.end()
 
     def end(self) -> None:
-        """End all claims at once, because the session is over."""
+        """Forget all claims and fail all requests at once, because the session is over."""
         self._is_over = True
         self._fail_all(SessionLostError("all claims of this worker ended with its session"))
         self._tokens.clear()
@@ -217,7 +219,11 @@ class WorkClaims:
             self._prepared |= fresh
 
     def _sorted_out(self, found: Mapping[Work, Node | None]) -> set[Work]:
-        """Complete this worker's claims, leave those of others to their watches, and return the free work."""
+        """
+        Complete the claims whose owner znodes this worker has, and return the wanted work that is free.
+
+        Work of another worker waits for the watch of its owner znode.
+        """
         free = set()
         for work, node in found.items():
             if node is None:
@@ -245,7 +251,7 @@ class WorkClaims:
         return free
 
     async def _read(self, works: Iterable[Work]) -> dict[Work, Node | None]:
-        """Read owner znodes, and watch each one for its next change."""
+        """Read owner znodes, and set a watch on each of these znodes."""
         listed = sorted(works)
         self._fired.difference_update(listed)
         paths = [self._layout.owner(*work) for work in listed]
@@ -256,7 +262,7 @@ class WorkClaims:
         return self._watchers.setdefault(work, partial(self._changed, work))
 
     def _changed(self, work: Work) -> None:
-        """Read an owner znode again, because its watch has fired; it also fires when the connection breaks."""
+        """Have an owner znode read again, because its watch has fired; a broken connection also fires the watch."""
         self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request
@@ -312,10 +318,10 @@ class WorkClaims:
 
 
 def _stop_at_owner(work: Work, operation: Operation, failure: Failure) -> None:
-    """Give up the remaining claims if this work has an owner already; an ``OnRefused``."""
+    """Leave the remaining claims unwritten if this work has an owner already. This function is an ``OnRefused``."""
     if failure is Failure.NODE_EXISTS:
         give_up(work, operation, failure)
 
 
 def _drop(work: Work, operation: Operation, failure: Failure) -> None:
-    """Continue without the work that was refused; an ``OnRefused``."""
+    """Continue without the work that was refused. This function is an ``OnRefused``."""

@@ -1,4 +1,8 @@
-"""Read a worker group from ZooKeeper for operators, from a process that is no worker. It blocks and changes nothing."""
+"""
+Read a worker group from ZooKeeper for operators.
+
+The functions run in a process that is not a worker. They block, and change nothing in ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ class WorkerGroup:
     A worker group as ZooKeeper has it.
 
     Args:
-        workers: The ids of the live workers, and the content of each one's znode.
+        workers: The content of each live worker's znode, by worker id.
         configuration: All connectors.
-        owners: The id of the worker that has claimed a connector or a task, even for work that is not configured.
+        owners: The id of the worker that has claimed each connector or task, even work that is not configured.
         statuses: The status of each connector and task that is configured.
         history: The latest changes of the configuration, in ascending order.
     """
@@ -44,7 +48,7 @@ class WorkerGroup:
 
 def describe_workers(client: Client, group: str) -> WorkerGroup:
     """
-    Read a worker group from ZooKeeper. The reads are repeated, a few times at most, if the configuration changes.
+    Read a worker group from ZooKeeper until two reads have the same configuration offset, at most five times.
 
     Raises:
         ProtocolError: The znode of the configuration offset has garbage.
