@@ -116,7 +116,7 @@ async def preview_group_of_brokers(
     Raises:
         UnknownGroupError: There is no such group.
         ConfigError: The change does not fit the group, it is not stable, or its assignor is none of ours.
-        BrokerError: The group has no coordinator now, or it does not answer.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer.
     """
     if not session.has_coordinators:
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
