@@ -224,7 +224,7 @@ def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) ->
 
 
 def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> list[str]:
-    """Return the selected topics without any of ``partitions``, and the partitions selected by number but not in it."""
+    """Return the selected topics of which ``partitions`` has none, and the selected partitions that it lacks."""
     topics = {each.topic for each in partitions}
     bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
     return [*sorted(bare), *map(str, sorted(named_partitions(selection).difference(partitions)))]
