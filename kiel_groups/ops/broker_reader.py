@@ -205,7 +205,7 @@ class BrokerGroups:
         Load one group with its lag.
 
         Raises:
-            UnknownGroupError: There is no such group. The text suggests a similar name, if there is one.
+            UnknownGroupError: The group does not exist. The text suggests the name of a similar group, if any.
             BrokerError: The group has no coordinator now, or the coordinator does not answer.
         """
         return self.load_all(with_lag=True, groups=[group])
@@ -323,7 +323,7 @@ async def _names(session: BrokerSession) -> list[str]:
 
 
 async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
-    """Return the error about a group that does not exist. Its text suggests a similar name, if there is such a name."""
+    """Return the error about a group that does not exist. Its text suggests the name of a similar group, if any."""
     return loaded_groups.unknown_group(group, session.place, await _names(session), " that has members")
 
 
@@ -398,7 +398,7 @@ async def find_group(session: BrokerSession, group: str) -> tuple[CoordinatedGro
     Ask a group's coordinator for the description of the group and for its committed offsets.
 
     Raises:
-        UnknownGroupError: There is no such group. The text suggests a similar name, if there is such a name.
+        UnknownGroupError: The group does not exist. The text suggests the name of a similar group, if any.
         BrokerError: The group has no coordinator now, or the coordinator does not answer or refuses.
     """
     if not session.has_coordinators:

@@ -63,7 +63,7 @@ def unknown_group(group: str, place: str, names: Sequence[str], aside: str = "")
     Args:
         group: The group.
         place: The place of the search, such as "in ZooKeeper at zk-1:2181".
-        names: The groups that exist. The text suggests a group with a similar name, if there is one.
+        names: The groups that exist. The text suggests the name of a similar group, if any.
         aside: What the text adds if no group exists.
     """
     text = f"group {group!r} does not exist {place}"

@@ -76,13 +76,13 @@ class ZooKeeperGroups:
         """
         Load one group with its lag.
 
-        ZooKeeper and Kafka may have different offsets of the group, and no ``config`` may name the store that counts.
-        Then the group is loaded again after ``LOOK_S`` seconds. If offsets have moved in one store only, that store
-        counts.
+        If ZooKeeper and Kafka have different offsets of the group, and its ``config`` does not name its store, the
+        group is loaded again after ``LOOK_S`` seconds. If offsets have moved in one store only, the view has the
+        offsets of this store.
 
         Raises:
             ConfigError: The group's name or an address is not legal.
-            UnknownGroupError: ZooKeeper has no znode of this group. The text suggests a similar name, if there is one.
+            UnknownGroupError: ZooKeeper has no znode of this group. The text suggests the name of a similar group, if any.
         """
         return self.load_all(with_lag=True, groups=(group,))
 
@@ -454,7 +454,7 @@ def check_group(client: Client, group: str, place: str) -> None:
     Check that a group exists. ``place`` is the address of ZooKeeper for the error's text.
 
     Raises:
-        UnknownGroupError: ZooKeeper has no znode of the group. The text suggests a similar name, if there is one.
+        UnknownGroupError: ZooKeeper has no znode of the group. The text suggests the name of a similar group, if any.
         CoordinationError: The groups cannot be listed; see ``list_groups``.
     """
     groups = list_groups(client)

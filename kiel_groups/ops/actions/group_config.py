@@ -41,7 +41,8 @@ class ConfigChange:
     A planned change of a group's ``config``.
 
     ``changes`` are the settings that change, with their values before and after. It is empty if no setting changes.
-    ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns now.
+    ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns now. A slot
+    is the instance id of a static member, or the id of another member.
     ``after`` has the fields to write, or None for no write. ``version`` is the version of the znode that the write
     requires. ``request_ms`` is the time of the newest request for a plan after the change, in milliseconds since 1970,
     or None if there never was a request. ``is_live`` is whether the group has members. ``lost`` is the unreadable data
@@ -59,7 +60,7 @@ class ConfigChange:
 
     def apply(self, client: Client) -> None:
         """
-        Write the change, if there is one.
+        Write the change, unless ``after`` is None.
 
         Raises:
             CoordinationError: Another client has changed the ``config`` meanwhile. Nothing was written.

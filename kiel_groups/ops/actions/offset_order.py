@@ -134,8 +134,8 @@ class OffsetOrder:
         """
         Check that the session is still the one that placed the order.
 
-        If that session has ended, ZooKeeper has deleted the znodes of the order, as if all owners had acknowledged it.
-        Then raise SessionLostError.
+        Raise SessionLostError otherwise: at the end of that session, ZooKeeper deletes the znodes of the order, as if
+        all owners had acknowledged the order.
         """
         if _session_id(client) != self.session_id:
             raise SessionLostError(

@@ -90,7 +90,7 @@ class ZooKeeperOffsets:
             group: The group's name.
             topics: Topics to include, in addition to those that the group subscribes to or has offsets of.
             store: The store of a group without settings, such as a group of Java consumers. By default, it is the store
-                that has offsets of the group, or ZooKeeper if no store has any.
+                that has offsets of the group, or ZooKeeper if no store has offsets.
             must_exist: Whether to raise an error if the group does not exist.
             topics_exist: Whether to raise an error if one of the ``topics`` does not exist.
             with_logs: Whether to ask the brokers for the starts and the ends of the logs.

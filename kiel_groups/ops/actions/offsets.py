@@ -60,7 +60,7 @@ class OffsetsPlan:
 
     @property
     def changing(self) -> tuple[OffsetChange, ...]:
-        """The changes to make: those that change an offset or, for a deletion or an order, all."""
+        """The changes to make: for a deletion or an order, all changes; otherwise, the changes to another offset."""
         # Members may be anywhere between the stored offset and the end of the log, so they get an order in any case.
         is_due = self.is_deletion or self.is_order
         return tuple(each for each in self.changes if is_due or each.before != each.after)

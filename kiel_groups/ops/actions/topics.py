@@ -132,7 +132,7 @@ def check_topic(topic: str, partitions: int) -> None:
 
 
 def check_absent(names: Iterable[str], found: Collection[str]) -> None:
-    """Check that none of these topics is among the topics ``found``. Raise ConfigError, with up to ten names."""
+    """Check that topics of these ``names`` are not among the topics ``found``. Raise ConfigError otherwise."""
     if there := [name for name in names if name in found]:
         raise existing_topics(there)
 

@@ -255,7 +255,7 @@ _FOLDER = _READ | _CREATE | _DELETE
 
 
 def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
-    """Return the rights that members need to a group's znodes. ``paths`` are those that exist; others are left out."""
+    """Return the rights that members need to a group's znodes. Znodes that are not in ``paths`` are left out."""
     layout = GroupLayout(group)
     needed = dict.fromkeys((*layout.parents, layout.starts, layout.history), _FOLDER)
     needed |= {layout.group_state: _FOLDER | _WRITE, layout.config: _READ, layout.weights: _READ}

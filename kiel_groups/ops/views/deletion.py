@@ -26,7 +26,7 @@ class GroupDeletion:
     group again. ``offsets`` and ``znodes`` are the content of a restore file. ``znodes`` has the data of znodes, with a
     character for each byte, by their paths below ``/kiel-groups/<group>``. ``committed_ms`` is the time of the last
     commit in epoch milliseconds, or None if it is unknown. ``snapshot`` has all znodes of the group as they were read.
-    The deletion fails if one of them has changed.
+    The deletion fails if one of these znodes has changed.
     """
 
     group: str

@@ -55,7 +55,7 @@ class PartitionView:
 
     @property
     def lag(self) -> int | None:
-        """The number of records from the committed offset to the log end, at least 0, or None if one is unknown."""
+        """The number of records from the committed offset to the log end, or None if either offset is unknown."""
         return self._lag_from(self.committed)
 
     @property
@@ -267,7 +267,7 @@ class GroupView:
 
     @property
     def are_workers(self) -> bool:
-        """Whether the members are workers, which share connectors and their tasks."""
+        """Whether the members are workers. Workers share connectors and their tasks, not partitions."""
         return self.protocol_type == CONNECT_TYPE
 
     @property
@@ -277,7 +277,7 @@ class GroupView:
 
     @property
     def generation(self) -> int | None:
-        """The number of the newest plan, or of the newest rebalance of programs, or None before the first one."""
+        """The number of the newest plan or, for programs, of the newest rebalance; None before the first generation."""
         newest = self.group_state or self.round
         return None if newest is None else newest.generation
 

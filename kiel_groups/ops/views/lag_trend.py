@@ -63,7 +63,7 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
     - ``ok``: at least one sample has no lag;
     - ``rewound``: the offset went back;
     - ``stuck``: the offset did not move;
-    - ``unknown``: there are too few commits;
+    - ``unknown``: there are fewer than four commits;
     - ``steady``: all commits have the same lag; Burrow warns of this, too;
     - ``growing``: the lag at each commit is at least the lag at the commit before;
     - ``falling``: the lag at the last commit is smaller than the lag at the first commit;

@@ -73,7 +73,7 @@ class GroupOffsets:
 
     @property
     def stored(self) -> frozenset[TopicPartition]:
-        """The partitions with an offset, even an unreadable or hidden one."""
+        """The partitions with an offset, including unreadable offsets, and the partitions in ``gone``."""
         return frozenset(self.offsets) | frozenset(self.versions) | self.gone
 
     @property

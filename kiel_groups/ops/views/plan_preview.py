@@ -73,7 +73,8 @@ class PlanPreview:
     """
     The present plan of a group, and the plan that its leader would make.
 
-    ``before`` and ``after`` have the partitions of each slot or, if brokers coordinate the group, of each member.
+    ``before`` and ``after`` have the partitions of each slot. A slot is the instance id of a static member, or else a
+    member id. If brokers coordinate the group, all slots are member ids.
     ``names`` has short names of slots with a long id. ``loads`` has the load of each partition; without weights, it is
     1. ``unassigned`` maps partitions that get no owner to the reason. If the allocator fails, ``fallback`` describes
     the plan that replaces its plan; otherwise, it is "". ``notes`` are sentences about the limits of the preview.

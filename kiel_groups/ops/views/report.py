@@ -339,7 +339,7 @@ def group_report(
         place: The cluster, as "in ZooKeeper at z:2181/x" or "at brokers b:9092".
         lag_problem: The reason why some log ends are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
-        clock: The time of day to show, for one of several successive reports.
+        clock: The time of day to show in the heading of successive reports, or "".
         listed: Which partitions to list. ``wrong`` lists partitions that have a finding or an unknown lag.
         generations: How many of the last generations to show.
     """
