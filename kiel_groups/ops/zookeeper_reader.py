@@ -82,7 +82,7 @@ class ZooKeeperGroups:
 
         Raises:
             ConfigError: The group's name or an address is not legal.
-            UnknownGroupError: ZooKeeper has no znode of this group. The text suggests the name of a similar group, if any.
+            UnknownGroupError: The group does not exist. The text suggests the name of a similar group, if any.
         """
         return self.load_all(with_lag=True, groups=(group,))
 
