@@ -394,9 +394,9 @@ def read_settings(hosts: str, group: str) -> GroupSettings | None:
     Return the settings that the members of a group share, or None if the group never had a member.
 
     Raises:
-        CoordinationError: ZooKeeper did not answer.
+        CoordinationError: ZooKeeper failed; see ``zookeeper``.
         GroupConfigError: The members are programs, such as workers.
-        ProtocolError: The znode contains no settings.
+        ProtocolError: The settings cannot be read.
     """
     path = GroupLayout(group).config
     with zookeeper(hosts) as client:

@@ -133,11 +133,11 @@ class BrokerTopics:
     def create(
         self, topic: str, partitions: int, replication: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, and wait for the leaders of its partitions; see ``create_topic``."""
+        """Create a topic, and wait until every live broker knows its leaders; see ``create_topic``."""
         self._with(lambda session: create_topic(session, topic, partitions, replication, settings or {}))
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Increase the number of a topic's partitions, and wait for their leaders; see ``grow_topic``."""
+        """Increase a topic's number of partitions, and wait until every live broker knows it; see ``grow_topic``."""
         self._with(lambda session: grow_topic(session, topic, partitions))
 
     def delete(self, topic: str) -> None:

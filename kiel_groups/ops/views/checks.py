@@ -39,7 +39,7 @@ def short_name(member_id: MemberId) -> str:
 
 
 def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
-    """Return the names of partitions, in the same order."""
+    """Return the topic and the number of each partition, in the same order."""
     return tuple(each.topic_partition for each in partitions)
 
 

@@ -125,7 +125,7 @@ class MemberView:
 
     @property
     def share(self) -> str:
-        """The number of owned partitions; ``2 → 3`` adds the number of assigned partitions if the two sets differ."""
+        """The number of owned partitions, such as ``2``, or ``2 → 3`` if the three assigned partitions differ from them."""
         owned, target = len(self.owned), len(self.target or ())
         return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
 
@@ -256,7 +256,7 @@ class GroupView:
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None if no lag is known, an ACL hides all partitions, or the members are programs."""
+        """The total lag, or None if no lag is known, ACLs hide all partitions, or programs have no partitions."""
         has_none = self.sight in Sight.SOME_ZNODES | Sight.PROGRAMS and not self.partitions
         return None if has_none else lag_of(self.partitions)
 
@@ -406,7 +406,12 @@ class GroupView:
         return replace(self._with_partitions(ended), brokers=brokers)
 
     def with_kafka_offsets(self, offsets: Mapping[TopicPartition, NotedOffset]) -> GroupView:
-        """Return the view with the offsets that the coordinator of the group has returned."""
+        """
+        Return the view with offsets in Kafka.
+
+        If the settings do not name the store, the offsets are added to ``stores``, and partitions of ``further`` with
+        an offset are added to the view.
+        """
         if self.offsets_in_kafka:
             return self._with_partitions(
                 [_committed(each, offsets.get(each.topic_partition)) for each in self.partitions]

@@ -359,7 +359,7 @@ def _lag(found: GroupOffsets, partition: TopicPartition) -> int | None:
 
 
 def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
-    """Return the document of ``offsets show --json``."""
+    """Return the document of a group's offsets in these partitions, for ``offsets show --json``."""
     return {
         "group": found.group,
         "store": found.store,
@@ -380,7 +380,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
 
 
 def offsets_table(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> RenderableType:
-    """Return the table of ``offsets show``."""
+    """Return the table of a group's offsets in these partitions, for ``offsets show``."""
     rows = offsets_document(found, partitions)["partitions"]
     return _table(rows, "topic", "partition", "committed", "log_start", "log_end", "lag", "status")
 

@@ -199,7 +199,7 @@ def _stores(partition: PartitionView) -> str:
 
 
 def _number(number: int | None) -> str:
-    """Format a number; ``?`` if it is unknown."""
+    """Format a number, or return ``?`` for None."""
     return "?" if number is None else f"{number:,}"
 
 
@@ -212,7 +212,7 @@ _OF_PARTITIONS: tuple[Column[PartitionView], ...] = (
 
 
 def report_table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
-    """Return a table in the style of reports."""
+    """Return a table of rows in the style of reports."""
     # Rich would wrap a title to the width of the table, so a heading is a text above the table.
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:

@@ -302,7 +302,7 @@ class GroupReading:
         return "" if any(znode is not None and _is_of_programs(znode.data, path) for path, znode in znodes) else None
 
     def workers(self) -> int:
-        """Return the number of live workers, whatever coordinates them."""
+        """Return the number of live workers, including workers that brokers coordinate."""
         return len(self.children(self._workers.workers))
 
     def programs(self) -> list[RoundMember]:
@@ -401,7 +401,7 @@ class GroupReading:
         return {TopicPartition(topic, number) for topic, each in self.topics(topics).items() for number in each}
 
     def missing_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the topics that have no znode."""
+        """Return the topics without a znode, in alphabetical order."""
         return tuple(sorted(set(topics) - self._existing.keys()))
 
     def gone_topics(self) -> tuple[str, ...]:
