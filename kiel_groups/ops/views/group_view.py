@@ -125,7 +125,7 @@ class MemberView:
 
     @property
     def share(self) -> str:
-        """The number of owned partitions, such as ``2``, or ``2 → 3`` if the three assigned partitions differ from them."""
+        """The number of owned partitions as text; ``2 → 3`` adds the number of assigned partitions if they differ."""
         owned, target = len(self.owned), len(self.target or ())
         return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
 
