@@ -1,7 +1,7 @@
 """
 Read groups from ZooKeeper or from brokers, as views with the ends of logs. ``ops.actions`` changes what is stored.
 
-The command line, workers, Spark jobs and embedded clusters use it.
-The readers of both coordinations have the same methods, change nothing and set no watch. They block, except for
-``BrokerSession`` and the functions that take one.
+The command line, workers, Spark jobs and embedded clusters use this package.
+The readers of both coordinations have the same methods, and change nothing. Only ``ZooKeeperGroups.watch`` sets
+watches. The readers block, except for ``BrokerSession`` and the functions that take a ``BrokerSession``.
 """

@@ -1,4 +1,4 @@
-"""Ask brokers for the groups that they coordinate: which there are, their members, committed offsets and views."""
+"""Read the groups that brokers coordinate: their names, members and committed offsets, and the views of groups."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class BrokerSession:
     """
     The connections of a tool to the brokers of a cluster, open during an ``async with`` block.
 
-    Entering the block finds a broker that answers, and checks that brokers coordinate groups. ``ranges`` then has the
-    requests that brokers know, by API key; it is empty for brokers of 0.9, which do not say.
+    On entry, the session finds a broker that answers, and checks that the brokers coordinate groups.
 
     Args:
         brokers: ``host:port`` of some brokers, separated by commas.
         timeout_s: How long a broker may take for an answer, in seconds.
-        of_groups: False if the brokers need not coordinate groups: their releases are not asked for.
+        of_groups: False if the brokers need not coordinate groups. Then the session does not ask which requests the
+            brokers know, and ``ranges`` stays empty.
 
     Raises:
-        ConfigError: An address is not legal. On entering: the brokers are too old, or too new.
-        NoBrokersError: On entering: no broker answers.
+        ConfigError: An address is not legal. On entry: the brokers are too old, or too new.
+        NoBrokersError: On entry: no broker answers.
     """
 
     def __init__(self, brokers: str, *, timeout_s: float, of_groups: bool = True) -> None:
@@ -73,27 +73,35 @@ class BrokerSession:
 
     @property
     def ranges(self) -> frozenset[int]:
-        """The API keys of the requests that the brokers know; empty for those of 0.9, which do not say."""
+        """
+        The API keys of the requests that the brokers know.
+
+        The set is empty if the brokers are of Kafka 0.9, because such brokers do not list them, or were not asked.
+        """
         return frozenset(self._versions.ranges)
 
     def knows(self, request: Request[object]) -> bool:
-        """Return whether the brokers know this version of a request; those of 0.9, which do not say, do not."""
+        """Return whether the brokers say that they know this version of a request. Brokers of Kafka 0.9 do not say."""
         versions = self._versions.ranges.get(request.API_KEY)
         return versions is not None and versions.least <= request.API_VERSION <= versions.most
 
     @property
     def is_of_0_9(self) -> bool:
-        """Whether the brokers are of 0.9, which does not list groups without members."""
+        """Whether the brokers are of Kafka 0.9. Such brokers do not list groups without members."""
         return not self.ranges
 
     @property
     def topics(self) -> dict[str, TopicMetadata]:
-        """All topics, as last read."""
+        """All topics by name, as last read."""
         return {topic.topic: topic for topic in self.metadata.topics}
 
     @property
     def has_coordinators(self) -> bool:
-        """Whether a coordinator has ever been asked for. To ask for one would create the topic of the offsets."""
+        """
+        Whether the topic of the offsets exists, so that groups may have a coordinator.
+
+        The first request for a coordinator creates this topic. Tools do not send that request without it.
+        """
         return OFFSETS_TOPIC in self.topics
 
     @property
@@ -102,7 +110,7 @@ class BrokerSession:
         return self.cluster.brokers
 
     def name_of(self, node_id: int) -> str:
-        """Return a broker's node id and address, as users read it."""
+        """Return a text for users with a broker's node id and, if it is known, the broker's address."""
         address = self.brokers.get(node_id)
         return f"broker {node_id}" if address is None else f"broker {node_id} at {address}"
 
@@ -131,7 +139,13 @@ class BrokerSession:
         return await self.cluster.send(node_id, request, timeout_ms=timeout_ms)
 
     async def ask_any(self, request: Request[T]) -> T:
-        """Send a request to one broker after the other, until one answers. Raise the last one's error if none does."""
+        """
+        Send a request to the brokers in turn, until a broker answers, and return the answer.
+
+        Raises:
+            NoBrokersError: No broker is alive.
+            KielGroupsError: No broker answers. This is the error of the last broker.
+        """
         failure: KielGroupsError = NoBrokersError(f"no broker is alive {self.place}")
         for node_id in sorted(self.brokers):
             try:
@@ -158,10 +172,12 @@ def in_session(
     brokers: str, timeout_s: float, work: Callable[[BrokerSession], Awaitable[T]], *, of_groups: bool = True
 ) -> T:
     """
-    Open a session, call ``work`` with it, and return its result. The call blocks; its thread runs no event loop.
+    Open a session, call ``work`` with the session, and return the result of ``work``.
+
+    The call blocks, and its thread must not run an event loop. The other arguments are as for ``BrokerSession``.
 
     Raises:
-        KielGroupsError: As for ``BrokerSession``, which has these arguments, and the errors of ``work``.
+        KielGroupsError: As for ``BrokerSession``, or ``work`` failed.
     """
 
     async def run() -> T:
@@ -173,7 +189,7 @@ def in_session(
 
 class BrokerGroups:
     """
-    The groups that brokers coordinate. The calls block, and raise the errors of ``BrokerSession``.
+    Reads the groups that brokers coordinate. The calls block, and raise the errors of ``BrokerSession``.
 
     Args:
         brokers: ``host:port`` of some brokers, separated by commas.
@@ -189,19 +205,19 @@ class BrokerGroups:
         Load one group with its lag.
 
         Raises:
-            UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
-            BrokerError: The group has no coordinator now, or it does not answer.
+            UnknownGroupError: The group does not exist. The text suggests the name of a similar group, if any.
+            BrokerError: The group has no coordinator now, or the coordinator does not answer.
         """
         return self.load_all(with_lag=True, groups=[group])
 
     def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
-        Load groups whenever the caller requests the next item, and yield them, or the error if the load failed.
+        Load groups with their lag whenever the caller requests the next item. Yield the groups, or the error of a load.
 
-        All groups are loaded if none is named.
+        Without names of groups, all groups are loaded.
 
         Raises:
-            ConfigError: As for ``load``.
+            ConfigError: A group does not exist, an address is not legal, or the brokers are too old or too new.
         """
         while True:
             try:
@@ -213,10 +229,15 @@ class BrokerGroups:
 
     def load_all(self, *, with_lag: bool, groups: Sequence[str] = ()) -> LoadedGroups:
         """
-        Load all groups, with ``with_lag`` also their offsets and lag; only ``groups``, always with lag, if given.
+        Load all groups, or only ``groups`` if they are given.
+
+        Args:
+            with_lag: Whether to load the offsets and the lag of all groups.
+            groups: The names of groups. Their lag is always loaded.
 
         Raises:
             UnknownGroupError: One of ``groups`` does not exist.
+            ConfigError: One of ``groups`` is "".
         """
         if "" in groups:
             raise ConfigError("group: '' is not the name of a group")
@@ -225,7 +246,7 @@ class BrokerGroups:
         return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
 
     def look_up(self, group: str) -> FoundGroup:
-        """Look up a group before a member joins it, without its lag."""
+        """Return the view of a group without its lag, or the name of a similar group if the group does not exist."""
         return in_session(self._brokers, self._timeout_s, lambda session: _look_up(session, group))
 
     def names(self) -> list[str]:
@@ -250,7 +271,7 @@ async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
 
 
 def view_of(session: BrokerSession, group: CoordinatedGroup, offsets: CommittedOffsets) -> GroupView:
-    """Return the view of a group without the ends of its logs."""
+    """Return the view of a group with its committed offsets, but without log ends."""
     return _views(session, [(group, offsets)])[0]
 
 
@@ -270,7 +291,11 @@ async def _with_lag(
     problems: Iterable[str],
     missing: tuple[str, ...] = (),
 ) -> LoadedGroups:
-    """Add the log ends of existing partitions only, because a broker may create a missing topic when asked for it."""
+    """
+    Return the loaded groups with the log ends of their existing partitions.
+
+    Brokers are not asked for missing topics, because a broker may create a missing topic when asked for it.
+    """
     partitions = {each.topic_partition for view in views for each in view.partitions if each.exists}
     addresses = list(session.brokers.values())
     ends = await find_log_ends(addresses, partitions, timeout_s=session.timeout_s) if addresses else LogEnds()
@@ -298,11 +323,11 @@ async def _names(session: BrokerSession) -> list[str]:
 
 
 async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
-    """Return the error about a group that does not exist; its text suggests a similar name, if there is one."""
+    """Return the error about a group that does not exist. Its text suggests the name of a similar group, if any."""
     return loaded_groups.unknown_group(group, session.place, await _names(session), " that has members")
 
 
-#: While a coordinator is being found, elected, or reads its offsets. A broker answers so for some seconds at most.
+#: The errors while a coordinator is being found or elected, or reads its offsets. They last some seconds at most.
 _STARTING = frozenset({OFFSETS_LOAD_IN_PROGRESS, CONSUMER_COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR_FOR_CONSUMER})
 _STARTING_CODES = frozenset(code.number for code in _STARTING)
 
@@ -326,9 +351,9 @@ class CoordinatedGroup(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GroupList:
     """
-    The groups of a cluster, by name, and the ``problems`` for which some may be missing.
+    The groups of a cluster, in alphabetical order. ``problems`` are the reasons why groups may be missing.
 
-    Brokers of 0.9 do not list groups without members.
+    Brokers of Kafka 0.9 do not list groups without members.
     """
 
     groups: tuple[CoordinatedGroup, ...]
@@ -336,14 +361,14 @@ class GroupList:
 
 
 class CommittedOffsets(NamedTuple):
-    """The committed offsets of a group; ``problem`` is the reason why some are unknown, or "" if all are known."""
+    """The committed offsets of a group. ``problem`` is the reason why offsets are unknown, or "" if all are known."""
 
     offsets: Mapping[TopicPartition, int]
     problem: str = ""
 
 
 async def list_groups(session: BrokerSession) -> GroupList:
-    """Ask every broker for the groups that it coordinates, and describe them."""
+    """Ask every broker for its groups, and return the descriptions of these groups. Errors become ``problems``."""
     answers = await asyncio.gather(*(_groups_of(session, node_id) for node_id in sorted(session.brokers)))
     found = {each.described.group: each for answer in answers for each in answer.groups}
     problems = [problem for answer in answers for problem in answer.problems]
@@ -352,10 +377,10 @@ async def list_groups(session: BrokerSession) -> GroupList:
 
 async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup:
     """
-    Find a group's coordinator, and ask it for the group. A group that does not exist has the state ``Dead``.
+    Ask a group's coordinator for the description of the group. A group that does not exist has the state ``Dead``.
 
     Raises:
-        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer or refuses.
     """
 
     def error_of(answer: tuple[DescribedGroup, ...]) -> Iterable[ErrorCode]:
@@ -370,11 +395,11 @@ async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup
 
 async def find_group(session: BrokerSession, group: str) -> tuple[CoordinatedGroup, CommittedOffsets]:
     """
-    Ask a group's coordinator for the group and its committed offsets.
+    Ask a group's coordinator for the description of the group and for its committed offsets.
 
     Raises:
-        UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
-        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+        UnknownGroupError: The group does not exist. The text suggests the name of a similar group, if any.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer or refuses.
     """
     if not session.has_coordinators:
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
@@ -388,10 +413,10 @@ async def members_type(session: BrokerSession, group: str) -> str:
     """
     Return the type of a group's members, or ``""`` if there is no such group.
 
-    A group without members keeps its type, or at least its offsets, which only consumers have.
+    A group without members keeps its type or, at least, its offsets. Only groups of consumers have offsets.
 
     Raises:
-        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer or refuses.
     """
     if not session.has_coordinators:
         return ""
@@ -403,16 +428,22 @@ async def members_type(session: BrokerSession, group: str) -> str:
 
 async def committed_offsets(session: BrokerSession, group: str) -> CommittedOffsets:
     """
-    Ask a group's coordinator for the group's offsets in all partitions of all topics.
+    Ask a group's coordinator for the group's offsets in all partitions of all topics that are not internal.
+
+    Offsets that the coordinator refuses become the ``problem``.
 
     Raises:
-        BrokerError: The group has no coordinator now, or it does not answer.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer.
     """
     return await _committed(session, group, _partitions(session))
 
 
 async def offsets_of_groups(session: BrokerSession, groups: Iterable[str]) -> list[CommittedOffsets]:
-    """Ask for the offsets of groups, in this order, of some groups at the same time. Errors become the ``problem``."""
+    """
+    Return the committed offsets of each group, in the order of ``groups``. Errors become the ``problem`` of a group.
+
+    The coordinators of at most ``_MOST_AT_ONCE`` groups are asked at the same time.
+    """
     partitions, free = _partitions(session), asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def read(group: str) -> CommittedOffsets:
@@ -426,7 +457,7 @@ async def offsets_of_groups(session: BrokerSession, groups: Iterable[str]) -> li
 
 
 def _partitions(session: BrokerSession) -> tuple[TopicPartition, ...]:
-    """Return the partitions of all topics of applications."""
+    """Return the partitions of all topics except internal topics."""
     return tuple(
         TopicPartition(name, each.partition)
         for name, topic in sorted(session.topics.items())
@@ -461,20 +492,21 @@ async def ask_coordinator(
     repeated: frozenset[int] = _STARTING_CODES,
 ) -> tuple[int, T]:
     """
-    Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take.
+    Send a request to the coordinator of a group, and return the coordinator's node id and answer.
+
+    If the coordinator moves, starts or does not answer, find it again and repeat the request, for at most
+    ``session.timeout_s`` seconds.
 
     Args:
         session: The session with the brokers.
         group: The group.
-        request: The request, which is repeated after a failure.
+        request: The request. A broker may receive it several times.
         errors: Returns the error codes of an answer.
         repeated: The codes after which the request is repeated.
 
-    Returns:
-        The node id of the coordinator, and its answer.
-
     Raises:
-        BrokerError: The group has no coordinator now, or it does not answer.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer, or its last answer has an
+            error code of ``repeated``.
     """
     brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
@@ -512,7 +544,7 @@ async def _groups_of(session: BrokerSession, node_id: int) -> GroupList:
 
 
 async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
-    """List the groups of a broker; wait, within limits, while it reads them."""
+    """List the groups of a broker. While the broker still reads them, repeat the request, within ``timeout_s``."""
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:
@@ -541,7 +573,7 @@ async def _describe(session: BrokerSession, node_id: int, listed: Collection[Lis
 
 
 def _without_coordinator(session: BrokerSession) -> list[str]:
-    """Return why groups may be missing that no live broker coordinates."""
+    """Return the reason why groups may be missing: partitions of the topic of the offsets have no live leader."""
     topic = session.topics.get(OFFSETS_TOPIC)
     leaderless = [each for each in topic.partitions if each.leader not in session.brokers] if topic is not None else []
     if not leaderless:

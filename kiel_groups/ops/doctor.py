@@ -1,7 +1,7 @@
 """
-Examine the servers of a cluster, whether they belong to one cluster, and the znodes of its groups.
+Check the servers of a cluster, whether all of them belong to this cluster, and the znodes of its groups.
 
-The functions block, and change nothing. A server that does not answer in time is a finding.
+The functions block, and change nothing. A server that does not answer in time becomes a finding, not an error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.versions import VersionRange
 from kiel_groups.wording import counted
 
-#: How long until a group with a finding is read again, in seconds; see ``lasting``.
+#: The time until a group with a finding is read again, in seconds; see ``lasting``.
 _PAUSE_S = 2.0
 
 #: The longest text of a finding about a group, in characters.
@@ -80,11 +80,13 @@ def examine(
     zookeeper_hosts: str | None, brokers: str | None, groups: Sequence[str] = (), *, timeout_s: float = 5.0
 ) -> Iterator[Check]:
     """
-    Examine a cluster, and yield each check when it is done.
+    Examine a cluster, and yield the result of each check at its end.
+
+    If no server of ZooKeeper opens sessions, the brokers and the groups are not examined.
 
     Args:
         zookeeper_hosts: ZooKeeper's servers with the chroot; None to ask brokers only.
-        brokers: ``host:port`` of some brokers; None for those that are registered in ZooKeeper.
+        brokers: ``host:port`` of brokers to examine. The brokers that are registered in ZooKeeper are always examined.
         groups: The groups to examine. By default, all groups are examined.
         timeout_s: The longest time that each server may take for an answer, in seconds.
 
@@ -155,7 +157,7 @@ async def _strangers(addresses: Sequence[HostPort], timeout_s: float) -> set[Hos
     """
     Return the servers that do not know a session of the first server, because they belong to another ensemble.
 
-    Servers that do not answer are left out.
+    If a server does not answer, the servers after it are not compared.
     """
     found: set[HostPort] = set()
     if len(addresses) > 1:
@@ -174,10 +176,11 @@ async def _open(
     address: HostPort, asked_ms: int, session: tuple[int, bytes] = (0, bytes(16)), *, leave_open: bool = False
 ) -> Any:
     """
-    Open a session at a server, or continue one, and end it unless it is to be left open.
+    Open a session at a server, or continue ``session``, and close the session unless ``leave_open`` is set.
 
     Returns:
-        Kazoo's answer, with the session's timeout in milliseconds, which is 0 if the server does not know the session.
+        Kazoo's answer. Its ``time_out`` is the session's timeout in milliseconds, or 0 if the server does not know the
+        session.
     """
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
@@ -195,7 +198,7 @@ async def _open(
 
 
 async def _four_letters(address: HostPort, command: bytes) -> dict[str, str]:
-    """Send a four-letter command, and return the fields of the answer. There are none if the server forbids it."""
+    """Send a four-letter command, and return the fields of the answer, or {} if the server forbids the command."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         writer.write(command)
@@ -209,7 +212,7 @@ async def _four_letters(address: HostPort, command: bytes) -> dict[str, str]:
 # Brokers.
 
 
-#: Requests, by API key, and the release of Kafka that brought them; the newest first.
+#: The API keys of requests, each with the first release of Kafka that knows the request; the newest first.
 _RELEASES = (
     *((75, "3.8"), (71, "3.7"), (68, "3.5"), (65, "3.0"), (60, "2.8"), (50, "2.7"), (48, "2.6"), (47, "2.4")),
     *((44, "2.3"), (43, "2.2"), (42, "1.1"), (37, "1.0"), (21, "0.11"), (19, "0.10.1")),
@@ -217,7 +220,11 @@ _RELEASES = (
 
 
 def _release_of(ranges: dict[int, VersionRange] | None, registered: int | None) -> str:
-    """Return the earliest release that a broker may have, by the requests that it knows or by its registration."""
+    """
+    Return a text with the releases that a broker may have.
+
+    The release follows from the requests that the broker knows, or from the version of its registration.
+    """
     if ranges is None:
         return {None: "Kafka 0.8 or 0.9", 1: "Kafka 0.8"}.get(registered, "Kafka 0.9")
     if not _reads_early_fetches(ranges):
@@ -259,7 +266,15 @@ async def _ask_broker(name: str, address: HostPort, registered_version: int | No
 
 
 def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeout_s: float) -> Iterator[Check]:
-    """Examine brokers without ZooKeeper. Each has to belong to the cluster of the first broker that names any."""
+    """
+    Examine brokers and their groups without ZooKeeper.
+
+    Each broker must belong to the cluster of the first broker that names the brokers of its cluster.
+
+    Raises:
+        ConfigError: ``groups`` are given, and the brokers coordinate no groups.
+        UnknownGroupError: One of ``groups`` does not exist.
+    """
 
     async def ask() -> list[BrokerAnswer]:
         asked = (_ask_broker(f"broker at {each}", each, None, timeout_s) for each in addresses)
@@ -297,7 +312,7 @@ def _of_groups(views: Sequence[GroupView]) -> str:
 
 
 def _named(group: str, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings of a group with the group's name in front."""
+    """Yield the findings of a group with the group's name in front. Texts are cut to ``_MOST_TEXT`` characters."""
     for each in findings:
         # Names of znodes may be long.
         text = f"group {group}: {each.text}"[:_MOST_TEXT]
@@ -319,7 +334,7 @@ class _Examination:
         self._servers = servers
         self._given = brokers
         self._timeout_s = timeout_s
-        #: When the newest znode was written that has been read.
+        #: The latest time of a write to the znodes that were read, in epoch milliseconds.
         self._newest_ms = 0
         self._views: list[GroupView] = []
         self._topics: list[str] = []
@@ -356,7 +371,11 @@ class _Examination:
         )
 
     def _identity(self, registered: Snapshot, asked: Iterable[BrokerAnswer]) -> ClusterIdentity:
-        """Return ZooKeeper's identity of the cluster. It has topics only if a broker's addresses raise a doubt."""
+        """
+        Return the identity of the cluster by its znodes.
+
+        The identity has topics and a cluster id only if the addresses that a broker names raise a doubt.
+        """
         brokers = {int(path.rpartition("/")[2]): znode.data for path, znode in registered.items()}
         identity = ClusterIdentity.registered(brokers)
         doubtful = [each.identity for each in asked if each.identity and identity.may_differ(each.identity)]
@@ -397,7 +416,7 @@ class _Examination:
             yield from check_rights(needed, self._rights(needed))
 
     def _rights(self, paths: Iterable[str]) -> dict[str, int]:
-        """Return the rights that each znode's ACL gives to everyone. Znodes with an unreadable ACL are left out."""
+        """Return the rights that each znode's ACL gives to everyone. Missing and unreadable znodes are left out."""
         rights = {}
         for path, read in [(path, self._client.get_acls_async(path)) for path in paths]:
             with suppress(NoNodeError, NoAuthError):
@@ -409,7 +428,7 @@ class _Examination:
         return rights
 
     def _mixed(self, brokers: Sequence[str]) -> Iterator[Check]:
-        """Compare the groups with those that brokers coordinate, which brokers from Kafka 0.9 on do."""
+        """Compare the groups in ZooKeeper with the groups that the brokers coordinate."""
         try:
             by_brokers = BrokerGroups(",".join(brokers), timeout_s=self._timeout_s).load_all(with_lag=False)
         except KielGroupsError as error:
@@ -428,7 +447,11 @@ def _unreadable_brokers(registered: Snapshot) -> Iterator[Finding]:
 
 
 def _brokers_elsewhere(client: Client) -> dict[str, int]:
-    """Return how many brokers are registered below the root, and below each other path of one part."""
+    """
+    Return the number of registered brokers by chroot: the root ("") and the paths directly below the root.
+
+    Chroots without brokers are left out. At most ``_MOST_CHROOTS`` paths are searched.
+    """
     chroot, client.chroot = client.chroot, ""
     found: dict[str, int] = {}
     try:

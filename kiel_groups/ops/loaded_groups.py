@@ -1,4 +1,4 @@
-"""What readers return: views of groups at one moment, with the ends of their logs, which the brokers tell."""
+"""The results of the readers of groups, and the look-up of log offsets at the brokers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class LoadedGroups:
     """
     The views of groups at one moment.
 
-    ``brokers`` is the number of live brokers. ``lag_problem`` is the reason why some offsets or log ends are unknown,
-    or "" if all are known. ``problems`` are the reasons why groups may be missing; ``lists_empty`` is False if groups
-    without members are, because brokers do not list them. ``seen_ms`` is the time at which the groups were read, in
-    epoch milliseconds.
+    ``brokers`` is the number of live brokers. ``lag_problem`` is the first reason why offsets or log ends are unknown,
+    or "" if all are known. ``problems`` are the reasons why groups may be missing. ``lists_empty`` is False if groups
+    without members are missing, because brokers of Kafka 0.9 do not list them. ``seen_ms`` is the time at which the
+    groups were read, in epoch milliseconds.
     """
 
     groups: tuple[GroupView, ...]
@@ -40,14 +40,19 @@ class LoadedGroups:
 
 
 class FoundGroup(NamedTuple):
-    """A group as it is, or None if there is none; then ``similar`` is the name of one with a similar name, or ""."""
+    """
+    The result of the look-up of a group.
+
+    ``view`` is None if the group does not exist. Then ``similar`` is the name of an existing group that is similar to
+    the requested name, or "".
+    """
 
     view: GroupView | None
     similar: str = ""
 
     @classmethod
     def similar_to(cls, group: str, names: Sequence[str]) -> FoundGroup:
-        """Return that a group does not exist, and which of these has a similar name."""
+        """Return the result for a group that does not exist, with the most similar of the existing ``names``."""
         return cls(None, next(iter(get_close_matches(group, names, 1)), ""))
 
 
@@ -57,9 +62,9 @@ def unknown_group(group: str, place: str, names: Sequence[str], aside: str = "")
 
     Args:
         group: The group.
-        place: Where it was looked for, such as "in ZooKeeper at zk-1:2181".
-        names: The groups that exist; the text suggests one with a similar name.
-        aside: What the text adds if there are none.
+        place: The place of the search, such as "in ZooKeeper at zk-1:2181".
+        names: The groups that exist. The text suggests the name of a similar group, if any.
+        aside: What the text adds if no group exists.
     """
     text = f"group {group!r} does not exist {place}"
     if near := get_close_matches(group, names, 1):
@@ -70,7 +75,11 @@ def unknown_group(group: str, place: str, names: Sequence[str], aside: str = "")
 
 
 class Logs(NamedTuple):
-    """Where logs begin and end, as far as their leaders answered; ``problem`` is why some are missing, or ""."""
+    """
+    The offsets at which logs start and end, for the partitions whose leaders answered.
+
+    ``problem`` is the first reason why offsets are missing, or "".
+    """
 
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -80,11 +89,11 @@ class Logs(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogEnds:
     """
-    The next offset of each partition whose leader answered, or its offset at the time that was asked for.
+    The log ends, the log starts or the offsets at a time, for the partitions whose leaders answered.
 
-    ``problem`` is the reason why offsets are missing, or "" if none is missing. For a time, ``times_ms`` has the times
-    of the messages that were found; where messages have none, ``segments`` has the first offsets of the log's segments,
-    ascending, and its end.
+    ``problem`` is the reason why offsets are missing, or "" if no offset is missing. After a look-up by time,
+    ``times_ms`` has the times of the messages that were found. If a partition's messages have no times, ``segments``
+    has the first offset of each segment of its log, ascending, and then the end of the log.
     """
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -101,13 +110,16 @@ async def find_log_ends(
     timeout_s: float = 5.0,
 ) -> LogEnds:
     """
-    Ask the leaders of partitions where the logs end, begin, or were at a time. Errors are returned as the ``problem``.
+    Ask the leaders of partitions for the ends or the starts of their logs, or for the offsets at a time.
+
+    Errors are returned as the ``problem``.
 
     Args:
         brokers: Addresses of brokers, to ask for the leaders.
-        partitions: Partitions of existing topics: a broker may be set to create a topic that it is asked about.
-        at: LATEST, or EARLIEST for where the logs begin, or a time in epoch milliseconds: see ``list_offsets``.
-        timeout_s: Time for the whole look-up, in seconds; offsets that are not known by then are left out.
+        partitions: Partitions of existing topics. A broker may be set to create a topic that it is asked about.
+        at: LATEST for the ends of the logs, EARLIEST for their starts, or a time in epoch milliseconds. See
+            ``wire.list_offsets``.
+        timeout_s: The longest time for the whole look-up, in seconds. Offsets that are not known by then are left out.
     """
     if not partitions:
         return LogEnds()
@@ -136,7 +148,7 @@ async def find_log_ends(
 async def find_logs(
     brokers: Collection[HostPort], partitions: Collection[TopicPartition], *, timeout_s: float = 5.0
 ) -> Logs:
-    """Ask the leaders where the logs begin and end; arguments as for ``find_log_ends``."""
+    """Ask the leaders for the starts and the ends of logs. The arguments are as for ``find_log_ends``."""
     starts, ends = await asyncio.gather(
         *(find_log_ends(brokers, partitions, at=at, timeout_s=timeout_s) for at in (EARLIEST, LATEST))
     )

@@ -38,14 +38,15 @@ _kazoo_log.addHandler(logging.NullHandler())
 @contextmanager
 def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     """
-    Open a session for a ``with`` block.
+    Open a session with ZooKeeper for a ``with`` block, and yield its client.
 
     Args:
         hosts: ``host:port,host:port/chroot``.
         timeout_s: How long to wait for the first answer, in seconds.
 
     Raises:
-        NoZooKeeperError: No server answered in time, or none has an address.
+        ConfigError: ``hosts`` is not legal.
+        NoZooKeeperError: No server answered in time, or no host name has an address.
         ChrootMissingError: The chroot does not exist.
         CoordinationError: ZooKeeper failed during the block, and the block did not handle the error.
     """
@@ -76,7 +77,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
 
 
 def answers(hosts: str, *, timeout_s: float) -> bool:
-    """Return whether ZooKeeper opens a session within ``timeout_s``, and then answers a read."""
+    """Return whether ZooKeeper opens a session within ``timeout_s`` seconds, and then answers a read."""
     try:
         with zookeeper(hosts, timeout_s=timeout_s) as client:
             client.exists("/zookeeper")
@@ -93,13 +94,17 @@ def create_chroot(hosts: str) -> None:
 
 
 def commit(client: Client, operations: Sequence[Operation]) -> tuple[Operation, Exception] | None:
-    """Send operations as one transaction. Return the one that ZooKeeper refuses, with its error, or None."""
+    """
+    Send operations as one transaction, and return None.
+
+    If ZooKeeper refuses an operation, the transaction changes nothing. Then return that operation with its error.
+    """
     failed = first_error(transaction_of(client, operations).commit())
     return None if failed is None else (operations[failed[0]], failed[1])
 
 
 def children_of(client: Client, path: str) -> list[str]:
-    """Return the names of a znode's children, in alphabetical order; none if there is no such znode."""
+    """Return the names of a znode's children, in alphabetical order, or [] if the znode does not exist."""
     try:
         return sorted(client.get_children(path))
     except NoNodeError:
@@ -112,7 +117,7 @@ def broker_ids(client: Client) -> list[int]:
 
 
 def is_registered(client: Client, broker_id: int) -> bool:
-    """Return whether a broker's ephemeral znode exists. After kill −9 it exists until the broker's session expires."""
+    """Return whether a broker's znode exists. After the broker is killed, it exists until its session expires."""
     return client.exists(f"{BROKER_IDS}/{broker_id}") is not None
 
 

@@ -1,7 +1,7 @@
 """
-Read the znodes of groups from ZooKeeper, and return them or the views that follow from them.
+Read the znodes of groups from ZooKeeper, and return the znodes or the views of groups.
 
-The functions block, change nothing and set no watch.
+The functions block, and change nothing. Only ``WatchedGroups`` sets watches.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-#: How long to look which of two stores a group commits to, in seconds.
+#: The time between two loads that show to which of two stores a group commits, in seconds.
 LOOK_S = 2.0
 
-#: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
+#: The parts of a group's znodes that the lag requires: the group's own znodes (empty), and two of its folders.
 _OF_OFFSETS = ("", "offsets", "starts")
 
 
 class ZooKeeperGroups:
     """
-    The groups in a ZooKeeper. Each call opens sessions, and raises the errors of ``zookeeper``.
+    Reads the groups in a ZooKeeper. Each call opens sessions, and raises the errors of ``zookeeper``.
 
     Args:
         hosts: ``host:port,host:port/chroot``.
@@ -76,24 +76,26 @@ class ZooKeeperGroups:
         """
         Load one group with its lag.
 
-        If ZooKeeper and Kafka have different offsets of it, and its ``config`` does not say which count, the group is
-        loaded again after ``LOOK_S`` seconds: those that have moved meanwhile count.
+        If ZooKeeper and Kafka have different offsets of the group, and its ``config`` does not name its store, the
+        group is loaded again after ``LOOK_S`` seconds. If offsets have moved in one store only, the view has the
+        offsets of this store.
 
         Raises:
             ConfigError: The group's name or an address is not legal.
-            UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
+            UnknownGroupError: The group does not exist. The text suggests the name of a similar group, if any.
         """
         return self.load_all(with_lag=True, groups=(group,))
 
     def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
-        Load groups whenever the caller requests the next item, and yield them, or the error if the load failed.
+        Load groups whenever the caller requests the next item. Yield the groups, or the error of a load.
 
-        One group is loaded as by ``load``. Of several, and of all groups if none is named, outlines are loaded, as by
-        ``load_all``. All loads use one session, until a load fails.
+        A single group is loaded with all its znodes. Several groups, or all groups if no group is named, are loaded as
+        outlines with lag; see ``load_all``. All loads use one session, until a load fails. Successive loads show to
+        which of two stores a group commits.
 
         Raises:
-            ConfigError: A group does not exist (any more), or a name is not legal.
+            ConfigError: A group does not exist, or was deleted meanwhile, or a name is not legal.
         """
         stores = StoreTracker()
         while True:
@@ -111,8 +113,9 @@ class ZooKeeperGroups:
         Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag.
 
         Args:
-            with_lag: Whether to read the offsets. If the stores of a group disagree, the groups are loaded again.
-            groups: The groups to load, with their lag. A single one is loaded as by ``load``.
+            with_lag: Whether to read the offsets. If two stores have different offsets of a group, all groups are
+                loaded again after ``LOOK_S`` seconds.
+            groups: The groups to load, with their lag. A single group is loaded as by ``load``.
 
         Raises:
             ConfigError: One of ``groups`` does not exist, or its name is not legal.
@@ -130,7 +133,7 @@ class ZooKeeperGroups:
             return LoadedGroups(views, len(broker_addresses(read_brokers(client))))
 
     def look_up(self, group: str) -> FoundGroup:
-        """Look up a group before a member joins it, without its lag."""
+        """Return the view of a group without its lag, or the name of a similar group if the group does not exist."""
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             groups = list_groups(client)
             if group in groups:
@@ -138,13 +141,13 @@ class ZooKeeperGroups:
         return FoundGroup.similar_to(group, groups)
 
     def names(self) -> list[str]:
-        """Return the names of all groups, as ``list_groups``."""
+        """Return the names of all groups, in alphabetical order; see ``list_groups``."""
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             return list_groups(client)
 
     @contextmanager
     def watch(self, changed: Callable[[str], object]) -> Iterator[WatchedGroups]:
-        """Open a session for a ``with`` block, and yield all groups, with their changes; see ``WatchedGroups``."""
+        """Open a session for a ``with`` block, and yield ``WatchedGroups``. It calls ``changed`` for changed groups."""
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             yield WatchedGroups(client, self._hosts, self._timeout_s, changed)
 
@@ -158,14 +161,16 @@ class ZooKeeperGroups:
 
 class WatchedGroups:
     """
-    All groups in a ZooKeeper, over one session, which tells when they change. ``ZooKeeperGroups.watch`` makes it.
+    Reads all groups in a ZooKeeper over one session, and notifies the caller when a group changes.
+
+    ``ZooKeeperGroups.watch`` creates it.
 
     Args:
         client: The session.
-        hosts: ZooKeeper, as errors name it.
+        hosts: The servers of ZooKeeper, for errors.
         timeout_s: How long to wait for the brokers, in seconds.
-        changed: Called with the name of a group, on kazoo's thread, when its members, candidates or plan have changed
-            since the group was last read.
+        changed: Called on kazoo's thread with the name of a group, when the group's members, candidates or plan have
+            changed since the group was last read.
     """
 
     def __init__(self, client: Client, hosts: str, timeout_s: float, changed: Callable[[str], object]) -> None:
@@ -178,7 +183,7 @@ class WatchedGroups:
 
     def load(self) -> LoadedGroups:
         """
-        Load all groups with everything that is known of them.
+        Load all groups with all their znodes and their lag, and watch them.
 
         Raises:
             CoordinationError: The connection broke, or the groups cannot be listed.
@@ -189,7 +194,12 @@ class WatchedGroups:
         return _with_lag(self._client, tuple(views), brokers, self._timeout_s, self._stores)
 
     def read(self, groups: Collection[str]) -> list[GroupView]:
-        """Read groups without what the brokers know: the ends of logs, and offsets in Kafka."""
+        """
+        Read the znodes of groups, and watch the groups. The views lack log ends and offsets in Kafka.
+
+        Raises:
+            CoordinationError: The connection broke.
+        """
         _check_connected(self._client, self._hosts)
         # First the watches: a change after the reads must not be missed.
         self._watch(groups)
@@ -223,7 +233,13 @@ def _check_connected(client: Client, hosts: str) -> None:
 
 
 def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
-    """Load one group, or outlines of several; of all groups if none is named."""
+    """
+    Load one group, or the outlines of several groups, with lag. Without ``groups``, load the outlines of all groups.
+
+    Raises:
+        UnknownGroupError: One of ``groups`` does not exist.
+        CoordinationError: The connection broke, or the groups cannot be listed.
+    """
     _check_connected(client, hosts)
     for group in groups:
         check_group(client, group, hosts)
@@ -239,7 +255,11 @@ def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, s
 def _with_lag(
     client: Client, views: tuple[GroupView, ...], brokers: Snapshot, timeout_s: float, stores: StoreTracker
 ) -> LoadedGroups:
-    """Add the log ends of existing partitions only, because a broker may create a missing topic when asked for it."""
+    """
+    Return the loaded groups with their offsets in Kafka and the log ends of their existing partitions.
+
+    Brokers are not asked for missing topics, because a broker may create a missing topic when asked for it.
+    """
     addresses, doubtful = broker_addresses(brokers), doubtful_brokers(brokers)
     if client.exists(topic_path(OFFSETS_TOPIC)) is None:
         doubtful = None
@@ -260,10 +280,11 @@ async def _with_kafka_offsets(
     timeout_s: float,
 ) -> tuple[list[GroupView], str]:
     """
-    Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
+    Return the views with the offsets in Kafka, and the first reason why offsets are unknown, or "".
 
-    If ``doubtful`` is None, no coordinator is asked about groups that may have them. Brokers of 0.8.0 and 0.8.1 have
-    no coordinators, and close the connection. Others would create the topic of the offsets for the first question.
+    A group whose settings name Kafka has its offsets there. A group without settings may have offsets there. If
+    ``doubtful`` is None, no coordinator is asked about groups without settings. Brokers of 0.8.0 and 0.8.1 have no
+    coordinators, and close the connection. Later brokers would create the topic of the offsets at the first request.
     """
 
     def wanted(view: GroupView) -> list[TopicPartition]:
@@ -290,7 +311,11 @@ def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
 
 
 def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
-    """Return the brokers that may have release 0.8.1, or None if one has 0.8.0, whose registration has a blank."""
+    """
+    Return the addresses of brokers that may have release 0.8.1, or None if a broker has release 0.8.0.
+
+    The registration of a broker of 0.8.0 begins with a brace and a blank.
+    """
     found = []
     for path, znode in sorted(brokers.items()):
         try:
@@ -310,11 +335,11 @@ _MOST_READS = 1_000
 @contextmanager
 def group_session(hosts: str, group: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     """
-    Open a session about a group that exists, as ``zookeeper`` does.
+    Open a session with ZooKeeper for a ``with`` block, check that a group exists, and yield the client.
 
     Raises:
-        UnknownGroupError: There is no such group; see ``check_group``.
-        CoordinationError: As ``zookeeper``.
+        UnknownGroupError: The group does not exist; see ``check_group``.
+        CoordinationError: As for ``zookeeper``, or the groups cannot be listed.
     """
     with zookeeper(hosts, timeout_s=timeout_s) as client:
         check_group(client, group, hosts)
@@ -331,10 +356,10 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
     Read all znodes of groups, whether kiel-groups, Kafka or kiel writes them, and the znodes of the groups' topics.
 
     The topics of a group are those that its members subscribe to, or in which it has owners, offsets or first offsets.
-    A group that does not exist has no znodes. Znodes whose ACL denies reading are ``closed``.
+    A group that does not exist has no znodes in the result. Znodes whose ACL denies reading are ``closed``.
 
     Returns:
-        The znodes of each group, by its name.
+        The znodes of each group, by the group's name.
     """
     found: dict[str, dict[str, Znode]] = {group: {} for group in groups}
     for path, znode in _read_trees(client, [root for group in groups for root in GroupLayout(group).roots]).items():
@@ -349,7 +374,7 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
 
 
 def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
-    """Read the znodes from which a leader computes a plan, and those of further ``topics``."""
+    """Read the znodes from which a leader computes a plan, and the znodes of further ``topics``."""
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
     found |= read_znodes(client, [layout.config, layout.weights])
@@ -358,7 +383,7 @@ def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[
 
 
 def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
-    """Return the known lags of a group's partitions, and the reason why some are unknown, or "" if all are known."""
+    """Return the known lags of a group's partitions, and the reason why lags are unknown, or "" if all are known."""
     loaded = _with_lag(client, (view,), read_brokers(client), timeout_s, StoreTracker())
     (ended,) = loaded.groups
     return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
@@ -369,9 +394,9 @@ def read_settings(hosts: str, group: str) -> GroupSettings | None:
     Return the settings that the members of a group share, or None if the group never had a member.
 
     Raises:
-        CoordinationError: ZooKeeper did not answer.
+        CoordinationError: ZooKeeper failed; see ``zookeeper``.
         GroupConfigError: The members are programs, such as workers.
-        ProtocolError: The znode contains no settings.
+        ProtocolError: The settings cannot be read.
     """
     path = GroupLayout(group).config
     with zookeeper(hosts) as client:
@@ -385,10 +410,10 @@ def read_settings(hosts: str, group: str) -> GroupSettings | None:
 
 def refuse_programs(client: Client, group: str) -> None:
     """
-    Check that the members of a group are consumers, or may become such.
+    Check that the members of a group are consumers, or that consumers may join it.
 
     Raises:
-        GroupConfigError: The members are programs, such as workers, which share no partitions.
+        GroupConfigError: The members are programs, such as workers. Programs share no partitions.
     """
     layout = WorkerLayout(group)
     settings = GroupLayout(group).config
@@ -411,7 +436,7 @@ def list_groups(client: Client) -> list[str]:
 
 
 def _names_by_folder(client: Client) -> dict[str, set[str]]:
-    """Return the names of the groups below each parent znode of groups. Raise the error of ``list_groups``."""
+    """Return the names of the groups below each parent znode of groups. Raise errors as ``list_groups`` does."""
     reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
     names = {}
     for folder, read in reads:
@@ -426,10 +451,10 @@ def _names_by_folder(client: Client) -> dict[str, set[str]]:
 
 def check_group(client: Client, group: str, place: str) -> None:
     """
-    Check that a group exists. In the error, ``place`` names ZooKeeper.
+    Check that a group exists. ``place`` is the address of ZooKeeper for the error's text.
 
     Raises:
-        UnknownGroupError: ZooKeeper has no znode of the group; the text suggests a group with a similar name.
+        UnknownGroupError: ZooKeeper has no znode of the group. The text suggests the name of a similar group, if any.
         CoordinationError: The groups cannot be listed; see ``list_groups``.
     """
     groups = list_groups(client)
@@ -452,11 +477,12 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     """
     Read the members, candidates, settings and group state of each group and, with ``offsets``, its committed offsets.
 
-    The znodes of live workers are included. Of a group of Kafka's consumers, only the members and offsets are read,
-    because a cluster may have thousands of such groups.
+    The znodes of live workers are included; with ``offsets``, so are the znodes of the topics with offsets, and of the
+    topics of owners. For a group of Kafka's consumers, only the members, the offsets and these topics are read, because
+    a cluster may have thousands of such groups.
 
     Returns:
-        The znodes of each group, by its name.
+        The znodes of each group, by the group's name.
 
     Raises:
         CoordinationError: The groups cannot be listed; see ``list_groups``.
@@ -493,13 +519,17 @@ _OF_TOPICS = ("starts", "owners", "offsets")
 
 
 def consumed_topics(paths: Iterable[str]) -> set[str]:
-    """Return the topics in which a group has, or had, owners or offsets. ``paths`` are those of its znodes."""
+    """Return the topics of a group's owners, offsets and first offsets. ``paths`` has the paths of its znodes."""
     parts = (path.split("/") for path in paths)
     return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
 
 
 def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[GroupLayout, list[str]]]:
-    """Return the topics in which each of these groups has, or had, owners, by one request for each group."""
+    """
+    Return the topics in which each of these groups has, or had, owners.
+
+    This takes one request for each group. A group whose ACL denies reading is left out.
+    """
     found = []
     for layout, read in [(layout, client.get_children_async(layout.owners)) for layout in layouts]:
         with suppress(NoAuthError):
@@ -508,7 +538,7 @@ def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[
 
 
 def read_tree(client: Client, path: str) -> dict[str, Znode]:
-    """Read a znode, and all znodes below it."""
+    """Read a znode and all znodes below it. The result is empty if the znode does not exist."""
     return _read_trees(client, [path])
 
 
@@ -524,12 +554,12 @@ def read_workers(client: Client, group: str) -> dict[str, Znode]:
 
 
 def read_brokers(client: Client) -> dict[str, Znode]:
-    """Read the registrations of the brokers that are alive now."""
+    """Read the znodes of the brokers that are registered now, and the parent of these znodes."""
     return _read_trees(client, [BROKER_IDS])
 
 
 def broker_addresses(brokers: Snapshot) -> list[HostPort]:
-    """Return the addresses in registrations of brokers. A registration without a usable address is left out."""
+    """Return the addresses of registered brokers. A registration without a usable address is logged and left out."""
     found = []
     for path, znode in sorted(brokers.items()):
         if path == BROKER_IDS:
@@ -559,7 +589,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
 
 
 def read_znodes(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
-    """Read the znodes that exist. Add the paths of znodes with children to ``parents``."""
+    """Read those of the znodes that exist. Append the paths of znodes with children to ``parents``."""
     found = {}
     for portion in _portions(paths):
         for path, read in [(path, client.get_async(path)) for path in portion]:
@@ -597,5 +627,5 @@ def _children_of(read: Any) -> list[str]:
 
 
 def _subscribed(layout: GroupLayout, znodes: Snapshot) -> set[str]:
-    """Return the topics that the members of a group subscribe to, as far as their znodes are readable."""
+    """Return the topics that the members of a group subscribe to. Members with unreadable znodes are left out."""
     return {topic for _, info in GroupReading(layout, znodes).registered() for topic in info.subscription}

@@ -1,6 +1,6 @@
 """
-Change what is stored: topics, weights of partitions, and the claims of a member; one module for each subject.
+Change topics, groups, offsets, settings, weights of partitions and claims; one module for each subject.
 
-Commands and embedded clusters call it. An action loads what there is, plans the change, and applies the plan.
-It prints nothing and asks for no confirmation: its caller does both.
+Commands and embedded clusters call these modules. An action reads the present state, plans the change, and applies the
+plan. Actions print nothing and ask for no confirmation: the caller does both.
 """

@@ -1,4 +1,8 @@
-"""Create, grow and delete topics by requests to brokers. Brokers take them from Kafka 0.10.1 on, or 1.0 for growth."""
+"""
+Read, create, grow and delete topics by requests to brokers.
+
+Brokers create and delete topics on request from Kafka 0.10.1 on, and grow topics from 1.0 on.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +47,10 @@ from kiel_groups.wording import some
 
 T = TypeVar("T")
 
-#: How long the controller may take for a change, and then all live brokers until they know it, in seconds.
+#: The longest time for the controller to make a change, and for all live brokers to learn of the change, in seconds.
 _LIMIT_S = 30.0
 
-#: How much longer to wait for the controller's answer, in seconds: it gives up after ``_LIMIT_S`` itself, and says so.
+#: How much longer to wait for the controller's answer, in seconds: after ``_LIMIT_S``, it answers with an error.
 _ANSWER_S = 5.0
 
 #: The key of a request that only brokers in KRaft mode know: DescribeQuorum.
@@ -58,12 +62,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.2
 
 class BrokerTopics:
     """
-    The topics that brokers know, read and changed by requests. Each call raises the errors of ``BrokerSession``.
+    Reads and changes the topics of a cluster by requests to its brokers.
+
+    The calls block, and raise the errors of ``BrokerSession``.
 
     Args:
         brokers: ``host:port`` of some brokers, separated by commas.
         timeout_s: How long a broker may take for an answer, in seconds.
-        count: How many brokers to wait for, because a change is complete when each of them knows it.
+        count: How many brokers must be alive before each call, so that every one of them learns of a change. A call
+            waits for them, and raises BrokerError after 30 s.
     """
 
     def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0) -> None:
@@ -76,14 +83,18 @@ class BrokerTopics:
         return sorted(self._metadata())
 
     def sizes(self) -> Mapping[str, TopicSize]:
-        """Return all topics, by name, in alphabetical order."""
+        """Return the size of each topic by the topic's name, in alphabetical order."""
         return {
             name: TopicSize(len(topic.partitions), most_replicas(each.replicas for each in topic.partitions))
             for name, topic in sorted(self._metadata().items())
         }
 
     def brokers(self) -> list[LiveBroker]:
-        """Return the live brokers, by their ids. Those before 0.10.1, and in KRaft mode, do not name the controller."""
+        """
+        Return the live brokers, in the order of their ids.
+
+        Brokers before 0.10.1, and brokers in KRaft mode, do not name the controller. Then ``controller`` is None.
+        """
 
         async def read(session: BrokerSession) -> list[LiveBroker]:
             controller = None
@@ -97,7 +108,7 @@ class BrokerTopics:
         return self._with(read)
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
-        """Return topics, in the order given. Raise UnknownTopicError if one does not exist."""
+        """Return the states of topics, in the order of ``names``. Raise UnknownTopicError if a topic does not exist."""
 
         async def read(session: BrokerSession) -> DescribedTopics:
             check_present(names, session.topics, session.place)
@@ -122,15 +133,15 @@ class BrokerTopics:
     def create(
         self, topic: str, partitions: int, replication: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, and wait for the leaders of its partitions; see ``create_topic``."""
+        """Create a topic, and wait until every live broker knows its leaders; see ``create_topic``."""
         self._with(lambda session: create_topic(session, topic, partitions, replication, settings or {}))
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Increase the number of a topic's partitions, and wait for their leaders; see ``grow_topic``."""
+        """Increase a topic's number of partitions, and wait until every live broker knows it; see ``grow_topic``."""
         self._with(lambda session: grow_topic(session, topic, partitions))
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, and wait until it is gone; see ``delete_topic``."""
+        """Delete a topic, and wait until no live broker knows it; see ``delete_topic``."""
         self._with(lambda session: delete_topic(session, topic))
 
     def _metadata(self) -> dict[str, TopicMetadata]:
@@ -162,9 +173,10 @@ def _state(topic: TopicMetadata) -> TopicState:
 
 class _Kind(NamedTuple):
     """
-    A kind of change: what brokers do, from which release on, and how its outcome is described.
+    A kind of change of topics, with the first release that supports it and words for messages.
 
-    ``conflict`` is the controller's answer if the topic is already as the change would make it.
+    ``conflict`` is the controller's answer if the topic is already as the change would make it. ``late`` is the end of
+    the message about a change that takes too long.
     """
 
     what: str
@@ -194,7 +206,8 @@ async def create_topic(
     Raises:
         ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the
             number of brokers, or the brokers are too old for such requests.
-        BrokerError: The controller refuses, no broker is the controller, or leaders are missing after 30 s.
+        BrokerError: The controller refuses the request, no broker answers as the controller, or a broker does not know
+            the change after 30 s. In the last case, and after a timeout, the change may have been made.
     """
     check_topic(topic, partitions)
     check_replication(replication, session.brokers)
@@ -207,7 +220,7 @@ async def create_topic(
 
 async def grow_topic(session: BrokerSession, topic: str, partitions: int) -> None:
     """
-    Increase a topic's number of partitions to ``partitions``, and wait until every live broker knows their leaders.
+    Increase a topic's number of partitions, and wait until every live broker knows the leaders of all partitions.
 
     Raises:
         UnknownTopicError: The topic does not exist.
@@ -241,10 +254,17 @@ async def _change(
     session: BrokerSession, request: Request[Mapping[str, ErrorCode]], topic: str, kind: _Kind
 ) -> ErrorCode:
     """
-    Ask each live broker until one is the controller, or passes the request on to it, as brokers in KRaft mode do.
+    Send a request to the live brokers in turn, until a broker answers as the controller.
+
+    Brokers in KRaft mode forward the request to the controller.
 
     Returns:
-        NO_ERROR, also for a conflict that an earlier request without an answer has made; or the conflict.
+        NO_ERROR, or the conflict of ``kind``. A conflict counts as NO_ERROR if the answer to an earlier request was
+        lost, because that request may have made the change.
+
+    Raises:
+        ConfigError: The brokers are too old for such requests.
+        BrokerError: The controller refuses the request, or no broker answers as the controller within 30 s.
     """
     if request.API_KEY not in session.ranges:
         raise ConfigError(
@@ -280,7 +300,7 @@ async def _change(
 
 
 def _checked(error: ErrorCode, topic: str, kind: _Kind) -> ErrorCode:
-    """Return the controller's answer if it is NO_ERROR or a conflict; raise any other as an error."""
+    """Return the controller's answer if it is NO_ERROR or the conflict. Raise BrokerError for any other answer."""
     if error is REQUEST_TIMED_OUT:
         text = f"topic {topic!r}: the controller has not {kind.done} it within {_LIMIT_S:g} s, and may do so later"
         raise RequestTimeoutError(f"{text}{kind.late}", code=error.number)
@@ -292,7 +312,12 @@ def _checked(error: ErrorCode, topic: str, kind: _Kind) -> ErrorCode:
 async def _await_everywhere(
     session: BrokerSession, topic: str, kind: _Kind, is_done: Callable[[MetadataResponse], bool]
 ) -> None:
-    """Wait until the metadata of every live broker shows a change."""
+    """
+    Wait until the metadata of every live broker shows a change.
+
+    Raises:
+        BrokerError: A live broker does not show the change after 30 s.
+    """
     until_s = asyncio.get_running_loop().time() + _LIMIT_S
     for node_id in sorted(session.brokers):
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -313,7 +338,7 @@ async def _await_everywhere(
 
 
 async def _metadata(session: BrokerSession, node_id: int) -> MetadataResponse:
-    """Ask a broker for all topics. A broker that creates topics on demand would create a topic that a request names."""
+    """Return a broker's metadata of all topics. The request names no topic, because a broker might create the topic."""
     return await session.ask(node_id, MetadataRequest(()), timeout_ms=session.cluster.config.connect_timeout_ms)
 
 

@@ -1,4 +1,4 @@
-"""The servers of a cluster: what coordinates its groups, and what reads and changes its groups, offsets and topics."""
+"""The address of a cluster, and the objects that read and change its groups, offsets and topics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The names of what coordinates a group.
+#: The names of the two coordinations of groups.
 BROKERS, ZOOKEEPER = "brokers", "zookeeper"
 
 
 class ClusterAddress(NamedTuple):
     """
-    What coordinates the groups of a cluster, and the hosts to ask: those of ZooKeeper, or some brokers.
+    The coordination of the groups of a cluster, and the hosts to ask: ZooKeeper's servers, or some brokers.
 
-    ``timeout_s`` is how long to wait for the first answer, in seconds.
+    ``timeout_s`` is how long to wait for the first answer of ZooKeeper, or for each answer of a broker, in seconds.
     """
 
     coordination: str
@@ -37,11 +37,11 @@ class ClusterAddress(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The cluster as texts for users name it."""
+        """The name of the cluster in texts for users, such as ``in ZooKeeper at z:2181/x``."""
         return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
 
     def ask(self, in_zookeeper: Callable[[Client], T], at_brokers: Callable[[BrokerSession], Awaitable[T]]) -> T:
-        """Call the function for this coordination with a session, and return its result."""
+        """Open a session, call the function for this coordination with the session, and return its result."""
         if self.is_of_brokers:
             from kiel_groups.ops.broker_reader import in_session
 
@@ -52,7 +52,7 @@ class ClusterAddress(NamedTuple):
             return in_zookeeper(client)
 
     def groups(self) -> ZooKeeperGroups | BrokerGroups:
-        """Return what reads the groups."""
+        """Return the reader of the groups."""
         if self.is_of_brokers:
             from kiel_groups.ops.broker_reader import BrokerGroups
 
@@ -62,14 +62,14 @@ class ClusterAddress(NamedTuple):
         return ZooKeeperGroups(self.hosts, timeout_s=self.timeout_s)
 
     def offsets(self) -> OffsetSource:
-        """Return what reads and changes the offsets of groups."""
+        """Return the object that reads and changes the offsets of groups."""
         from kiel_groups.ops.actions.offset_sources import BrokerOffsets, ZooKeeperOffsets
 
         kind = BrokerOffsets if self.is_of_brokers else ZooKeeperOffsets
         return kind(self.hosts, timeout_s=self.timeout_s)
 
     def topics(self) -> ZooKeeperTopics | BrokerTopics:
-        """Return what reads and changes the topics."""
+        """Return the object that reads and changes the topics."""
         if self.is_of_brokers:
             from kiel_groups.ops.actions.broker_topics import BrokerTopics
 

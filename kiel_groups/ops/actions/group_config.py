@@ -1,8 +1,9 @@
 """
-Change the settings that the leader of a group follows, drain members, or ask the leader for a plan.
+Change the settings that the leader of a group follows, drain members, or request a plan from the leader.
 
-Each change is one write of the group's ``config``, with a request for a plan. The leader answers a request with a
-generation, even if no partition moves. So a caller knows that the leader has seen the change; see ``await_settled``.
+Each change is one write of the group's ``config``, with a request for a plan. The leader answers a request with a new
+generation, even if no partition moves. The new generation shows that the leader has read the change; see
+``await_settled``.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ MOST_SHOWN_BYTES = 60
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
     """
-    A change of a group's ``config``.
+    A planned change of a group's ``config``.
 
-    ``changes`` are the settings that differ, with their values before and after; there are none if all is as wanted
-    already. ``owned`` has the slots that are drained or undrained, with the number of partitions that each owns now.
-    ``after`` has the fields to write, or None for no write. ``request_ms`` is the time of the newest request for a plan
-    after the change, in milliseconds since 1970, or None if there never was one. ``is_live`` is whether the group has
-    members. ``lost`` is the unreadable data that the change replaces, or empty.
+    ``changes`` are the settings that change, with their values before and after. It is empty if no setting changes.
+    ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns now. A slot
+    is the instance id of a static member, or the id of another member.
+    ``after`` has the fields to write, or None for no write. ``version`` is the version of the znode that the write
+    requires. ``request_ms`` is the time of the newest request for a plan after the change, in milliseconds since 1970,
+    or None if there never was a request. ``is_live`` is whether the group has members. ``lost`` is the unreadable data
+    that the change replaces, or empty.
     """
 
     group: str
@@ -57,10 +60,10 @@ class ConfigChange:
 
     def apply(self, client: Client) -> None:
         """
-        Write the change.
+        Write the change, unless ``after`` is None.
 
         Raises:
-            CoordinationError: Another client has changed the ``config`` meanwhile; nothing was written.
+            CoordinationError: Another client has changed the ``config`` meanwhile. Nothing was written.
         """
         if self.after is None:
             return
@@ -76,18 +79,19 @@ def plan_drain(
     client: Client, group: str, member: str | None = None, *, host: str | None = None, leave_unowned: bool = False
 ) -> ConfigChange:
     """
-    Plan that a member, or all members of a host, get no partitions; they stay members of the group.
+    Plan to drain a member, or all members of a host. Drained members stay in the group, but get no partitions.
 
     Args:
         client: The caller's own session.
         group: The group's name.
-        member: A member id, the session id at its end, or an instance id; of an absent static member, too.
-        host: The host of the members, as ``describe`` shows it, in place of ``member``.
-        leave_unowned: Whether topics may be left without a member that may own their partitions.
+        member: A member id, the session id at its end, or an instance id, even of an absent static member.
+        host: The host of the members, as ``describe`` shows it. It is given instead of ``member``.
+        leave_unowned: Whether all subscribers of a topic may be drained, so that its partitions get no owner.
 
     Raises:
-        ConfigError: There is no such member, or no member of that host; the group's ``config`` is invalid; or a topic
-            would be left without an owner.
+        ConfigError: The member, or a member on the host, does not exist; the group's ``config`` is invalid; or all
+            subscribers of a topic would be drained.
+        GroupConfigError: The members are programs.
     """
     current = _read(client, group)
     was = current.check().drained
@@ -105,11 +109,14 @@ def plan_drain(
 
 def plan_undrain(client: Client, group: str, member: str | None = None, *, host: str | None = None) -> ConfigChange:
     """
-    Plan that a drained member, or the drained members of a host, get partitions again. The arguments are as for
-    ``plan_drain``.
+    Plan that a drained member, or the drained members of a host, get partitions again.
+
+    The arguments are as for ``plan_drain``.
 
     Raises:
-        ConfigError: The member is not drained, or none of that host is; or the group's ``config`` is invalid.
+        ConfigError: The member, or every member of the host, is not drained or does not exist; or the group's
+            ``config`` is invalid.
+        GroupConfigError: The members are programs.
     """
     current = _read(client, group)
     was = current.check().drained
@@ -128,7 +135,7 @@ def plan_undrain(client: Client, group: str, member: str | None = None, *, host:
 
 def plan_rebalance(client: Client, group: str, *, reason: str = "rebalance") -> ConfigChange:
     """
-    Plan that the leader makes a plan now.
+    Plan to request a new plan from the group's leader, without a change of settings.
 
     Args:
         client: The caller's own session.
@@ -137,6 +144,7 @@ def plan_rebalance(client: Client, group: str, *, reason: str = "rebalance") -> 
 
     Raises:
         ConfigError: The group has no members, and so no leader; or the reason or the group's ``config`` is invalid.
+        GroupConfigError: The members are programs.
     """
     check_reason(reason)
     current = _read(client, group)
@@ -150,20 +158,23 @@ def plan_settings(
     client: Client, group: str, put: Mapping[str, str], removed: Collection[str] = (), *, replace: bool = False
 ) -> ConfigChange:
     """
-    Plan to set settings in the group's ``config``, and to remove others. Where a setting is removed, the leader's own
-    applies.
+    Plan to set settings in the group's ``config``, and to remove settings from it.
+
+    After a setting is removed, the leader's own option applies.
 
     Args:
         client: The caller's own session.
         group: The group's name.
         put: Texts of values by the names of settings, such as ``debounce.quiet_ms``.
-        removed: Names of settings, or of fields that mean nothing.
+        removed: Names of settings, or of unknown fields.
         replace: Whether to replace a ``config`` that members cannot read. Then ``put`` must have the settings that all
-            members agree on. The fields of a JSON object stay.
+            members agree on. If the ``config`` is a JSON object, its other fields stay.
 
     Raises:
-        ConfigError: A setting cannot be set there, or its value is invalid; or one to remove is not set. Or members can
-            read the ``config`` that is to be replaced; or they cannot, and it is not to be replaced.
+        ConfigError: A setting cannot be set in the ``config``, a value is invalid, or a setting to remove is not set.
+            Or members can read the ``config`` although ``replace`` is True, or it cannot be read and ``replace`` is
+            False.
+        GroupConfigError: The members are programs.
     """
     current = _read(client, group, replace=replace)
     after = edited(current.fields, put, removed, founding=replace)
@@ -181,21 +192,22 @@ def await_settled(
     sleep: Callable[[float], object] = time.sleep,
 ) -> GroupView:
     """
-    Wait until the leader has answered a request, and each member owns what the plan assigns to it.
+    Wait until the leader has answered a request for a plan, and each member owns its assigned partitions.
 
     Args:
         client: The caller's own session.
         group: The group's name.
         request_ms: ``ConfigChange.request_ms``.
         timeout_s: How long to wait, in seconds.
-        report: Called with a line about what is missing, whenever that changes.
+        report: Called with a line about what is missing, whenever this line changes.
         sleep: Waits for a number of seconds.
 
     Returns:
-        The group at the end, which has no members if all have left.
+        The last view of the group. It has no members if all members have left meanwhile.
 
     Raises:
-        CoordinationError: The time is over; the text says what is missing. Or the connection broke.
+        CoordinationError: The group has not settled after ``timeout_s``, and the text says what is missing; or
+            ZooKeeper failed.
     """
     until_s, reported = time.monotonic() + timeout_s, ""
     while True:
@@ -217,9 +229,9 @@ def await_settled(
 
 class _Current(NamedTuple):
     """
-    The fields of a group's ``config``, and the version of the znode. The ids of the members were read after it.
+    The present fields of a group's ``config``, the version of its znode, and the ids of the members.
 
-    ``lost`` is the unreadable data that is to be replaced, or empty.
+    The members were read after the ``config``. ``lost`` is the unreadable data that is to be replaced, or empty.
     """
 
     group: str
@@ -246,13 +258,15 @@ class _Current(NamedTuple):
         self, after: Mapping[str, Any], reason: str, owned: Mapping[Slot, int], *, forced: bool = False
     ) -> ConfigChange:
         """
-        Return the change to these fields, with a request for a plan.
+        Return the change from the present fields to ``after``, with a request for a plan.
+
+        If no setting changes, the change has no write, unless it is ``forced``.
 
         Args:
-            after: The fields without the request.
+            after: The new fields, without the request.
             reason: The reason of the request.
             owned: See ``ConfigChange``.
-            forced: Whether to write even if no setting changes.
+            forced: Whether to write the request even if no setting changes.
 
         Raises:
             ConfigError: A field is invalid.
@@ -276,10 +290,11 @@ class _Current(NamedTuple):
 
 def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
     """
-    Read a group of consumers; ``replace`` is as for ``plan_settings``.
+    Read the ``config`` and the members of a group of consumers. ``replace`` is as for ``plan_settings``.
 
     Raises:
-        ConfigError: No member was ever in the group; or as for ``plan_settings``.
+        ConfigError: No member was ever in the group, or members can read the ``config`` although ``replace`` is True,
+            or it cannot be read and ``replace`` is False.
         GroupConfigError: The members are programs.
     """
     refuse_programs(client, group)
@@ -308,12 +323,12 @@ def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
 
 
 def _reason(text: str) -> str:
-    """Return a text as the reason of a request, which has to be printable and short."""
+    """Return a text as a legal reason of a request: printable, and not longer than ``LONGEST_REASON``."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:LONGEST_REASON]
 
 
 def _owned(view: GroupView, member: str | None, host: str | None) -> dict[Slot, int]:
-    """Return the slots that ``find_slots`` finds for a member or a host, with the partitions that each owns."""
+    """Return the slots that ``find_slots`` finds for a member or a host, with the number of partitions of each slot."""
     owned = dict.fromkeys(view.away, 0) | {each.slot: len(each.owned) for each in view.members}
     ids = {slot: {slot} for slot in owned}
     for each in view.members:

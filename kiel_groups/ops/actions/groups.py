@@ -1,6 +1,4 @@
-"""
-Delete groups: groups of any client in ZooKeeper, groups that brokers coordinate, and the znodes of an empty group.
-"""
+"""Delete groups of any client in ZooKeeper, groups that brokers coordinate, and the parent znodes of empty groups."""
 
 from __future__ import annotations
 
@@ -25,15 +23,15 @@ log = logging.getLogger(__name__)
 
 def plan_deletion(client: Client, group: str) -> GroupDeletion:
     """
-    Find what deleting a group from ZooKeeper loses.
+    Read a group in ZooKeeper, and return the losses of its deletion. Nothing is deleted yet.
 
     Args:
         client: The caller's own session.
-        group: The group, of any client.
+        group: The group. Its members may use any client.
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: Members are alive; the text names them.
+        ConfigError: Members are alive. The text names them.
         CoordinationError: An ACL hides some znodes, so members may be alive.
     """
     check_group(client, group, place_of(client))
@@ -42,13 +40,14 @@ def plan_deletion(client: Client, group: str) -> GroupDeletion:
 
 def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
     """
-    Delete all znodes of a group, on the condition that no member has joined and none has changed.
+    Delete all znodes of a group, unless a member has joined or a znode has changed.
 
-    The deletion is one transaction, or several for a group of several thousand partitions; see
+    The deletion is one transaction, or several transactions for a group of several thousand partitions; see
     ``deletion_transactions``.
 
     Raises:
-        CoordinationError: A member has joined meanwhile, or a znode has changed; the text says what was deleted.
+        CoordinationError: A member has joined meanwhile, or a znode has changed. The text has the number of znodes that
+            were deleted before.
     """
     group, deleted = deletion.group, 0
     for operations in deletion_transactions(group, deletion.snapshot):
@@ -64,12 +63,14 @@ def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
 
 async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupDeletion:
     """
-    Find what deleting a group loses that brokers coordinate. Brokers delete groups on request from Kafka 1.1 on.
+    Read a group that brokers coordinate, and return the losses of its deletion. Nothing is deleted yet.
+
+    Brokers delete groups on request from Kafka 1.1 on.
 
     Raises:
         UnknownGroupError: There is no such group.
         ConfigError: Members are alive, and the text names them; or the brokers are too old for such requests.
-        BrokerError: The group has no coordinator now, it does not answer, or some offsets are unknown.
+        BrokerError: The group has no coordinator now, the coordinator does not answer, or some offsets are unknown.
     """
     found, offsets = await find_group(session, group)
     deletion = deletion_of_answers(found.described, offsets.offsets)
@@ -86,7 +87,7 @@ async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupD
 
 async def delete_at_brokers(session: BrokerSession, group: str) -> None:
     """
-    Delete a group and its offsets, unless a member has joined.
+    Delete a group and its offsets at its coordinator, unless a member has joined.
 
     Raises:
         BrokerError: A member has joined meanwhile, or the coordinator does not answer or refuses.
@@ -104,10 +105,10 @@ def remove_empty_group(client: Client, group: str) -> bool:
 
     The deletion is one transaction, so that a member that joins meanwhile does not lose the parents of its own
     znodes. If any client has offsets, owners or consumer ids, the parent znodes under ``/consumers`` stay. A group of
-    workers or other programs has settings as soon as it has had a member, so it is not deleted.
+    workers or other programs has settings after its first member has joined. Such a group is not deleted.
 
     Returns:
-        Whether anything was deleted. If not, the log says what the group has.
+        Whether anything was deleted. If nothing was deleted and the group's root exists, the log has the reason.
     """
     layout = GroupLayout(group)
     folders = [path for path in reversed(layout.parents) if path not in (ROOT, CONSUMERS)]

@@ -2,8 +2,8 @@
 Order the members of a live group in ZooKeeper to continue at other offsets.
 
 ``place_order`` creates one ephemeral znode for each partition. The owner of a partition stores the offset under its
-claim, continues there, and deletes the znode; this is the acknowledgement. If the session that placed the order ends,
-ZooKeeper takes back what has not been acknowledged.
+claim, continues at this offset, and deletes the znode. The deletion acknowledges the order for the partition. If the
+session that placed the order ends, ZooKeeper deletes the remaining znodes, and so withdraws the rest of the order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of, commit
 from kiel_groups.wording import own_command, some
 
-#: The interval between looks for acknowledgements, in seconds.
+#: The interval between two checks for acknowledgements, in seconds.
 CHECK_S = 0.2
 
 #: The interval between two reports of what an order waits for, in seconds.
@@ -43,8 +43,9 @@ REPORT_S = 2.0
 @dataclass(frozen=True, slots=True)
 class OffsetOrder:
     """
-    An order that has been placed: the next ``offsets`` of partitions of a group. It ends with the session that placed
-    it.
+    A placed order with the next offsets of partitions of a group.
+
+    The order ends with the ZooKeeper session that placed it. ``session_id`` is the id of this session.
     """
 
     group: str
@@ -57,7 +58,7 @@ class OffsetOrder:
         Return the partitions whose owners have not acknowledged the order yet.
 
         Raises:
-            SessionLostError: The session is over. So the order is, too; some offsets may have been set.
+            SessionLostError: The session has ended, and the order with it. Some offsets may have been set.
         """
         layout = GroupLayout(self.group)
         names = set(client.retry(client.get_children, layout.orders))
@@ -74,16 +75,16 @@ class OffsetOrder:
         sleep: Callable[[float], object] = time.sleep,
     ) -> frozenset[TopicPartition]:
         """
-        Wait until all owners have acknowledged the order. If that takes too long, withdraw the rest.
+        Wait until all owners have acknowledged the order. After ``timeout_s``, withdraw the rest of the order.
 
         Args:
             client: The session that placed the order.
-            report: Called every two seconds with the partitions that are waited for, and the owner of each, or None.
-            timeout_s: How long to wait, in seconds; None: as long as it takes.
+            report: Called every two seconds with the partitions without acknowledgement, each with its owner, or None.
+            timeout_s: The longest time to wait, in seconds. None sets no limit.
             sleep: Waits for a number of seconds.
 
         Returns:
-            The partitions of which the order was taken back. The offsets of all others are set.
+            The partitions whose order was withdrawn; see ``withdraw``. The offsets of all other partitions are set.
 
         Raises:
             SessionLostError: As for ``unacknowledged``.
@@ -101,11 +102,11 @@ class OffsetOrder:
 
     def withdraw(self, client: Client) -> frozenset[TopicPartition]:
         """
-        Withdraw the order from the owners that have not acknowledged it.
+        Withdraw the order for the partitions whose owners have not acknowledged it.
 
         Returns:
-            The partitions of which it was taken back. The offsets of all others are set. With offsets in Kafka, an
-            owner that is about to acknowledge may set one of a partition that is returned here.
+            The partitions whose order was withdrawn. The offsets of all other partitions are set. If the offsets are in
+            Kafka, an owner that is about to acknowledge the order may still set the offset of a returned partition.
 
         Raises:
             SessionLostError: As for ``unacknowledged``.
@@ -120,7 +121,7 @@ class OffsetOrder:
         return frozenset(taken)
 
     def owners(self, client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemberId | None]:
-        """Return the owner of each of these partitions, or None where there is none, in ascending order."""
+        """Return the owner of each of these partitions, or None for an unclaimed partition, in ascending order."""
         layout, found = GroupLayout(self.group), dict[TopicPartition, MemberId | None]()
         reads = [(partition, client.get_async(layout.owner(partition))) for partition in sorted(partitions)]
         for partition, read in reads:
@@ -133,7 +134,8 @@ class OffsetOrder:
         """
         Check that the session is still the one that placed the order.
 
-        If that session has ended, ZooKeeper has deleted the order, which looks as if all owners had acknowledged it.
+        Raise SessionLostError otherwise: at the end of that session, ZooKeeper deletes the znodes of the order, as if
+        all owners had acknowledged the order.
         """
         if _session_id(client) != self.session_id:
             raise SessionLostError(
@@ -144,16 +146,17 @@ class OffsetOrder:
 
 def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetOrder:
     """
-    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits until they have done so.
+    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits for them.
 
     Args:
-        client: The caller's own session. The order ends with it.
+        client: The caller's own session. The order ends with this session.
         group: The group's name.
-        offsets: The next offset of each partition. It is not compared with the log.
+        offsets: The next offset of each partition. The offsets are not compared with the logs.
 
     Raises:
-        ConfigError: The group has no members, or a partition does not exist, or an offset is not legal.
-        CoordinationError: Another order is in progress, or ZooKeeper refuses the order.
+        ConfigError: The group has no members, ``offsets`` is empty, a partition does not exist, or an offset is not
+            legal.
+        CoordinationError: Another order is in progress, or ZooKeeper refuses the order. Nothing stays ordered then.
     """
     layout = GroupLayout(check_name(group, "group"))
     if not offsets:
@@ -176,7 +179,7 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
 
 
 def _check(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
-    """Check that the partitions exist and the offsets are legal; return the creation zxid of each topic."""
+    """Check that the partitions exist and the offsets are legal. Return the creation zxid of each topic's znode."""
     created = {}
     for topic in sorted({check_name(partition.topic, "topic") for partition in offsets}):
         listed = {partition.partition for partition in offsets if partition.topic == topic}
@@ -196,7 +199,12 @@ def _check(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[str, i
 def _new_order(
     client: Client, layout: GroupLayout, offsets: Mapping[TopicPartition, int]
 ) -> tuple[OffsetOrder, OrderNotice, int]:
-    """Return a new order, its notice, and the version of the znode that the notice replaces."""
+    """
+    Return a new order, its notice, and the version of the parent znode of orders. Nothing is ordered yet.
+
+    The parent znode is created if it does not exist. Its data is to be replaced by the notice. Raise CoordinationError
+    if another order is in progress.
+    """
     with suppress(NodeExistsError):
         client.create(layout.orders)
     session_id, (_, stat) = _session_id(client), client.get(layout.orders)
@@ -212,9 +220,10 @@ def _write(
     client: Client, layout: GroupLayout, notice: OrderNotice, version: int, entries: Sequence[tuple[str, bytes]]
 ) -> None:
     """
-    Create the znodes of an order, and then write the notice, which has all members look for orders.
+    Create the znodes of an order, and then write the notice. The members watch the notice, and then read the order.
 
-    Each transaction expects the version that had no orders. So of two commands, only one writes its notice.
+    Each transaction requires the ``version`` of the parent znode at which it had no orders. So of two commands, only
+    one command can write its notice. The other command gets a CoordinationError.
     """
     most = MOST_OPERATIONS - 1
     for start in range(0, len(entries), most):
@@ -228,7 +237,11 @@ def _write(
 
 
 def _in_progress(client: Client, layout: GroupLayout) -> str:
-    """Return the words that say which command has placed an order that is in progress."""
+    """
+    Return the error text for an order of offsets that is refused because another order is in progress.
+
+    The text names the command that placed the other order, if this is known.
+    """
     by = ""
     with suppress(NoNodeError, ProtocolError):
         notice = OrderNotice.parse(client.get(layout.orders)[0], layout.orders)

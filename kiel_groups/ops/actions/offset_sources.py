@@ -1,8 +1,8 @@
 """
-Read and write the offsets of one group, wherever they are: in znodes, or in Kafka.
+Read and write the offsets of one group, whether they are in znodes or in Kafka.
 
-``ZooKeeperOffsets`` and ``BrokerOffsets`` have the same methods. They check no rule about live members: see
-``ops.actions.offsets``.
+``ZooKeeperOffsets`` and ``BrokerOffsets`` have the same methods. They do not check whether live members prevent a
+change: see ``ops.actions.offsets``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ from kiel_groups.wording import counted, own_command, some
 
 class ZooKeeperOffsets:
     """
-    The offsets of the groups in a ZooKeeper: in their znodes, or in Kafka if a group's store is ``broker-v1``.
+    Reads and writes the offsets of groups in a ZooKeeper.
+
+    If a group's store is ``broker-v1``, its offsets are in Kafka, and otherwise in its znodes.
 
     The calls block, and raise the errors of ``zookeeper``.
 
@@ -86,16 +88,19 @@ class ZooKeeperOffsets:
 
         Args:
             group: The group's name.
-            topics: Topics whose partitions are wanted, beside those that the group has offsets of or subscribes to.
-            store: The store of a group without settings, such as one of Java consumers. By default, the one that has
-                offsets of it, or ZooKeeper's.
-            must_exist: Whether a group that does not exist is an error.
-            topics_exist: Whether one of the ``topics`` that does not exist is an error.
-            with_logs: Whether to ask the brokers where the logs begin and end.
+            topics: Topics to include, in addition to those that the group subscribes to or has offsets of.
+            store: The store of a group without settings, such as a group of Java consumers. By default, it is the store
+                that has offsets of the group, or ZooKeeper if no store has offsets.
+            must_exist: Whether to raise an error if the group does not exist.
+            topics_exist: Whether to raise an error if one of the ``topics`` does not exist.
+            with_logs: Whether to ask the brokers for the starts and the ends of the logs.
 
         Raises:
-            UnknownGroupError, UnknownTopicError: It does not exist; the text suggests a similar name.
-            ConfigError: The members are no consumers, or the store is not known, or not the given one.
+            UnknownGroupError, UnknownTopicError: The group or a topic does not exist. The text suggests a similar name.
+            ConfigError: The members are programs, both stores have offsets and ``store`` is None, or the group's
+                settings name another store than ``store``.
+            CoordinationError: An ACL denies reading znodes of the group.
+            BrokerError: The offsets are, or may be, in Kafka, and cannot be read there.
         """
         check_name(group, "group")
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
@@ -147,10 +152,11 @@ class ZooKeeperOffsets:
         is_known: bool,
     ) -> Mapping[TopicPartition, int]:
         """
-        Return the offsets in Kafka. Unless they are known to be there, ask only brokers that no question changes.
+        Return the group's offsets in Kafka. Raise BrokerError if they cannot be read.
 
-        Brokers of 0.8.0 and 0.8.1 have no coordinators, and the first question for one creates the topic of the
-        offsets.
+        Unless the offsets are known to be in Kafka (``is_known``), the brokers are asked only if the topic of the
+        offsets exists, and no broker has release 0.8.0. Brokers of 0.8.0 and 0.8.1 have no coordinators, and the first
+        request for a coordinator creates this topic.
         """
         doubtful = [] if is_known else doubtful_brokers(registered)
         if not is_known and (doubtful is None or OFFSETS_TOPIC not in existing):
@@ -173,13 +179,17 @@ class ZooKeeperOffsets:
         self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str] | None = None
     ) -> str:
         """
-        Write changes, and the missing ``znodes`` of a group without settings. Return a remark for people, or "".
+        Write changes of offsets, and the missing ``znodes`` of a group without settings.
 
-        Offset znodes are written if they still have the versions in ``found``.
+        Offset znodes are written only if they still have the versions in ``found``.
+
+        Returns:
+            A remark for people, or "".
 
         Raises:
-            CoordinationError: Another client has changed an offset; the text says how many are written.
-            BrokerError, ConfigError: The offsets are in Kafka, and the coordinator refuses, or does not answer.
+            CoordinationError: Another client has changed an offset, and the text has the number of written offsets; or
+                ZooKeeper refuses an offset.
+            BrokerError, ConfigError: The offsets are in Kafka, and the coordinator refuses them or does not answer.
         """
         layout = GroupLayout(found.group)
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
@@ -198,7 +208,13 @@ class ZooKeeperOffsets:
             return self._delete_in_kafka(client, layout, found, deleted) if deleted else ""
 
     def check_deletion(self, found: GroupOffsets, deleted: Collection[TopicPartition]) -> None:
-        """Raise ConfigError if the offsets are in Kafka, and its brokers cannot delete some of a topic's offsets."""
+        """
+        Check that the store can delete these offsets.
+
+        Raises:
+            ConfigError: The offsets are in Kafka, a topic would keep other offsets of the group, and the brokers cannot
+                delete single offsets.
+        """
         kept = {each.topic for each in found.offsets.keys() - set(deleted)}
         left = kept & {each.topic for each in deleted}
         if found.is_in_kafka and left and not self._can_delete_in_kafka(found):
@@ -215,10 +231,10 @@ class ZooKeeperOffsets:
         self, client: Client, layout: GroupLayout, found: GroupOffsets, deleted: Collection[TopicPartition]
     ) -> str:
         """
-        Delete offsets in Kafka if the brokers can, and the note of where the group began in topics that have no offset
-        left.
+        Delete offsets in Kafka if the brokers can delete offsets. Return a remark for people, or "".
 
-        With that note, tools would count the topic among the group's own.
+        For topics without any remaining offset, also delete the group's znodes of first offsets, offsets and owners.
+        Because of these znodes, tools would still count the topics among the group's topics.
         """
         topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
         remark = ""
@@ -237,7 +253,9 @@ class ZooKeeperOffsets:
 
 class BrokerOffsets:
     """
-    The offsets of the groups that brokers coordinate. The calls block, and raise the errors of ``BrokerSession``.
+    Reads and writes the offsets of groups that brokers coordinate.
+
+    The calls block, and raise the errors of ``BrokerSession``.
 
     Args:
         brokers: ``host:port`` of some brokers, separated by commas.
@@ -258,7 +276,7 @@ class BrokerOffsets:
         topics_exist: bool = False,
         with_logs: bool = True,
     ) -> GroupOffsets:
-        """Read the offsets of a group; see ``ZooKeeperOffsets.read``. The ``store`` is not used."""
+        """Read the offsets of a group; see ``ZooKeeperOffsets.read``. The ``store`` is ignored."""
         if not group:
             raise ConfigError("group: '' is not the name of a group")
 
@@ -274,10 +292,10 @@ class BrokerOffsets:
         self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str] | None = None
     ) -> str:
         """
-        Write changes; groups of brokers have no ``znodes``. Return "".
+        Write changes of offsets, and return "". The ``znodes`` are ignored, because the group has no znodes.
 
         Raises:
-            BrokerError: The coordinator refuses, because the group has got members, or does not answer.
+            BrokerError: The coordinator refuses, for example because a member has joined, or does not answer.
         """
         new, deleted = _divided(changes)
 
@@ -291,7 +309,7 @@ class BrokerOffsets:
         return ""
 
     def check_deletion(self, found: GroupOffsets, deleted: Collection[TopicPartition]) -> None:
-        """Raise ConfigError if the brokers are too old to delete offsets."""
+        """Check that the brokers can delete offsets. Raise ConfigError if they are older than Kafka 2.4."""
         if not in_session(self._brokers, self._timeout_s, _deletes_offsets):
             raise ConfigError(
                 "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a"
@@ -307,7 +325,11 @@ OffsetSource: TypeAlias = ZooKeeperOffsets | BrokerOffsets
 
 
 def _begun_in(client: Client, layout: GroupLayout, topics: Iterable[str]) -> frozenset[TopicPartition]:
-    """Return the partitions of topics in which the group began to read; the first one if that is unreadable."""
+    """
+    Return the partitions of ``topics`` of which the group has first offsets.
+
+    A topic with no readable first offsets counts as having partition 0.
+    """
     begun = set[TopicPartition]()
     for topic in topics:
         numbers: Iterable[int] = ()
@@ -318,7 +340,12 @@ def _begun_in(client: Client, layout: GroupLayout, topics: Iterable[str]) -> fro
 
 
 def _store_of(group: str, settled: str | None, given: str | None, *, in_znodes: bool, in_kafka: bool) -> str:
-    """Return where the offsets of a group are that ZooKeeper coordinates."""
+    """
+    Return the store of the offsets of a group that ZooKeeper coordinates: ``settled`` by the settings, or ``given``.
+
+    Without either, return the store that has offsets, or ZooKeeper. Raise ConfigError if ``given`` contradicts the
+    settings, or if both stores have offsets.
+    """
     if settled is not None:
         if given not in (None, settled):
             raise ConfigError(f"--store: {given!r} given; the settings of group {group} have {settled!r}")
@@ -376,7 +403,7 @@ def _partitions(numbers: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
 
 
 async def _with_logs(found: GroupOffsets, timeout_s: float) -> GroupOffsets:
-    """Add where the logs of existing topics begin and end."""
+    """Return the offsets with the starts and the ends of the logs of existing topics."""
     logs = await find_logs(found.brokers, _partitions(found.topics), timeout_s=timeout_s)
     return replace(found, **logs._asdict())
 
@@ -391,7 +418,13 @@ def _divided(changes: Iterable[OffsetChange]) -> tuple[dict[TopicPartition, int]
 
 
 def _write_znodes(client: Client, layout: GroupLayout, found: GroupOffsets, changes: Sequence[OffsetChange]) -> None:
-    """Write changes of znodes that have the versions in ``found``, in transactions of some hundred operations."""
+    """
+    Write changes of offset znodes, in transactions of some hundred operations.
+
+    The znodes must still have the versions in ``found``. Raise CoordinationError otherwise; then earlier transactions
+    stay written. If the changes only delete offsets of a topic without a subscriber, also delete the topic's empty
+    parent znodes.
+    """
     for topic in sorted({each.partition.topic for each in changes if each.after is not None}):
         client.ensure_path(layout.topic_offsets(topic))
     partitions, written = {layout.offset(each.partition): each.partition for each in changes}, 0
@@ -433,9 +466,10 @@ async def _store(session: BrokerSession, group: str, new: Mapping[TopicPartition
 
 def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartition, int]) -> None:
     """
-    Note in ZooKeeper in which topics the group has offsets in Kafka, because Kafka does not tell.
+    Record in ZooKeeper the topics in which the group has offsets in Kafka, because Kafka does not list them.
 
-    If the group has read a topic before, its note stays. Otherwise, the new offsets are its first ones there.
+    The record of a topic is its znode of first offsets. An existing znode is kept. Otherwise, the new offsets become
+    the group's first offsets in the topic.
     """
     client.ensure_path(layout.starts)
     for topic in sorted({each.topic for each in new}):
@@ -464,7 +498,7 @@ async def _delete(session: BrokerSession, group: str, partitions: Collection[Top
 def _check_codes(
     group: str, answer: Mapping[TopicPartition, ErrorCode], partitions: Iterable[TopicPartition], done: str
 ) -> None:
-    """Check that the coordinator has done for each partition what it was asked to do."""
+    """Check that the coordinator's ``answer`` has no error for each of the partitions. Raise BrokerError otherwise."""
     failed = {each: answer.get(each) for each in partitions if answer.get(each) != NO_ERROR}
     if not failed:
         return

@@ -2,9 +2,9 @@
 Reset, import, copy and delete the offsets of a group, wherever they are stored.
 
 ``plan_reset`` and the other ``plan_`` functions read the group, and return an ``OffsetsPlan`` with the offset of each
-partition before and after. ``OffsetsPlan.apply`` writes the new offsets, unless an offset has changed meanwhile. Live
-members would overwrite them. So ``OffsetsPlan.order`` has live members set them, and offsets are deleted only if no
-member reads them.
+partition before and after the change. ``OffsetsPlan.apply`` writes the new offsets, unless an offset has changed
+meanwhile. Live members would overwrite new offsets. So ``OffsetsPlan.order`` orders live members in ZooKeeper to set
+the offsets, and offsets are deleted only if no live member subscribes to their topics.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from kiel_groups.wording import counted, own_command, some
 @dataclass(frozen=True, slots=True)
 class OffsetsPlan:
     """
-    A change of offsets.
+    A planned change of the offsets of a group.
 
-    ``found`` is the group as it was read, and ``changes`` has each selected partition, also one whose offset stays.
-    ``left_out`` are partitions with an offset that no longer exist. ``znodes`` are those of a
-    deleted group that are created again, as in an ``OffsetsFile``.
+    ``found`` is the group as it was read. ``changes`` has all selected partitions, even those whose offset does not
+    change. ``left_out`` are partitions that no longer exist, but of which the group has an offset. ``znodes`` has the
+    znodes of a deleted group that are to be created again, as in an ``OffsetsFile``.
     """
 
     found: GroupOffsets
@@ -60,7 +60,7 @@ class OffsetsPlan:
 
     @property
     def changing(self) -> tuple[OffsetChange, ...]:
-        """The changes of partitions whose offset does not stay."""
+        """The changes to make: for a deletion or an order, all changes; otherwise, the changes to another offset."""
         # Members may be anywhere between the stored offset and the end of the log, so they get an order in any case.
         is_due = self.is_deletion or self.is_order
         return tuple(each for each in self.changes if is_due or each.before != each.after)
@@ -73,7 +73,7 @@ class OffsetsPlan:
 
     @property
     def is_order(self) -> bool:
-        """Whether live members have to make the change, because ZooKeeper coordinates the group."""
+        """Whether live members must make the change: ZooKeeper coordinates the group, and offsets are not deleted."""
         return bool(self.found.members) and not self.is_deletion and self.found.store != IN_BROKERS
 
     def order(self, client: Client) -> OffsetOrder:
@@ -81,8 +81,8 @@ class OffsetsPlan:
         Order the live members to make the change; see ``place_order``.
 
         Raises:
-            ConfigError: As for ``check``; or the group has no members any more.
-            CoordinationError: Another order is in progress.
+            ConfigError: As for ``check`` and ``place_order``; the group may have no members any more.
+            CoordinationError: Another order is in progress, or ZooKeeper refuses the order.
         """
         self.check()
         return place_order(
@@ -91,10 +91,10 @@ class OffsetsPlan:
 
     def check(self) -> None:
         """
-        Check that no live member prevents the change.
+        Check that no live member prevents the change, by the members in ``found``.
 
         Raises:
-            ConfigError: The group is live; the text says what to do.
+            ConfigError: Live members prevent the change. The text names them and a remedy.
         """
         found = self.found
         if found.foreign:
@@ -128,15 +128,15 @@ class OffsetsPlan:
 
     def apply(self, source: OffsetSource) -> str:
         """
-        Make the change, unless the group has got members or another client has changed an offset.
+        Read the group again, and write the change, unless live members prevent it or an offset has changed meanwhile.
 
         Returns:
             A remark for people, or "".
 
         Raises:
-            ConfigError: As for ``check``.
+            ConfigError: As for ``check``, or live members must make the change now.
             CoordinationError: Another client has changed an offset.
-            KielGroupsError: As for ``write`` of the source.
+            KielGroupsError: As for ``read`` and ``write`` of the source.
         """
         topics = {each.partition.topic for each in self.changes}
         found = source.read(self.group, topics, store=self.found.store, must_exist=False, with_logs=False)
@@ -160,20 +160,21 @@ def plan_reset(
     is_new: bool = False,
 ) -> OffsetsPlan:
     """
-    Plan to move offsets.
+    Plan to move the offsets of partitions to a target.
 
     Args:
         source: Reads the group.
         group: The group's name.
         selection: The partitions, as ``parse_selection`` returns them; None for all topics of the group.
-        target: Where to, but no file: see ``plan_import``.
+        target: The target, of any kind except ``file``; for files, see ``plan_import``.
         store: As for ``ZooKeeperOffsets.read``.
-        is_new: Whether the group may not exist yet.
+        is_new: Whether the group may be missing.
 
     Raises:
-        UnknownGroupError, UnknownTopicError: It does not exist; the text suggests a similar name.
-        ConfigError: A partition does not exist, or has no offset to shift; or as for ``read`` of the source.
-        BrokerError: A leader does not say where its logs begin and end.
+        UnknownGroupError, UnknownTopicError: The group or a topic does not exist. The text suggests a similar name.
+        ConfigError: A partition does not exist, or has no offset to shift, or no partition is selected; or as for
+            ``read`` of the source.
+        BrokerError: The start or the end of a log, or the offset at the time, is unknown.
     """
     found = source.read(group, selection or (), store=store, must_exist=not is_new, topics_exist=True)
     check_exist(found, named_partitions(selection or {}))
@@ -200,10 +201,10 @@ def plan_import(
     is_new: bool = False,
 ) -> OffsetsPlan:
     """
-    Plan to set offsets as in a file, all of them or those of ``selection``. The rest is as for ``plan_reset``.
+    Plan to set the offsets that a file has for the partitions of ``selection``, or all offsets of the file.
 
-    A group that does not exist is begun if the file is of that group. It gets the settings, and the other znodes, that
-    the file has.
+    The other arguments and the errors are as for ``plan_reset``. The group may be missing if the file is of this group.
+    A group without settings, in ZooKeeper, then gets the settings and the other znodes that the file has.
     """
     offsets = file.offsets
     if selection is not None:
@@ -226,18 +227,20 @@ def plan_copy(
     source: OffsetSource, group: str, new_group: str, *, overwrite: bool = False, store: str | None = None
 ) -> OffsetsPlan:
     """
-    Plan to begin a group at the offsets of another one, which may be live.
+    Plan to copy the offsets of a group to a new group. The group with the offsets may have live members.
 
     Args:
         source: Reads both groups.
         group: The group with the offsets.
-        new_group: The group that gets them.
-        overwrite: Whether the new group may have offsets.
-        store: As for ``ZooKeeperOffsets.read``, of the group with the offsets; a new group gets the same one.
+        new_group: The group that gets the offsets.
+        overwrite: Whether the new group may already have offsets.
+        store: The store of ``group``, as for ``ZooKeeperOffsets.read``. A new group without settings and offsets gets
+            the same store.
 
     Raises:
-        UnknownGroupError: The group does not exist.
-        ConfigError: The group has no offsets; or the new one has some, or is the same; or as for ``read``.
+        UnknownGroupError: ``group`` does not exist.
+        ConfigError: ``group`` has no offsets of existing partitions, ``new_group`` has offsets and ``overwrite`` is
+            False, both groups are the same, or as for ``read``.
     """
     if group == new_group:
         raise ConfigError(f"group {group} cannot be copied to itself; give another name for the new group")
@@ -260,11 +263,14 @@ def plan_delete(
     source: OffsetSource, group: str, selection: Selection | None, *, store: str | None = None
 ) -> OffsetsPlan:
     """
-    Plan to delete offsets, also of topics that no longer exist. If ``selection`` is None, all are deleted.
+    Plan to delete offsets, including those of topics that no longer exist.
+
+    If ``selection`` is None, all offsets of the group are deleted.
 
     Raises:
         UnknownGroupError: The group does not exist.
-        ConfigError: The group has no such offset, or its brokers are too old to delete offsets; or as for ``read``.
+        ConfigError: The group has no offset of a selected topic or partition, the brokers are too old to delete
+            offsets, or as for ``read``.
     """
     found = source.read(group, selection or (), store=store, with_logs=False)
     partitions = select(found, selection, stored=True)
@@ -294,7 +300,7 @@ async def _find_time(
 
 
 def _gone(found: GroupOffsets, selection: Selection | None) -> tuple[TopicPartition, ...]:
-    """Return the partitions that have an offset and no longer exist, or none if a selection leaves them out."""
+    """Return the partitions with an offset that no longer exist, or () if there is a selection."""
     if selection is not None:
         return ()
     return tuple(sorted(p for p in found.stored if p.partition not in found.topics.get(p.topic, ())))

@@ -1,5 +1,5 @@
 """
-The files of offsets: exports of a group, and what a command writes before it overwrites or deletes offsets.
+Read and write files of a group's offsets: exports, and the restore files of commands that replace or delete offsets.
 
 Three formats are read: this package's JSON, the lines of Kafka 0.8's ExportZkOffsets, and the lines
 ``topic,partition,offset`` of kafka-consumer-groups.
@@ -47,11 +47,12 @@ _EXPECTED = (
 @dataclass(frozen=True, slots=True)
 class OffsetsFile:
     """
-    The offsets of a group in a file.
+    The content of a file of offsets.
 
-    ``group`` is the group that they are of, or "" if the file does not say. ``made`` is when the file was made, such as
-    ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes by their paths below ``/kiel-groups/<group>``,
-    such as ``config``, each byte as a character: only the restore file of a deleted group has them.
+    ``group`` is the group of the offsets, or "" if the file does not name it. ``made`` is the time at which the file
+    was made, such as ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes, with a character for each
+    byte, by their paths below ``/kiel-groups/<group>``, such as ``config``. Only the restore file of a deleted group
+    has ``znodes``.
     """
 
     group: str
@@ -79,15 +80,15 @@ def new_file(
     znodes: Mapping[str, str] | None = None,
     at: datetime | None = None,
 ) -> OffsetsFile:
-    """Return a file of these offsets, made ``at`` that time, or now."""
+    """Return the content of a new file of these offsets. ``at`` is the time at which it was made, by default now."""
     return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", znodes or {})
 
 
 def restore_path(group: str, at: datetime | None = None) -> Path:
     """
-    Return the default path of a restore file, at which there is no file yet.
+    Return the default path of a restore file. No file exists at this path yet.
 
-    It is in the current directory, and named after the group and the time.
+    The path is in the current directory, and has the group's name and the time ``at``, by default now.
     """
     name = f"kiel-groups-{quote(group, safe='')[:_LONGEST_PART]}-{_utc(at):%Y%m%dT%H%M%SZ}"
     paths = (Path(f"{name}{'' if number == 1 else f'-{number}'}.json") for number in count(1))
@@ -95,14 +96,14 @@ def restore_path(group: str, at: datetime | None = None) -> Path:
 
 
 def kafka_lines(group: str, offsets: Mapping[TopicPartition, int]) -> str:
-    """Return the offsets as Kafka 0.8's ImportZkOffsets reads them, one line for each."""
+    """Return the offsets in the format of Kafka 0.8's ImportZkOffsets, with one line for each partition."""
     layout = GroupLayout(group)
     return "".join(f"{layout.offset(partition)}:{offset}\n" for partition, offset in sorted(offsets.items()))
 
 
 def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> None:
     """
-    Write a new file, and wait until the disk has it. If it ``is_secret``, only its owner may read it.
+    Write a new file, and wait until the file is on disk. If it ``is_secret``, only its owner may read it.
 
     Raises:
         ConfigError: The file exists, or it cannot be written.
@@ -121,14 +122,15 @@ def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> Non
 
 def read_offsets_file(path: Path, group: str) -> OffsetsFile:
     """
-    Read a file of any of the formats.
+    Read a file of offsets in any of the three formats.
 
     Args:
-        path: The file.
-        group: The group whose offsets are read, if the file has those of several.
+        path: The path of the file.
+        group: The group whose offsets are returned, if the file has the offsets of several groups.
 
     Raises:
-        ConfigError: The file cannot be read, is too large, or has no offsets; the text names the line.
+        ConfigError: The file cannot be read, is too large, has an illegal line or no offsets, or has the offsets of
+            several other groups.
     """
     try:
         with path.open("rb") as file:
@@ -139,7 +141,7 @@ def read_offsets_file(path: Path, group: str) -> OffsetsFile:
 
 
 def parse_offsets_file(data: bytes, name: str, group: str) -> OffsetsFile:
-    """Parse the bytes of a file, which errors call ``name``. The rest is as for ``read_offsets_file``."""
+    """Parse the bytes of a file of offsets; see ``read_offsets_file``. ``name`` is the file's name for errors."""
     if len(data) > LARGEST_BYTES:
         raise ConfigError(f"{name} is larger than {LARGEST_BYTES >> 20} MiB; {_EXPECTED}")
     try:
@@ -215,7 +217,7 @@ def _unique(pairs: list[tuple[str, Any]], text: str, name: str) -> dict[str, Any
 
 
 def _place(text: str, name: str, key: str) -> str:
-    """Return the file, and the first line that has the key."""
+    """Return the file's name and, if found, the number of the first line with the quoted key, as a text."""
     quoted = json.dumps(key), json.dumps(key, ensure_ascii=False)
     lines = (number for number, line in enumerate(text.splitlines(), 1) if any(each in line for each in quoted))
     line = next(lines, None)
@@ -236,7 +238,7 @@ def _parse_lines(text: str, name: str, group: str) -> OffsetsFile:
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, tuple[str, TopicPartition, int]]]:
-    """Yield the number of each line, and its group, partition and offset."""
+    """Yield the number of each line that is not blank, with its group (or ""), partition and offset."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -250,7 +252,11 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, tuple[str, Top
 
 
 def _columns(line: str) -> list[str]:
-    """Return a group ("" if there is none), a topic, a partition and an offset as kafka-consumer-groups prints them."""
+    """
+    Split a line of kafka-consumer-groups into its fields: the group, topic, partition and offset.
+
+    A line without a group gets the group "". The result of an illegal line has another number of fields.
+    """
     try:
         fields = [each.strip() for each in next(csv.reader([line]))]
     except csv.Error:

@@ -1,4 +1,4 @@
-"""Preview the plan of a group after a change that has not been made. Nothing is changed."""
+"""Preview the plan of a group after a change, without making the change."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ def preview_group(
         client: The caller's own session.
         group: The group's name.
         change: The change.
-        allocator: The allocator to plan with; None means the group's own, by the names in its znodes.
-        timeout_s: How long brokers may take to tell the ends of logs, in seconds.
+        allocator: The allocator to plan with. None means the group's own allocator, by the names in its znodes.
+        timeout_s: How long brokers may take to answer with the ends of logs, in seconds.
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: The change does not fit the group, or its allocator is a function that has to be named.
+        ConfigError: The change does not fit the group, the group has no members, an ACL denies reading, no broker or
+            topic exists, or the group's allocator is a function of its members, and ``allocator`` is None.
         GroupConfigError: The members are programs.
         ProtocolError: The group's settings or weights cannot be read.
+        AllocatorError: The allocator fails, and so does the allocator that replaces it.
     """
     check_group(client, check_name(group, "group"), place_of(client))
     refuse_programs(client, group)
@@ -86,7 +88,11 @@ _NO_MEMBERS = "group {} has no members, so nothing is planned; --add-member N an
 
 
 def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
-    """Return the allocator of the group: that of its settings, else that of its newest plan, else the default."""
+    """
+    Return the allocator of the group by its settings, else by its newest plan, else the default allocator.
+
+    Append to ``notes`` what is only assumed. Raise ConfigError if the name is not that of a known allocator.
+    """
     name, newest = inputs.dynamic_config.allocator, inputs.group_state
     if name is None and newest is not None:
         name = newest.allocator
@@ -110,13 +116,15 @@ async def preview_group_of_brokers(
     Args:
         session: The connections to the brokers.
         group: The group's name.
-        change: The change. Such groups have no weights.
-        assignor: The assignor to plan with; None means the one that the group uses.
+        change: The change. Its weights are ignored, because such groups have no weights.
+        assignor: The assignor to plan with. None means the assignor that the group uses.
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: The change does not fit the group, it is not stable, or its assignor is none of ours.
-        BrokerError: The group has no coordinator now, or it does not answer.
+        ConfigError: The change does not fit the group, the group has no members, is rebalancing or is not a group of
+            consumers, or its assignor is not an assignor of this package.
+        BrokerError: The group has no coordinator now, or the coordinator does not answer.
+        AllocatorError: The assignor fails.
     """
     if not session.has_coordinators:
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")

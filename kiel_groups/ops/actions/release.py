@@ -2,8 +2,8 @@
 Release the partitions of a member that does not release them itself.
 
 The member znode is deleted first: a live member notices the deletion at its next heartbeat and stops. The owner
-znodes are deleted only after its session timeout, when its lease is over in any case. If both were deleted at once, two
-members could deliver the same partition.
+znodes are deleted only after the member's session timeout, when its lease has expired in any case. If the member znode
+and the owner znodes were deleted at once, two members could deliver the same partition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ CLAIMS_CHECK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The partitions that the member owned at first, the time waited, and the partitions released by force."""
+    """
+    The outcome of a release.
+
+    ``owned`` has the partitions that the member owned before, and ``taken`` those whose owner znodes were deleted by
+    force after the wait.
+    """
 
     owned: tuple[TopicPartition, ...]
     waited_ms: int
@@ -45,7 +50,7 @@ class Released:
 @dataclass(frozen=True, slots=True)
 class Release:
     """
-    What there is to release from a member.
+    The partitions of a member that are to be released.
 
     ``is_alive`` is whether the member znode exists. ``owned`` has the partitions of the member, each with the creation
     zxid of its owner znode. ``wait_ms`` is the longest wait before the owner znodes are deleted.
@@ -69,7 +74,7 @@ class Release:
 
         Args:
             client: The caller's own session.
-            report: Called with one line about what the call waits for.
+            report: Called once, before the wait, with one line about the claims; not called if the member owns nothing.
             sleep: Waits for a number of seconds.
         """
         layout = GroupLayout(self.group)
@@ -90,18 +95,18 @@ class Release:
 
 def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: int | None = None) -> Release:
     """
-    Find what there is to release from a member.
+    Find the partitions that a member owns, and return their release. Nothing is changed yet.
 
     Args:
         client: The caller's own session.
         group: The member's group.
         member_id: The member's id, as ``describe`` shows it.
         wait_ms: The longest wait before the owner znodes are deleted. The default is the member's session timeout, or
-            ``LONGEST_SESSION_MS`` if the member znode is gone or unreadable. For an existing member, the wait is never
-            shorter than this default, because a shorter wait could make two owners.
+            ``LONGEST_SESSION_MS`` if the member znode is missing or unreadable. For an existing member, the wait is
+            never shorter than this default. With a shorter wait, two members could own a partition.
 
     Raises:
-        ConfigError: There is no such member, and no owner znode names it; or the group's name is not legal.
+        ConfigError: The member does not exist, and no owner znode names it; or the group's name is not legal.
     """
     layout = GroupLayout(check_name(group, "group"))
     info = _info(client, layout, member_id)
@@ -118,11 +123,12 @@ def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: in
 
 def find_member_id(client: Client, group: str, name: str) -> MemberId:
     """
-    Find the id of a member by a name: the id itself, the session id at its end, or an instance id. A name that fits
-    no member is returned unchanged.
+    Return the id of a member by a name: the member id, the session id at its end, or an instance id.
+
+    A name that fits no member is returned unchanged, because a member that has left may still own partitions.
 
     Raises:
-        ConfigError: The name fits several members, or no member can have it.
+        ConfigError: The name fits several members, or the name or the group's name is not legal.
     """
     layout = GroupLayout(check_name(group, "group"))
     check_name(name, "member")
@@ -141,7 +147,11 @@ def find_member_id(client: Client, group: str, name: str) -> MemberId:
 
 
 def _info(client: Client, layout: GroupLayout, member_id: MemberId) -> MemberInfo | None:
-    """Return what a member's znode has, or None if there is no znode. An unreadable one has the longest timeout."""
+    """
+    Return the content of a member's znode, or None if the znode does not exist.
+
+    For an unreadable znode, return content with the longest session timeout.
+    """
     path = layout.member(member_id)
     try:
         return MemberInfo.parse(member_id, client.get(path)[0], path)
@@ -171,7 +181,7 @@ def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[Top
 
 
 def _any_left(client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]) -> bool:
-    """Return whether any of the owner znodes that were read still exists; a later claim has another znode."""
+    """Return whether any of these owner znodes still exists. A later claim of a partition has another czxid."""
     requests = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
     return any((stat := request.get()) is not None and stat.czxid == czxid for request, czxid in requests)
 
@@ -180,11 +190,12 @@ def _delete_left(
     client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]
 ) -> tuple[TopicPartition, ...]:
     """
-    Delete the owner znodes that were read, unless the partition has been claimed again since.
+    Delete those of the owner znodes that still exist, and return their partitions. Later claims are kept.
 
-    This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
-    transaction that created a znode. So each znode is read right before its deletion. If a partition gets a new
-    owner within that round trip, the new owner's znode is deleted, and the new owner notices at its next regular check.
+    The check for later claims is not exact. ZooKeeper deletes by path and version, the version of every owner znode is
+    0, and a deletion has no condition on the czxid. So each znode is read right before its deletion. If a partition
+    gets a new owner within that round trip, the new owner's znode is deleted. The new owner notices this at its next
+    regular check.
     """
     taken = []
     for partition, czxid in sorted(owned.items()):

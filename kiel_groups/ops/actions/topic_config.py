@@ -1,8 +1,9 @@
 """
-Read the settings of a topic, and change them, through ZooKeeper or by requests to brokers.
+Read and change the settings of a topic, through ZooKeeper or by requests to brokers.
 
-Brokers do not check what they read from ZooKeeper, and fail at a wrong value each time. So this module checks names and
-values. Brokers that take requests check a change themselves, also if it is only planned.
+Brokers do not check the settings that they read from ZooKeeper, and a wrong value makes them fail again and again. So
+this module checks the names and values. Brokers that accept requests check a change themselves, even a change that is
+only planned.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ _SOURCES = {OF_TOPIC: "topic", 2: "broker", 3: "brokers", 4: "server.properties"
 
 
 class TopicSetting(NamedTuple):
-    """A setting of a topic, and where it comes from: ``topic``, a broker's settings, or ``default``."""
+    """
+    The value and the source of a setting of a topic.
+
+    ``source`` is ``topic``, ``broker``, ``brokers``, ``server.properties`` or ``default``, or has the number of an
+    unknown source.
+    """
 
     value: str
     source: str
@@ -47,10 +53,11 @@ class TopicSetting(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicConfigChange:
     """
-    A change of the settings that a topic has itself.
+    A change of a topic's own settings.
 
-    ``settings`` has those that are known now: in ZooKeeper, those of the topic alone. ``version`` is the version of the
-    znode that has them; None if there is no znode, or brokers were asked.
+    ``settings`` has the present settings that are known: all settings from brokers, or the topic's own settings from
+    ZooKeeper. ``values`` are the settings to set, and ``unset`` the names of settings to remove. ``version`` is the
+    version of the znode of the settings, or None if there is no znode or brokers were asked.
     """
 
     topic: str
@@ -71,7 +78,7 @@ class TopicConfigChange:
         return dict(sorted((kept | dict(self.values)).items()))
 
     def check(self) -> None:
-        """Raise ConfigError if a setting is to be removed that the topic does not have itself."""
+        """Check that the topic itself has each setting that is to be removed. Raise ConfigError otherwise."""
         if missing := [name for name in self.unset if name not in self.before]:
             has = f"it has {some(self.before)}" if self.before else "it has none"
             raise ConfigError(f"topic {self.topic!r} has no setting {some(missing)} of its own; {has}")
@@ -91,7 +98,7 @@ def _is_ratio(text: str) -> bool:
     return False
 
 
-#: The settings of topics of Kafka 0.8.1 to 0.8.2: what a value has to be, and the test.
+#: The settings of topics of Kafka 0.8.1 to 0.8.2, each with a description of legal values, and the test.
 _KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
     "cleanup.policy": ("'delete' or 'compact'", {"delete", "compact"}.__contains__),
     "delete.retention.ms": _number(0),
@@ -114,7 +121,7 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
 
 def check_settings(values: Mapping[str, str]) -> None:
     """
-    Check names and values that brokers would read from ZooKeeper without a check.
+    Check the names and values of settings for ZooKeeper. Brokers would read them without a check.
 
     Raises:
         ConfigError: A name is unknown to Kafka 0.8, or a value is not legal.
@@ -142,7 +149,7 @@ def plan_in_zookeeper(
         UnknownTopicError: The topic does not exist.
         ConfigError: A name or a value is not legal, the topic does not have a setting of ``unset``, or the brokers are
             of Kafka 0.8.0, whose topics have no settings.
-        ProtocolError: The znode of the settings has garbage.
+        ProtocolError: The znode of the settings cannot be read.
     """
     check_present([topic], list_topics(client), f"in ZooKeeper at {place_of(client)}")
     check_settings(values)
@@ -168,7 +175,8 @@ def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
     Store the topic's settings, and notify the brokers, in one transaction.
 
     Raises:
-        CoordinationError: Another client has changed the settings since they were read.
+        CoordinationError: Another client has changed the settings since they were read, or ZooKeeper refuses the write.
+            Nothing is changed then.
     """
     path, data = f"/config/topics/{change.topic}", encode_object({"version": 1, "config": change.after})
     if change.version is None:
@@ -195,13 +203,15 @@ async def plan_by_brokers(
     session: BrokerSession, topic: str, values: Mapping[str, str], unset: tuple[str, ...]
 ) -> TopicConfigChange:
     """
-    Ask a broker for all settings of the topic, and have it check the change that sets ``values`` and removes ``unset``.
+    Read all settings of the topic from a broker, and return the change that sets ``values`` and removes ``unset``.
+
+    If the change is not empty, the broker checks it, without making it.
 
     Raises:
         UnknownTopicError: The topic does not exist.
         ConfigError: The broker refuses the change, the topic does not have a setting of ``unset``, or the brokers are
             too old.
-        KielGroupsError: No broker answers.
+        KielGroupsError: No broker answers, or the broker refuses to return the settings.
     """
     check_present([topic], session.topics, session.place)
     request = DescribeConfigsRequest(topic)
@@ -226,9 +236,14 @@ async def plan_by_brokers(
 
 async def apply_by_brokers(session: BrokerSession, change: TopicConfigChange) -> None:
     """
-    Have a broker make the change; raises as ``plan_by_brokers``.
+    Send the change to a broker.
 
-    Before Kafka 2.3, brokers replace all settings of the topic: a change that another client makes meanwhile is lost.
+    Before Kafka 2.3, brokers replace all settings of the topic. Then a change that another client has made since the
+    settings were read is lost.
+
+    Raises:
+        ConfigError: The broker refuses the change.
+        KielGroupsError: No broker answers.
     """
     await _send(session, change, validate_only=False)
 

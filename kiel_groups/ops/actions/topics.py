@@ -1,4 +1,4 @@
-"""Read, create, grow and delete topics through ZooKeeper. The calls block."""
+"""Read, create, grow and delete topics through ZooKeeper. The functions block."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ _POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition, with brokers by their ids; ``leader`` is None while it has no leader, ``isr`` empty if unknown."""
+    """
+    The replicas, the leader and the in-sync replicas of one partition, as ids of brokers.
+
+    ``leader`` is None if the partition has no leader. ``isr`` is empty if the in-sync replicas are unknown.
+    """
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
@@ -56,10 +60,10 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """
-    One topic; its ``partitions`` are in order.
+    The state of one topic, with its ``partitions`` in ascending order.
 
-    ``config`` has the settings that override the brokers' defaults. It and ``is_being_deleted`` are None if brokers
-    were asked, because brokers do not tell them.
+    ``config`` has the topic's settings that override the brokers' defaults. ``config`` and ``is_being_deleted`` are
+    None if the state was read from brokers.
     """
 
     topic: str
@@ -79,14 +83,19 @@ class TopicState:
 
 
 class TopicSize(NamedTuple):
-    """The number of a topic's partitions, and of the replicas of each."""
+    """The number of a topic's partitions, and the largest number of replicas of a partition."""
 
     partitions: int
     replication: int
 
 
 class LiveBroker(NamedTuple):
-    """A live broker; ``address`` is None if it registers none in plain text, ``controller`` if that is unknown."""
+    """
+    A live broker.
+
+    ``address`` is None if the broker registers no address for plain text. ``controller`` is whether the broker is the
+    controller, or None if that is unknown.
+    """
 
     broker: int
     address: str | None
@@ -94,7 +103,7 @@ class LiveBroker(NamedTuple):
 
 
 class DescribedTopics(NamedTuple):
-    """Topics, and the live brokers: their addresses and ids."""
+    """The states of topics, and the addresses (``brokers``) and ids (``alive``) of the live brokers."""
 
     states: Sequence[TopicState]
     brokers: Sequence[HostPort]
@@ -123,13 +132,13 @@ def check_topic(topic: str, partitions: int) -> None:
 
 
 def check_absent(names: Iterable[str], found: Collection[str]) -> None:
-    """Check that no topic that was found has one of these names. Raise ConfigError, which names up to ten."""
+    """Check that topics of these ``names`` are not among the topics ``found``. Raise ConfigError otherwise."""
     if there := [name for name in names if name in found]:
         raise existing_topics(there)
 
 
 def check_present(names: Iterable[str], found: Collection[str], place: str) -> None:
-    """Check that topics of these names were found at ``place``. Raise UnknownTopicError if one was not."""
+    """Check that all these topics are among the topics ``found`` at ``place``. Raise UnknownTopicError otherwise."""
     if missing := [name for name in names if name not in found]:
         raise unknown_topics(missing, found, place)
 
@@ -153,7 +162,7 @@ def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
 
 
 def existing_topics(names: Sequence[str]) -> ConfigError:
-    """Return the error about topics that exist already; its text names up to ten."""
+    """Return the error about topics that exist already. Its text names up to ten topics."""
     do = "exists already; delete it first, or choose another name"
     return ConfigError(
         f"{_named(names)} {do if len(names) == 1 else 'exist already; delete them first, or choose other names'}"
@@ -162,12 +171,12 @@ def existing_topics(names: Sequence[str]) -> ConfigError:
 
 def unknown_topics(missing: Sequence[str], found: Collection[str], place: str) -> UnknownTopicError:
     """
-    Return the error about topics that do not exist; its text names up to ten, and suggests similar names.
+    Return the error about topics that do not exist. Its text names up to ten topics, and suggests similar names.
 
     Args:
         missing: The names of the missing topics.
         found: The names of the existing topics.
-        place: Where they were looked for, such as "in ZooKeeper at zk-1:2181".
+        place: The place of the search, such as "in ZooKeeper at zk-1:2181".
     """
     near = [match for name in missing for match in get_close_matches(name, found, 1)]
     hint = f" (did you mean {some(map(repr, near))}?)" if near else ""
@@ -180,7 +189,7 @@ def _named(names: Sequence[str]) -> str:
 
 class ZooKeeperTopics:
     """
-    The topics in a ZooKeeper. Each call opens a session, and raises the errors of ``zookeeper``.
+    Reads and changes the topics in a ZooKeeper. Each call opens a session, and raises the errors of ``zookeeper``.
 
     Args:
         hosts: ``host:port,host:port/chroot``.
@@ -196,12 +205,12 @@ class ZooKeeperTopics:
         return self._with(list_topics)
 
     def sizes(self) -> Mapping[str, TopicSize]:
-        """Return all topics, by name, in alphabetical order."""
+        """Return the size of each topic by the topic's name, in alphabetical order."""
         found = self._with(lambda client: {topic: partitions_of(client, topic) for topic in list_topics(client)})
         return {topic: TopicSize(len(numbers), most_replicas(numbers.values())) for topic, numbers in found.items()}
 
     def brokers(self) -> list[LiveBroker]:
-        """Return the registered brokers, by their ids."""
+        """Return the registered brokers, in the order of their ids."""
 
         def read(client: Client) -> list[LiveBroker]:
             controller, registered = controller_id(client), read_brokers(client)
@@ -215,7 +224,7 @@ class ZooKeeperTopics:
         return self._with(read)
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
-        """Return topics, in the order given. Raise UnknownTopicError if one does not exist."""
+        """Return the states of topics, in the order of ``names``. Raise UnknownTopicError if a topic does not exist."""
 
         def read(client: Client) -> DescribedTopics:
             states, alive = read_topics(client, names), frozenset(broker_ids(client))
@@ -233,8 +242,8 @@ class ZooKeeperTopics:
         """
         Create a topic and wait until every partition has a leader.
 
-        Replicas are assigned round-robin to the brokers that are registered now. ``settings`` are those of the topic
-        itself, which ``topic_config.check_settings`` accepts.
+        Replicas are assigned round-robin to the brokers that are registered now. ``settings`` are the topic's own
+        settings. The caller has checked them with ``topic_config.check_settings``.
 
         Raises:
             ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the
@@ -265,7 +274,7 @@ class ZooKeeperTopics:
 
     def grow(self, topic: str, partitions: int, *, timeout_s: float = _LIMIT_S) -> None:
         """
-        Increase the number of a topic's partitions to ``partitions``, and wait until each has a leader.
+        Increase the number of a topic's partitions to ``partitions``, and wait until every partition has a leader.
 
         Raises:
             UnknownTopicError: The topic does not exist.
@@ -283,10 +292,11 @@ class ZooKeeperTopics:
 
     def delete(self, topic: str, *, timeout_s: float = _LIMIT_S) -> None:
         """
-        Request the deletion of a topic, and wait until the brokers, if ``delete.topic.enable`` is set, have deleted it.
+        Request the deletion of a topic, and wait until the brokers have deleted it.
 
-        If no broker begins the deletion in time, or the caller interrupts the wait, the request is withdrawn: a
-        controller that starts after the setting has changed would delete the topic, with all records that it has then.
+        Brokers delete topics only if ``delete.topic.enable`` is set. If no broker begins the deletion in time, or the
+        caller interrupts the wait, the request is withdrawn. Otherwise, a controller that starts after the setting has
+        changed would delete the topic, with all its records at that time. A request of another client is not withdrawn.
 
         Raises:
             UnknownTopicError: The topic does not exist.
@@ -305,7 +315,7 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
     Return the replicas of each partition of a topic, by partition number.
 
     Raises:
-        ProtocolError: The topic's znode has garbage.
+        ProtocolError: The topic's znode cannot be read.
         UnknownTopicError: The topic does not exist.
     """
     path = f"{_TOPICS}/{topic}"
@@ -330,7 +340,7 @@ def _brokers(client: Client) -> list[int]:
 
 
 def check_followed(client: Client) -> None:
-    """Raise ConfigError if the brokers do not follow the settings of topics in ZooKeeper."""
+    """Check that the brokers follow the settings of topics in ZooKeeper. Raise ConfigError for brokers of 0.8.0."""
     if client.exists(CONFIG_CHANGES) is None:
         raise ConfigError(
             "these brokers do not follow settings of topics, as those of Kafka 0.8.0; their server.properties has"
@@ -399,7 +409,7 @@ def _delete(client: Client, topic: str, timeout_s: float) -> None:
 
 
 def _set_assignment(client: Client, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
-    """Replace a topic's partitions, and keep all other fields of its znode: from 2.8 on, it has the topic's id."""
+    """Replace a topic's partitions in its znode, and keep all other fields, such as the topic's id of Kafka 2.8."""
     path = f"{_TOPICS}/{topic}"
     while True:
         data, stat = client.get(path)
@@ -416,10 +426,11 @@ def _partitions_field(assignment: Mapping[int, Sequence[int]]) -> dict[str, Any]
 
 def read_topics(client: Client, names: Iterable[str]) -> list[TopicState]:
     """
-    Read topics, in the order given.
+    Return the states of topics, in the order of ``names``.
 
     Raises:
         UnknownTopicError: A topic does not exist.
+        ProtocolError: The znode of a topic cannot be read.
     """
     return [_read_topic(client, name) for name in names]
 
@@ -448,7 +459,7 @@ def _read_topic(client: Client, topic: str) -> TopicState:
 
 
 def _json_of(read: Any) -> dict[str, Any]:
-    """Return the JSON object that was read from a znode, or {} if there is no znode (yet) or no object in it."""
+    """Return the JSON object in the data of a znode, or {} if the znode does not exist or has no JSON object."""
     try:
         value = json.loads(read.get()[0])
     except (NoNodeError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """
 Read and write the weights of partitions, for tools and pipelines.
 
-The functions block, and use the caller's session. If the group's allocator uses weights, the leader applies a change at
-once.
+The functions block, and use the caller's session. The leader notices a change at once, and plans again if the group's
+allocator uses weights.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kiel_groups.wording import own_command
 
 def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
     """
-    Read the weights of a group, or return an empty mapping if none are set.
+    Return the weights of a group, or an empty mapping if no weights are set.
 
     Raises:
-        ProtocolError: The znode contains no weights.
+        ProtocolError: The weights cannot be read.
     """
     return plan_weights(client, group, lambda before: before).before
 
@@ -35,9 +35,10 @@ def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
 @dataclass(frozen=True, slots=True)
 class WeightsChange:
     """
-    New weights of a group, the present ones, and the version of their znode, None if there is no znode.
+    A change of the weights of a group.
 
-    ``is_readable`` is False if the present weights cannot be read; ``before`` is empty then.
+    ``version`` is the version of the znode of the present weights, or None if there is no znode. ``is_readable`` is
+    False if the present weights cannot be read. Then ``before`` is empty.
     """
 
     group: str
@@ -52,12 +53,14 @@ class WeightsChange:
 
     def apply(self, client: Client) -> bool:
         """
-        Set the new weights, or delete the znode if there are none.
+        Write the new weights, or delete the znode if no weights are left.
 
-        Return False, and change nothing, if another client has changed the weights meanwhile.
+        Returns:
+            Whether the new weights are stored. False means that another client has changed the weights meanwhile; then
+            nothing is changed.
 
         Raises:
-            ConfigError: There are too many, or no member of kiel-groups was ever in that group.
+            ConfigError: The weights do not fit into a znode, or no member of kiel-groups was ever in that group.
         """
         if self.changes_nothing:
             return True
@@ -81,16 +84,16 @@ def plan_weights(
     replaces: bool = False,
 ) -> WeightsChange:
     """
-    Compute new weights from the current weights.
+    Read the current weights, and return the change to new weights.
 
     Args:
         client: The caller's own session.
         group: The group's name.
         change: Computes the new weights from the current weights.
-        replaces: Whether ``change`` replaces all weights, so that the current ones need not be readable.
+        replaces: Whether ``change`` replaces all weights, so that the current weights need not be readable.
 
     Raises:
-        ProtocolError: The znode contains no weights.
+        ProtocolError: The current weights cannot be read, and ``replaces`` is False.
     """
     path = GroupLayout(group).weights
     try:

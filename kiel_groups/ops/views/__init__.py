@@ -1,6 +1,6 @@
 """
-View a group as one value, whichever servers coordinate it, check it, and render it as tables or JSON.
+Compute the view of a group, check it, and render it as tables or JSON.
 
-The command line and the demo use it.
-The views are computed from what ``ops`` has read; they ask no server.
+The command line and the demo use this package. A view has the same form whichever servers coordinate the group.
+The functions compute views from the data that ``ops`` has read. They send no requests to servers.
 """

@@ -1,5 +1,5 @@
 """
-The view of a group that brokers coordinate, computed from the answers of its coordinator.
+Compute the view of a group that brokers coordinate from the answers of its coordinator.
 
 Unreadable bytes of a member raise no error, because operators need the view of a broken group most.
 """
@@ -21,7 +21,7 @@ _UNREADABLE = "the member's client sends what others cannot read; stop it, or up
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member, and its subscription and assignment, or None where its bytes cannot be read."""
+    """A member with its parsed subscription and assignment. They are None if unknown or unreadable."""
 
     described: DescribedMember
     subscription: ConsumerSubscription | None
@@ -39,7 +39,7 @@ def view_coordinated_group(
 
     Args:
         described: The coordinator's answer.
-        coordinator: The coordinating broker with its address.
+        coordinator: The coordinating broker with its address, as a text for users.
         topics: The partition numbers of all topics.
         offsets: The known committed offsets of the group.
     """

@@ -1,4 +1,4 @@
-"""Rules that find the problems of a group. Each finding names its partitions, its members and a remedy."""
+"""Find the problems of a group by rules. Each finding has its partitions, its members and, mostly, a remedy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kiel_groups.wording import counted, own_command, some
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    One problem of a group.
+    One problem of a group or of its cluster.
 
     ``kind`` is one word for programs. ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
-    disappear without an operator. ``partitions`` and ``members`` have everything that the problem affects, of which the
-    text names only some.
+    disappear without an operator. ``partitions`` and ``members`` list all partitions and members that the problem
+    affects. The text names only some of them.
     """
 
     kind: str
@@ -34,12 +34,12 @@ class Finding:
 
 
 def short_name(member_id: MemberId) -> str:
-    """Return the part of a member id after its last dash, which is enough to identify the member."""
+    """Return the part of a member id after its last dash. It is enough to identify the member."""
     return member_id.rpartition("-")[2] or member_id
 
 
 def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
-    """Return the names of partitions, in the same order."""
+    """Return the topic and the number of each partition, in the same order."""
     return tuple(each.topic_partition for each in partitions)
 
 
@@ -54,7 +54,7 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
     """
     Return the problems that one view of a group shows. Problems that need an operator come first.
 
-    ``ProgressTracker`` finds those that only several views can show.
+    ``ProgressTracker`` finds the problems that only several views can show.
 
     Args:
         view: The group.
@@ -80,7 +80,7 @@ def check_unconsumed(
     why: str = "the group has no members",
     remedy: str = "start a member; if a Spark job commits these offsets, start that job: a member would take over",
 ) -> Iterator[Finding]:
-    """Yield the finding about the lag of a group in which no member consumes, if it is in this state."""
+    """Yield the finding about the lag of a group without consuming members, if the group has the given ``state``."""
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
     behind = [each for each in view.partitions if each.lag]
@@ -426,7 +426,7 @@ def _idle(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _could_own(member: MemberView, view: GroupView) -> bool:
-    """Return whether a member has no partition, and another has several of the topics that it subscribes to."""
+    """Return whether a member has no partition although another member has several of the topics it subscribes to."""
     if member.owned or not member.subscription:
         return False
     topics = set(member.subscription)
@@ -439,7 +439,7 @@ def _strategy(view: GroupView) -> str:
 
 _Rule: TypeAlias = Callable[[GroupView, int], Iterator[Finding]]
 
-#: The rules, each with what a view has to show for it.
+#: The rules, each with the kinds of views that it applies to.
 RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_brokerless, Sight.ZNODES | Sight.SOME_ZNODES),
     (check_unconsumed, Sight.ZNODES | Sight.ANSWERS),
@@ -469,7 +469,7 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
 
 
 def _is_young(view: GroupView, now_ms: int) -> bool:
-    """Return whether the plan is so new that members may still be claiming and releasing."""
+    """Return whether members may still be claiming and releasing: the plan is less than 10 s old, or there is none."""
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 
@@ -487,7 +487,7 @@ WATCHED_MS = 15_000
 
 
 class _Since(NamedTuple):
-    """A partition, and the time of the first view since which it has not changed, in epoch milliseconds."""
+    """A partition, and the time of the first of the successive views that show it unchanged, in epoch milliseconds."""
 
     partition: PartitionView
     since_ms: int
@@ -495,14 +495,15 @@ class _Since(NamedTuple):
 
 class ProgressTracker:
     """
-    Tracks partitions and rebalances that make no progress over successive views of one group.
+    Finds partitions and rebalances that make no progress, from successive views of one group.
 
     A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
-    same commit, the record has been waiting since then.
+    same commit, a record has been waiting since then.
 
     Args:
-        watched_ms: How long a lag without a commit has to last before it counts, in milliseconds.
-        stuck_ms: How old the last commit has to be before the partition counts as stuck, in milliseconds.
+        watched_ms: The shortest time of a lag without a commit before it becomes a finding, in milliseconds.
+        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If commits have
+            no known times, it is the time of the lag from which on the finding is no longer passing.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:
@@ -514,7 +515,7 @@ class ProgressTracker:
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view, and return the findings from all views so far. Findings that need an operator come first.
+        Add a view, and return the present findings by all views so far. Findings that need an operator come first.
 
         Args:
             view: The group as it is now.
@@ -536,11 +537,19 @@ class ProgressTracker:
         return tuple(sorted(found, key=lambda finding: finding.passing))
 
     def is_awaited(self, since_ms: int) -> bool:
-        """Return whether a partition with lag, or without an offset, has not changed since a time, in epoch ms."""
+        """
+        Return whether a partition with lag, or without an offset, has not changed since ``since_ms``.
+
+        The time is in epoch milliseconds.
+        """
         return any(each.since_ms <= since_ms for each in (*self._lagging.values(), *self._uncommitted.values()))
 
     def suspicion(self, now_ms: int) -> str:
-        """Return why a view ``WATCHED_MS`` after the last one may show a problem, or "" if it cannot."""
+        """
+        Return the reason why another view, ``watched_ms`` after the last view, may show a new problem.
+
+        Return "" if another view cannot show a new problem.
+        """
         if self._rebalancing_since_ms is not None:
             return "the group rebalances"
         if self._uncommitted:
@@ -603,7 +612,7 @@ class ProgressTracker:
             )
 
     def _unmoved(self, now_ms: int) -> list[PartitionView]:
-        """Return the partitions that have lagged for ``WATCHED_MS`` or longer without a commit."""
+        """Return the partitions that have had a lag for ``watched_ms`` or longer without a commit."""
         return [each.partition for each in self._lagging.values() if now_ms - each.since_ms >= self._watched_ms]
 
     def _is_old(self, partition: PartitionView, now_ms: int) -> bool:
@@ -612,12 +621,12 @@ class ProgressTracker:
 
 
 def _last_ms(partition: PartitionView) -> int:
-    """Return the time of the partition's last commit or claim."""
+    """Return the time of the partition's last commit or claim, in epoch milliseconds, or 0 if both are unknown."""
     return max(partition.committed_ms or 0, partition.claimed_ms or 0)
 
 
 def _lacks_offset(partition: PartitionView) -> bool:
-    """Return whether a partition has records, or had some, and no committed offset."""
+    """Return whether a partition has no committed offset, although records were written to it."""
     return partition.committed is None and bool(partition.log_end)
 
 
@@ -627,7 +636,7 @@ def _unmoved(
     now_ms: int,
     concerns: Callable[[PartitionView], bool],
 ) -> dict[TopicPartition, _Since]:
-    """Return the owned partitions that ``concerns`` selects, each with the time since which it has not changed."""
+    """Return the partitions that members own and ``concerns`` selects, each with the time of its last change."""
     found = {}
     for each in view.partitions:
         if each.owner in view.member_ids and concerns(each):

@@ -1,4 +1,4 @@
-"""Rules that find the problems of a cluster's servers and of the znodes of groups. ``checks`` has the other rules."""
+"""Find the problems of a cluster's servers, and of the znodes of groups. ``checks`` has the other rules on groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kiel_groups.wording import counted, some
 
 
 class Check(NamedTuple):
-    """The result of one check: the ``subject`` that was checked, a ``text`` about its state, and its problems."""
+    """The result of a check: the name of its subject, a text about the subject's state, and the subject's problems."""
 
     subject: str
     text: str
@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
 
 def check_lines(check: Check) -> Sentences:
-    """Return a check as a line of text, with its problems and their remedies below."""
+    """Render a check as a line of text, with its problems and their remedies below this line."""
     word = Text("wrong", "bold red") if check.findings else Text("ok   ", "green")
     text = f"{check.subject}: {check.text}" if check.text else check.subject
     return Sentences([(word, text), *finding_rows(check.findings, lambda _: Text())])
@@ -51,10 +51,11 @@ class ServerAnswer(NamedTuple):
     """
     The answers of one ZooKeeper server.
 
-    ``problem`` is why the server opens no session, or "". ``version`` and ``mode`` are "" if the server does not tell
-    them, because its ``4lw.commands.whitelist`` lacks ``srvr``. ``granted_ms`` is the session timeout that the server
-    grants to a client that asks for ``ASKED_MS``. ``least_ms`` and ``most_ms`` are the shortest and the longest one
-    that it grants. ``is_stranger`` is whether the server belongs to another ensemble than the first server.
+    ``problem`` is the reason why the server opens no session, or "". ``version`` and ``mode`` are "" if the server does
+    not answer ``srvr``, because its ``4lw.commands.whitelist`` lacks this command. ``granted_ms`` is the session
+    timeout that the server grants to a client that requests ``ASKED_MS``. ``least_ms`` and ``most_ms`` are the shortest
+    and the longest session timeout that the server grants. ``is_stranger`` is whether the server belongs to another
+    ensemble than the first server.
     """
 
     address: HostPort
@@ -81,7 +82,7 @@ def check_server(server: ServerAnswer) -> Check:
 
 
 def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
-    """Check that all servers belong to one ensemble."""
+    """Check that all servers that open sessions belong to one ensemble. At least one server must open sessions."""
     serving = [each for each in servers if not each.problem]
     strangers = [str(each.address) for each in serving if each.is_stranger]
     findings: tuple[Finding, ...] = ()
@@ -101,8 +102,8 @@ def check_chroot(
     Args:
         hosts: The servers, without the chroot.
         chroot: The chroot, or "".
-        registered: The number of brokers there.
-        elsewhere: The numbers of brokers that are registered below other paths.
+        registered: The number of brokers that are registered below the chroot.
+        elsewhere: The numbers of brokers that are registered below other paths, by path.
         exists: Whether the chroot exists.
     """
     subject = f"chroot {chroot or '/'}"
@@ -121,9 +122,10 @@ class BrokerAnswer(NamedTuple):
     """
     The answers of the broker at one address.
 
-    ``name`` is the broker's name for people, with its id if ZooKeeper registers it. ``problem`` is why the broker does
-    not answer, or "". ``release`` is the earliest release of Kafka that the broker may have. ``is_too_new`` is whether
-    the broker refuses the requests of this package. ``identity`` is what the broker knows of its cluster.
+    ``name`` is the broker's name for people, with the broker's id if it is registered in ZooKeeper. ``problem`` is the
+    reason why the broker does not answer, or "". ``release`` is a text with the releases of Kafka that the broker may
+    have, or "" if unknown. ``is_too_new`` is whether the broker refuses the requests of this package. ``identity`` is
+    the cluster's identity by this broker, or None if it does not answer.
     """
 
     name: str
@@ -135,12 +137,12 @@ class BrokerAnswer(NamedTuple):
 
 def check_broker(broker: BrokerAnswer, cluster: ClusterIdentity, place: str = "ZooKeeper") -> Check:
     """
-    Check that a broker answers, and that it belongs to a cluster.
+    Check that a broker answers, belongs to the cluster, and is not too new.
 
     Args:
-        broker: The broker.
+        broker: The broker's answers.
         cluster: The identity of the cluster.
-        place: The source of that identity, for people.
+        place: The source of the cluster's identity, for people.
     """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
@@ -169,13 +171,15 @@ def check_broker(broker: BrokerAnswer, cluster: ClusterIdentity, place: str = "Z
     return Check(broker.name, (broker.release or "release unknown") + aside, tuple(findings))
 
 
-#: How far a znode may be written in the future, in milliseconds, before clocks count as different.
+#: How far the time of a znode may be in the future before the clocks count as different, in milliseconds.
 _CLOCK_MS = 5_000
 
 
 def check_clock(newest_ms: int, now_ms: int) -> Check:
     """
-    Compare this host's clock with ZooKeeper's, as far as that is possible without a write.
+    Check that this host's clock is not behind ZooKeeper's clock.
+
+    Without a write to ZooKeeper, a clock that is ahead cannot be found.
 
     Args:
         newest_ms: The time by ZooKeeper's clock at which the newest znode was written, or 0 if no znode was read.
@@ -204,17 +208,17 @@ def _seconds(milliseconds: int) -> str:
 # What several groups share.
 
 
-#: The largest size of a znode, or of a list of names, unless servers and clients set ``jute.maxbuffer``; and the part
-#: of it from which on it is reported.
+#: The largest size of a znode, or of a list of names, in bytes, unless servers and clients set ``jute.maxbuffer``; and
+#: the fraction of this size from which on a znode is reported.
 _ROOM, _FULL = 1 << 20, 0.8
 
 
 def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check:
     """
-    Check the znodes that all groups share.
+    Check the sizes and the ACLs of the znodes that all groups share.
 
     Args:
-        names: The names of the children of each path. They have to fit into one answer of ZooKeeper.
+        names: The names of the children of each path. They must fit into one answer of ZooKeeper.
         granted: The rights that the ACLs of the root, and of the parents of all groups, give to everyone.
     """
     needed = dict.fromkeys((ROOT, CONSUMERS), _READ | _CREATE)
@@ -226,7 +230,7 @@ def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check
 
 
 def _size_of_names(names: Iterable[str]) -> int:
-    """Return the size of a list of names in ZooKeeper's answer, which has a length before each name."""
+    """Return the size of a list of names in ZooKeeper's answer, in bytes. The answer has a length before each name."""
     return sum(len(name.encode()) + 4 for name in names)
 
 
@@ -242,7 +246,7 @@ def _full(sizes: Mapping[str, int]) -> Iterator[Finding]:
         )
 
 
-#: What anyone may do with a znode, by its path: the sum of ZooKeeper's numbers of rights.
+#: The rights to znodes, by path: the sum of ZooKeeper's numbers of the rights.
 Rights: TypeAlias = Mapping[str, int]
 
 _READ, _WRITE, _CREATE, _DELETE = 1, 2, 4, 8
@@ -251,7 +255,7 @@ _FOLDER = _READ | _CREATE | _DELETE
 
 
 def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
-    """Return the rights that members need to each of a group's existing ``paths``."""
+    """Return the rights that members need to a group's znodes. Znodes that are not in ``paths`` are left out."""
     layout = GroupLayout(group)
     needed = dict.fromkeys((*layout.parents, layout.starts, layout.history), _FOLDER)
     needed |= {layout.group_state: _FOLDER | _WRITE, layout.config: _READ, layout.weights: _READ}
@@ -261,7 +265,7 @@ def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
 
 
 def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
-    """Find the znodes whose ACL gives members less than they need. Znodes that ``granted`` lacks are not checked."""
+    """Yield the finding about znodes whose ACL gives members too few rights. Only znodes in ``granted`` are checked."""
     lacking = {path: rights for path, rights in granted.items() if needed.get(path, 0) & ~rights}
     if lacking:
         listed = some(f"{path} (anyone: {_letters(rights) or 'nothing'})" for path, rights in sorted(lacking.items()))
@@ -278,7 +282,7 @@ def _letters(rights: int) -> str:
 
 
 def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupView]) -> Iterator[Finding]:
-    """Find the names of groups that have members in ZooKeeper, and other members that brokers coordinate."""
+    """Yield a finding for each group name with members in ZooKeeper and other members that brokers coordinate."""
     live = {view.group: len(view.members) for view in by_brokers if view.members}
     for view in in_zookeeper:
         # Workers that brokers coordinate have znodes for other purposes.
@@ -296,7 +300,7 @@ def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupVie
 # The znodes of a group.
 
 
-#: The kinds of findings that are about the progress of a group, which 'describe' and 'verify' show.
+#: The kinds of findings about the progress of a group. The commands 'describe' and 'verify' show them.
 _OF_PROGRESS = frozenset(
     {
         *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
@@ -309,10 +313,10 @@ _OF_PROGRESS = frozenset(
 
 def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Finding]:
     """
-    Find the problems of a group that do not depend on its members' progress.
+    Yield the findings about a group that do not depend on its members' progress.
 
     Args:
-        view: The group, as ZooKeeper or brokers show it.
+        view: The view of the group.
         znodes: The znodes of the group and of its topics, as ``read_group`` returns them. A group that brokers
             coordinate has none.
         now_ms: The present time in epoch milliseconds.
@@ -325,7 +329,7 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
 
 
 def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    """Find the znodes of members, owners and orders that ZooKeeper does not delete at the end of a session."""
+    """Yield the finding about znodes of members, owners and orders that are persistent instead of ephemeral."""
     layout = GroupLayout(view.group)
     folders = {layout.members: 4, layout.election: 4, layout.ids: 4, layout.owners: 5, layout.orders: 4}
     found = [
@@ -345,7 +349,7 @@ def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
 
 
 def _sizes(znodes: Snapshot) -> dict[str, int]:
-    """Return the size of each znode: that of its data or, if it is larger, that of its children's names."""
+    """Return the size of each znode, in bytes: the size of its data or of its children's names, whichever is larger."""
     below: dict[str, int] = defaultdict(int)
     for path in znodes:
         if not path.startswith(f"{TOPICS}/"):
@@ -355,9 +359,10 @@ def _sizes(znodes: Snapshot) -> dict[str, int]:
 
 def lasting(first: Iterable[Finding], second: Iterable[Finding]) -> tuple[Finding, ...]:
     """
-    Return the findings of the second read that the first read had, too.
+    Return the findings of the second read that the first read also had.
 
-    The znodes of a group are read one after the other. So a member that joins or leaves meanwhile may look wrong once.
+    The znodes of a group are read one after the other. So a member that joins or leaves during a read may look wrong
+    in this read.
     """
 
     def key(finding: Finding) -> tuple[Any, ...]:

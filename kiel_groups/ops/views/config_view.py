@@ -1,4 +1,4 @@
-"""The settings of a running group: what applies and where that comes from, changes by operators, and their progress."""
+"""Compute the effective settings of a group with their sources, changes of its ``config``, and their progress."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COMMANDS = {
 
 
 class SettingChange(NamedTuple):
-    """A setting in a group's ``config``, with its value before and after a change; None if it is not set there."""
+    """A setting in a group's ``config``, with its value before and after a change, or None if it is not set there."""
 
     name: str
     before: Any
@@ -50,7 +50,11 @@ class SettingChange(NamedTuple):
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a group's ``config`` has; those of an object are named as ``debounce.quiet_ms``."""
+    """
+    Return the settings in a group's ``config`` by their names. Settings in an object are named ``debounce.quiet_ms``.
+
+    Empty lists, the version and the request for a plan are left out.
+    """
     flat: dict[str, Any] = {}
     for name, value in found.items():
         if name in _NESTED and isinstance(value, Mapping):
@@ -63,7 +67,7 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[SettingChange, ...]:
-    """Return the settings in which two values of a group's ``config`` differ, without requests for plans."""
+    """Return the settings that differ between two values of a group's ``config``. Requests for plans are ignored."""
     then, now = _flat(before), _flat(after)
     return tuple(
         SettingChange(name, then.get(name), now.get(name))
@@ -76,18 +80,18 @@ def edited(
     before: Mapping[str, Any], put: Mapping[str, str], removed: Collection[str], *, founding: bool = False
 ) -> dict[str, Any]:
     """
-    Return the fields of a group's ``config`` with some settings set, and others removed.
+    Return the fields of a group's ``config`` after settings are set and removed.
 
     Args:
-        before: The fields as they are.
+        before: The present fields.
         put: Texts of values by the names of settings.
         removed: Names of settings, or of whole fields such as ``debounce``.
-        founding: Whether the fields replace those that members cannot read. Then ``put`` must also have the settings
-            that all members agree on.
+        founding: Whether the result replaces a ``config`` that members cannot read. Then ``put`` must also have the
+            settings that all members agree on.
 
     Raises:
-        ConfigError: Operators cannot set or remove a setting in this way; the text names the way. Or one to remove is
-            not set.
+        ConfigError: A setting cannot be set or removed in the ``config``, and the text says how to change it; a setting
+            to remove is not set; or ``founding`` is True, and ``put`` lacks a setting.
     """
     after = {name: dict(each) if isinstance(each, Mapping) else each for name, each in before.items()}
     if founding:
@@ -132,7 +136,7 @@ def _shown_agreed(settings: GroupConfig) -> str:
 
 
 def _refusal(name: str) -> str:
-    """Return why a setting cannot be set in a group's ``config``, and what sets it."""
+    """Return the error text for a setting that cannot be set in a group's ``config``, with the way to set it."""
     if name in _AGREED:
         return (
             f"{name}: all members have to agree on it, so it cannot change while the group exists; start a new group"
@@ -158,7 +162,7 @@ def check_fields(found: Mapping[str, Any], path: str) -> DynamicConfig:
     Check the fields of a group's ``config`` as the leader does.
 
     Raises:
-        ConfigError: A field is invalid; the text names it and what was expected.
+        ConfigError: A field is invalid. The text names the field and the expected value.
     """
     try:
         return DynamicConfig.parse(encode_object(found), path)
@@ -167,7 +171,7 @@ def check_fields(found: Mapping[str, Any], path: str) -> DynamicConfig:
 
 
 def newly_unowned(view: GroupView, before: Collection[Slot], after: Collection[Slot]) -> list[str]:
-    """Return the topics that have a subscriber that is not drained before a change of drained slots, but not after."""
+    """Return the topics that lose their last undrained subscriber by a change of the drained slots."""
 
     def served(drained: Collection[Slot]) -> set[str]:
         return {topic for each in view.members if each.slot not in drained for topic in each.subscription or ()}
@@ -177,11 +181,13 @@ def newly_unowned(view: GroupView, before: Collection[Slot], after: Collection[S
 
 def missing(view: GroupView, request_ms: int | None) -> str:
     """
-    Return what is missing until a request is answered, and the group is settled as ``describe`` has it, or "".
+    Return a text on what is missing until the leader has answered a request for a plan and the group is settled.
+
+    Return "" if nothing is missing, or if the group has no members.
 
     Args:
         view: The group.
-        request_ms: The time of the request, or None for one that was answered before.
+        request_ms: The time of the request, or None if there is no request to wait for.
     """
     if not view.members:
         return ""
@@ -200,7 +206,12 @@ def missing(view: GroupView, request_ms: int | None) -> str:
 
 
 def outcome(view: GroupView, slots: Collection[Slot]) -> str:
-    """Say what the last plan of a settled group has moved, or why nothing, and what the members of slots own now."""
+    """
+    Return a text on the last plan of a settled group.
+
+    The text has the number of moved partitions, or the reason why no partition has moved, and the numbers of partitions
+    of up to four ``slots``.
+    """
     if not view.members:
         return f"group {view.group} has no members any more"
     settled = f"group {view.group} has settled"
@@ -224,8 +235,8 @@ class Setting(NamedTuple):
     """
     An effective setting of a group, or of some of its members.
 
-    ``value`` is None if it is not known. ``source`` is where it comes from, for people. ``members`` are the members
-    that have this value, or empty for all. ``change`` is how to change it.
+    ``value`` is None if it is unknown. ``source`` is the source of the value, for people. ``members`` are the members
+    that have this value, or empty if all members have it. ``change`` is the way to change the setting.
     """
 
     name: str
@@ -239,7 +250,7 @@ _SET, _RESTART = "config set", "member restart"
 
 
 def effective_settings(view: GroupView) -> tuple[Setting, ...]:
-    """Return the settings of a group and its members, and where each comes from."""
+    """Return the effective settings of a group, its leader and its members, with their sources."""
     return (*_of_group(view), *_of_leader(view), *_of_members(view))
 
 
@@ -253,10 +264,11 @@ def _of_group(view: GroupView) -> Iterator[Setting]:
 
 def _of_leader(view: GroupView) -> Iterator[Setting]:
     """
-    Yield the settings that the leader follows: of the group's config or, if not set there, of its own process.
+    Yield the settings that the leader follows: those of the group's ``config`` or, if not set there, its own options.
 
-    Those of its own are not known if it is a process without a member, or if the config is invalid: then the leader
-    follows the last valid one. A group without a leader shows what its next one will follow, as far as that is known.
+    The leader's own options are unknown if the leader is an allocator process or the ``config`` is invalid. With an
+    invalid ``config``, the leader follows the last valid ``config``. If the group has no leader, the settings are those
+    of the next leader; values that depend on this leader are unknown.
     """
     config = view.dynamic_config or DynamicConfig()
     leader = next((member for member in view.members if member.leads), None)
@@ -281,7 +293,7 @@ def _of_leader(view: GroupView) -> Iterator[Setting]:
 
 
 def _of_members(view: GroupView) -> Iterator[Setting]:
-    """Yield the settings that each member has of its own, once for each value that differs."""
+    """Yield the settings that members have of their own: an entry for each setting and each of its distinct values."""
     for name in _OF_MEMBERS:
         values: dict[Any, list[str]] = {}
         for member in view.members:
@@ -310,7 +322,7 @@ def _source(setting: Setting) -> str:
 
 
 def changes_table(changes: Iterable[SettingChange], heading: str = "setting") -> RenderableType:
-    """Return the table of values before and after a change."""
+    """Return a table of settings with their values before and after a change."""
     columns = (
         Column[SettingChange](heading, lambda each: each.name),
         Column[SettingChange]("before", lambda each: shown_value(each.before)),
@@ -320,7 +332,7 @@ def changes_table(changes: Iterable[SettingChange], heading: str = "setting") ->
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as a text of bounded length, "-" for None."""
+    """Return a value of a setting as a text of bounded length, or "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, list):
@@ -329,7 +341,7 @@ def shown_value(value: Any) -> str:
 
 
 def change_document(group: str, changes: Iterable[SettingChange], owned: Mapping[Slot, int]) -> dict[str, Any]:
-    """Return the document of a change; ``owned`` has the partitions of members that it drains or undrains."""
+    """Return the document of a change. ``owned`` has the numbers of partitions of the drained or undrained slots."""
     return {
         "group": group,
         "members": [{"slot": slot, "owned": count} for slot, count in sorted(owned.items())],
@@ -338,7 +350,11 @@ def change_document(group: str, changes: Iterable[SettingChange], owned: Mapping
 
 
 def settings_document(group: str, settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return the document of the effective settings; null is an unknown value, and no members are all."""
+    """
+    Return the document of the effective settings.
+
+    An unknown value is null. ``members`` is null if all members have the value.
+    """
     return {
         "group": group,
         "settings": [

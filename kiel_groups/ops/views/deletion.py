@@ -1,4 +1,4 @@
-"""What deleting a group loses, which of its members are alive, and the transactions that delete its znodes."""
+"""Compute the losses of a group's deletion, and the transactions that delete its znodes. Live groups are refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from kiel_groups.wording import counted, own_command, some
 @dataclass(frozen=True, slots=True)
 class GroupDeletion:
     """
-    A group without live members, and what deleting it loses.
+    The planned deletion of a group without live members, and the data that it loses.
 
-    ``losses`` names each kind of data that is lost; ``notes`` say what stays, and who may bring the group back.
-    ``offsets`` and ``znodes`` are what a restore file has, znodes by their paths below ``/kiel-groups/<group>``, each
-    byte of their data as a character. ``committed_ms`` is the time of the last commit in epoch milliseconds, None if it
-    is unknown. ``snapshot`` has all znodes of the group as they were read; the deletion requires that none has changed.
+    ``losses`` names each kind of data that is lost. ``notes`` name data that stays, and programs that may create the
+    group again. ``offsets`` and ``znodes`` are the content of a restore file. ``znodes`` has the data of znodes, with a
+    character for each byte, by their paths below ``/kiel-groups/<group>``. ``committed_ms`` is the time of the last
+    commit in epoch milliseconds, or None if it is unknown. ``snapshot`` has all znodes of the group as they were read.
+    The deletion fails if one of these znodes has changed.
     """
 
     group: str
@@ -40,11 +41,11 @@ class GroupDeletion:
 
 def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
     """
-    Return what deleting a group from ZooKeeper loses.
+    Return the deletion of a group from ZooKeeper, with its losses.
 
     Args:
         group: The group.
-        znodes: All znodes of the group; others are ignored.
+        znodes: All znodes of the group. Other znodes are not deleted.
 
     Raises:
         ConfigError: Members are alive; the text names them.
@@ -79,7 +80,7 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
 
 def deletion_of_answers(described: DescribedGroup, offsets: Mapping[TopicPartition, int]) -> GroupDeletion:
     """
-    Return what deleting a group at its coordinator loses.
+    Return the deletion of a group at its coordinator, with its losses.
 
     Args:
         described: The coordinator's answer.
@@ -113,7 +114,7 @@ def _refusal(group: str, names: Iterable[str]) -> ConfigError:
 
 
 def _spark_notes(group: str) -> tuple[str, ...]:
-    """Return a note if a Spark query or an archive has chosen the name of the group."""
+    """Return a note if the group's name shows that a Spark query or an archive commits to it, and otherwise ()."""
     if not group.startswith(SPARK_GROUPS):
         return ()
     return (
@@ -123,7 +124,7 @@ def _spark_notes(group: str) -> tuple[str, ...]:
 
 
 def _live_names(layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:
-    """Yield a name for each process that is alive in a group: its session has an ephemeral znode there."""
+    """Yield a description of each process that is alive in a group, by the ephemeral znodes of its session."""
     folders = {
         layout.members: "member",
         layout.ids: "consumer of another client",
@@ -155,7 +156,7 @@ def _is_below(path: str, roots: Iterable[str]) -> bool:
 
 
 def _further_losses(view: GroupView, layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:
-    """Yield what is lost beside offsets and settings."""
+    """Yield the kinds of lost data, except offsets and settings."""
     if view.weights:
         yield f"the weights of {counted(view.weights, 'partition')}"
     if view.history:
@@ -173,7 +174,7 @@ def _further_losses(view: GroupView, layout: GroupLayout, znodes: Snapshot) -> I
 
 
 def _restored(layout: GroupLayout, znodes: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield the path and the data of each znode that a restore file has."""
+    """Yield the path below the group's root and the data of each znode that a restore file includes."""
     workers, folders = WorkerLayout(layout.group), [f"{layout.root}/{name}" for name in RESTORED]
     for path, znode in sorted(znodes.items()):
         # Workers write their statuses again.
@@ -207,18 +208,18 @@ def _notes(view: GroupView) -> Iterator[str]:
 
 def deletion_transactions(group: str, znodes: Snapshot) -> list[list[Create | Delete]]:
     """
-    Return the transactions that delete a group, in this order, unless a member joins or a znode changes.
+    Return the transactions that delete a group, in order. They fail if a member joins or a znode changes.
 
-    ZooKeeper deletes no znode with children. So the first transaction begins with the folders in which members of any
-    client register, and fails if one has joined. A group of several thousand partitions does not fit into one
-    transaction. So each later one first creates these folders and deletes them, which fails if a member has created
-    them; so does the first one with folders that do not exist. Offsets are deleted last: a member that joins meanwhile
-    stops the deletion, and finds of each partition its offset or none, as if it had joined before the deletion or after
-    it.
+    The folders are the znodes below which members of any client register. ZooKeeper refuses to delete a znode with
+    children. So the first transaction begins with the deletion of the folders, and fails if a member has joined. A
+    group of several thousand partitions does not fit into one transaction. So each later transaction first creates the
+    folders and deletes them again. This fails if a member has created them meanwhile. The first transaction does the
+    same with folders that do not exist. Offsets are deleted last. A member that joins meanwhile stops the deletion, and
+    finds for each partition its offset or no offset, as if it had joined before or after the deletion.
 
     Args:
         group: The group.
-        znodes: All znodes of the group, as they were read; others are ignored.
+        znodes: All znodes of the group, as they were read. Other znodes are ignored.
     """
     layout = GroupLayout(group)
     folders = (layout.members, layout.election, layout.ids, layout.kiel_members, WorkerLayout(group).workers)
@@ -246,5 +247,5 @@ def deletion_transactions(group: str, znodes: Snapshot) -> list[list[Create | De
 
 
 def _absence(folders: Iterable[str]) -> list[Create | Delete]:
-    """Return operations that fail if one of these folders exists, and change nothing."""
+    """Return operations that change nothing, and fail if one of these folders exists."""
     return [operation for folder in folders for operation in (Create(folder), Delete(folder))]

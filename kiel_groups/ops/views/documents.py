@@ -1,4 +1,4 @@
-"""Documents about groups, for JSON. The names of fields are stable, and unknown values are null."""
+"""Create the JSON documents about groups. The names of fields are stable, and unknown values are null."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiel_groups.ops.views.lag_trend import Trend, worst_verdict
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
-    """Return the entry of a group in the list of groups. Without ``with_lag``, the lag is null."""
+    """Return the document of a group in the list of groups. Without ``with_lag``, the lag is null."""
     if view.coordinator is not None:
         return {
             "group": view.group,
@@ -42,13 +42,13 @@ def group_document(
     view: GroupView, findings: Iterable[Finding], *, lag_problem: str, generations: int = 0
 ) -> dict[str, Any]:
     """
-    Return the document of one group.
+    Return the document of one group. It has other fields if brokers coordinate the group.
 
     Args:
         view: The group.
         findings: The group's problems.
         lag_problem: The reason why some log ends are unknown; "" if all are known.
-        generations: How many of the last generations to include.
+        generations: How many of the last generations to include, if the group is in ZooKeeper.
     """
     lag = {
         "lag": view.known_lag,
@@ -148,7 +148,7 @@ def lag_document(
     lag_problem: str,
     trends: Mapping[TopicPartition, Trend] | None = None,
 ) -> dict[str, Any]:
-    """Return the document of a group's lag, with its trend if it was sampled; arguments as for ``lag_report``."""
+    """Return the document of a group's lag, with trends if they are given. The arguments are as for ``lag_report``."""
     return {
         "group": group,
         "lag": lag_of(partitions),
@@ -165,7 +165,7 @@ def lag_document(
 def lags_document(
     views: Iterable[GroupView], lag_problem: str, trends: Mapping[str, Mapping[TopicPartition, Trend]] | None = None
 ) -> dict[str, Any]:
-    """Return the document of the lags of several groups, and their sum; arguments as for ``lags_report``."""
+    """Return the document of the lags of several groups and their sum. The arguments are as for ``lags_report``."""
     shown = list(views)
     return {
         "lag": lag_of([each for view in shown for each in view.partitions]),
@@ -182,7 +182,7 @@ def _trend(trend: Trend | None) -> dict[str, Any]:
 
 
 def _partition_lag(partition: PartitionView) -> dict[str, Any]:
-    """Return the lag of a partition, and the offsets from which it is computed."""
+    """Return the fields of a partition's lag, and of the offsets from which the lag is computed."""
     topic, number = partition.topic_partition
     return {
         "topic": topic,
@@ -200,7 +200,7 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
 
 
 def finding_document(finding: Finding) -> dict[str, Any]:
-    """Return a problem of a group, or of its cluster."""
+    """Return the document of a problem of a group or of its cluster."""
     return {
         "kind": finding.kind,
         "text": finding.text,
@@ -227,7 +227,7 @@ def _member(member: MemberView) -> dict[str, Any]:
 
 
 def _process(member: MemberView) -> dict[str, Any]:
-    """Return the fields that members of all types have."""
+    """Return the fields that members of all types in ZooKeeper have."""
     return {
         "leads": member.leads,
         "host": member.host,
@@ -257,7 +257,7 @@ def _coordinated_member(member: MemberView) -> dict[str, Any]:
 
 
 def _round(newest: RoundState | None) -> dict[str, Any] | None:
-    """Return the newest rebalance of a group of programs in ZooKeeper, or None for other groups."""
+    """Return the document of the newest rebalance of a group of programs, or None if there is no rebalance."""
     if newest is None:
         return None
     return {
@@ -282,7 +282,7 @@ def _partition(partition: PartitionView) -> dict[str, Any]:
 
 
 def deletion_document(lost: GroupDeletion, restore_file: str) -> dict[str, Any]:
-    """Return the document of what is lost if a group is deleted."""
+    """Return the document of a group's deletion: its losses, and the content and the path of the restore file."""
     return {
         "group": lost.group,
         "type": lost.protocol_type,

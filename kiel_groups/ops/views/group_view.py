@@ -1,4 +1,4 @@
-"""The view of a group for operators, which has the same form whichever servers coordinate the group."""
+"""The view of a group for operators. It has the same form whichever servers coordinate the group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.model import CONNECT_TYPE, MemberId, Slot, TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 
-#: Where an offset is.
+#: The store of an offset.
 Store: TypeAlias = Literal["zookeeper", "kafka"]
 
 
@@ -25,17 +25,19 @@ class PartitionView:
     """
     One partition, its owner and the group's offset in it.
 
-    ``owner`` is None if no member has claimed the partition, ``target`` if the plan assigns it to no member,
-    ``committed`` if there is no readable offset, or if it is in Kafka and the coordinator was not asked,
-    ``log_end`` if the brokers were not asked or did not answer. If brokers coordinate the group, ``owner`` and
-    ``target`` are the member that the partition is assigned to, and the fields about claims and times are None.
-    ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
-    None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
-    a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
-    is the czxid of the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its
-    store. While two differ, ``committed`` is the one with the larger lag. ``is_forged`` is True if the owner is a
-    member, but another session than the member's has created the owner znode. ``exists`` is False if the topic has no
-    such partition, or does not exist.
+    ``owner`` is None if no member has claimed the partition, and ``target`` is None if the plan assigns the partition
+    to no member. ``committed`` is None if there is no readable offset, or if the offset is in Kafka and the coordinator
+    was not asked. ``log_end`` is None if the brokers were not asked or did not answer. If brokers coordinate the group,
+    ``owner`` and ``target`` are the member that the partition is assigned to, and the fields about claims and times
+    are None.
+
+    ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds, or None if
+    unknown. ``opened`` is True if the offset was written after the claim: the owner writes the offset before it
+    delivers the first record under a claim. An operator's change of the offset counts, too. ``claim`` is the czxid of
+    the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its store. If two
+    stores have different offsets, ``committed`` is the smaller offset. ``is_forged`` is True if the owner is a member,
+    but the owner znode was created by a session other than the member's. ``exists`` is False if the topic does not
+    exist, or does not have this partition.
     """
 
     topic_partition: TopicPartition
@@ -53,12 +55,12 @@ class PartitionView:
 
     @property
     def lag(self) -> int | None:
-        """The number of records from the committed offset to the log end, at least 0, or None if either is unknown."""
+        """The number of records from the committed offset to the log end, or None if either offset is unknown."""
         return self._lag_from(self.committed)
 
     @property
     def least_lag(self) -> int | None:
-        """The lag by the store with the smaller lag if two stores differ, and otherwise ``lag``."""
+        """The smaller lag if two stores have different offsets, and otherwise ``lag``."""
         return self._lag_from(max(self.stores.values(), default=self.committed))
 
     @property
@@ -81,12 +83,13 @@ class MemberView:
     """
     A live member, and the partitions that it owns.
 
-    ``subscription`` is None if the topics are unknown: brokers coordinate the group, and it rebalances, or the member's
-    bytes cannot be read; programs have none. ``target`` are the partitions that the plan assigns to the member, or None
-    if no plan that was read includes it. ``started_at_ms`` is in epoch milliseconds. Coordinators do not tell the
-    fields from ``leads`` to ``settings``. ``joined`` and ``protocols`` are those of a program. ``settings`` are the
-    settings of the member that differ from their defaults, with its capacity and rack. ``protocol_version`` is that of
-    the bytes by which a member of a coordinated group subscribes.
+    ``subscription`` is None for programs, and for members of a group that brokers coordinate, while it rebalances or if
+    the member's bytes cannot be read. ``target`` has the partitions that the plan assigns to the member, or None if no
+    plan that was read includes the member. ``started_at_ms`` is in epoch milliseconds. If brokers coordinate the group,
+    ``target`` and the fields from ``leads`` to ``settings`` are unknown and have their defaults. Only programs have
+    ``joined`` (the generation that they have joined or wait for) and ``protocols``. ``settings`` has the member's
+    settings that differ from the defaults, with its capacity and rack. ``protocol_version`` is the version of the
+    subscription of a member of a group that brokers coordinate.
     """
 
     member_id: MemberId
@@ -107,7 +110,7 @@ class MemberView:
 
     @property
     def slot(self) -> Slot:
-        """The slot that this member fills."""
+        """The slot of this member in plans: the instance id of a static member, or else the member id."""
         return self.instance_id or self.member_id
 
     @property
@@ -122,28 +125,32 @@ class MemberView:
 
     @property
     def share(self) -> str:
-        """The number of owned partitions; ``2 → 3`` adds the number of assigned partitions if the two sets differ."""
+        """The number of owned partitions as text; ``2 → 3`` adds the number of assigned partitions if they differ."""
         owned, target = len(self.owned), len(self.target or ())
         return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMember:
-    """A live member that does not follow this package's protocol: a consumer of Java or pykafka, or a kiel member."""
+    """
+    A live member that does not follow this package's protocol, such as a consumer of Java, pykafka or kiel.
+
+    ``path`` is the path of its znode.
+    """
 
     name: str
     path: str
 
 
 class Unreadable(NamedTuple):
-    """What cannot be read of a znode or of a member, and what to do about it."""
+    """A description of data of a znode or a member that cannot be read, and the remedy."""
 
     text: str
     remedy: str
 
 
 class CoordinatorView(NamedTuple):
-    """The broker that coordinates a group, and the state and the strategy of the group in the broker's words."""
+    """The broker that coordinates a group, and the group's state and strategy as the broker names them."""
 
     broker: str
     state: str
@@ -151,11 +158,15 @@ class CoordinatorView(NamedTuple):
 
 
 class Sight(Flag):
-    """What a view shows. A rule about something that is missing applies only to views that would show it."""
+    """
+    The kinds of data that a view shows.
+
+    A rule that finds missing data applies only to views of the kinds that would show these data.
+    """
 
     #: A group of consumers that ZooKeeper coordinates, with all its znodes.
     ZNODES = auto()
-    #: Such a group, of which ACLs hide some znodes: one that seems to be missing may be hidden.
+    #: Such a group of which ACLs hide some znodes: a znode that seems to be missing may be hidden.
     SOME_ZNODES = auto()
     #: A group of programs, such as workers, in ZooKeeper; they own no partitions.
     PROGRAMS = auto()
@@ -181,24 +192,25 @@ class GroupView:
     """
     A group at one moment.
 
-    ``protocol_type`` is what the members are: ``consumer``, the type of their programs, or "" if that is not known.
-    ``unreadable`` has what cannot be read of members and znodes. ``missing_topics`` are topics that members subscribe
-    to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown. ``assigned_twice`` are
+    ``protocol_type`` is the type of the members: ``consumer``, the type of their programs, or "" if unknown.
+    ``unreadable`` describes the data of members and znodes that cannot be read. ``missing_topics`` are subscribed
+    topics that do not exist. ``brokers`` is the number of live brokers, or None if unknown. ``assigned_twice`` are
     partitions that are assigned to several members.
 
-    Only brokers that coordinate a group have its ``coordinator``. The other fields are those of ZooKeeper:
+    ``coordinator`` is None unless brokers coordinate the group. Only groups in ZooKeeper have the following fields:
 
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
     election, the leader first; a candidate that is not a member is an allocator process. ``away`` has the assignments
     of static members that have left and may return. ``dynamic_config`` has the settings that operators change while the
     group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
     whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
-    first; ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
-    ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets.
-    ``further`` are partitions of the topics of a group whose store is not named, of which the znodes have nothing.
+    first. ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
+    ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets. ``further`` are
+    the remaining partitions of the group's topics, if no settings name the store: they may have offsets in Kafka.
 
-    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is None before the first
-    rebalance, and if brokers coordinate it. ``workers`` is the number of live workers, whatever coordinates them.
+    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is its newest rebalance,
+    or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number of live
+    workers, including workers that brokers coordinate.
     """
 
     group: str
@@ -230,7 +242,7 @@ class GroupView:
 
     @property
     def sight(self) -> Sight:
-        """What the view shows."""
+        """The kind of data that the view shows."""
         if self.coordinator is not None:
             return Sight.ANSWERS
         if not self.is_of_consumers:
@@ -244,7 +256,7 @@ class GroupView:
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None if no lag is known, an ACL hides all partitions, or the members are programs."""
+        """The total lag, or None if no lag is known, ACLs hide all partitions, or programs have no partitions."""
         has_none = self.sight in Sight.SOME_ZNODES | Sight.PROGRAMS and not self.partitions
         return None if has_none else lag_of(self.partitions)
 
@@ -255,7 +267,7 @@ class GroupView:
 
     @property
     def are_workers(self) -> bool:
-        """Whether the members are workers, which share connectors and their tasks."""
+        """Whether the members are workers. Workers share connectors and their tasks, not partitions."""
         return self.protocol_type == CONNECT_TYPE
 
     @property
@@ -265,7 +277,7 @@ class GroupView:
 
     @property
     def generation(self) -> int | None:
-        """The number of the newest plan, or of the newest rebalance of programs, or None before the first one."""
+        """The number of the newest plan or, for programs, of the newest rebalance; None before the first generation."""
         newest = self.group_state or self.round
         return None if newest is None else newest.generation
 
@@ -275,16 +287,16 @@ class GroupView:
 
     @cached_property
     def subscribed(self) -> frozenset[str]:
-        """The topics that members subscribe to, as far as they are known."""
+        """The topics that members subscribe to. Members with an unknown subscription are left out."""
         return frozenset(topic for member in self.members for topic in member.subscription or ())
 
     @property
     def allocator(self) -> str:
         """
-        The allocator or the strategy that the next plan uses, or "" if that is not known.
+        The allocator or the strategy that the next plan uses, or "" if unknown.
 
-        The group's ``config`` overrides the leader's own allocator, which only the newest plan tells. A group without a
-        leader may get one with another allocator.
+        The group's ``config`` overrides the leader's own allocator. Only the newest plan shows the leader's own
+        allocator. If the group has no leader, the next leader may have another allocator.
         """
         if self.coordinator is not None:
             return self.coordinator.strategy
@@ -296,20 +308,23 @@ class GroupView:
 
     @property
     def exists(self) -> bool:
-        """Whether a coordinator knows the group: by a state other than ``Dead``, or by a committed offset."""
+        """Whether the group exists. If brokers coordinate it, it has a state except ``Dead``, or a committed offset."""
         has_state = self.coordinator is None or self.coordinator.state != "Dead"
         return has_state or any(each.committed is not None for each in self.partitions)
 
     @property
     def state(self) -> str:
         """
-        The state of the group in one word.
+        The state of the group as a word.
 
-        It is ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
-        ``publishing``, ``moving`` or ``settled``: the plan includes all members and partitions, and each member owns
-        exactly its target. That of programs is ``empty``, ``joining``, ``done``, or ``by brokers``, which coordinate
-        them. If brokers coordinate the group, it is ``stable``, ``rebalancing``, ``empty``, ``memberless`` (brokers of
-        0.9 do not know that), or a state of later brokers in lower case.
+        The state of consumers in ZooKeeper is ``unreadable`` (an ACL hides znodes), ``foreign`` (only foreign members),
+        ``empty``, ``memberless`` (no member has ever joined), ``publishing``, ``moving`` or ``settled``. In a settled
+        group, the plan includes all members and partitions, and each member owns exactly its target.
+
+        The state of programs in ZooKeeper is ``unreadable``, ``empty``, ``joining``, the state of their newest
+        rebalance, or ``by brokers`` if brokers coordinate the programs. If brokers coordinate the group, its state is
+        ``stable``, ``rebalancing``, ``empty``, ``memberless`` (not with brokers of 0.9), or a state of later brokers in
+        lower case.
         """
         if self.coordinator is not None:
             if self.coordinator.state == "Empty" and not self.protocol_type:
@@ -332,15 +347,15 @@ class GroupView:
         """
         The state of a group whose owner znodes were not read.
 
-        It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
-        programs, and of groups that brokers coordinate, is as in ``state``.
+        It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``. For
+        programs, and for groups that brokers coordinate, it is ``state``.
         """
         if self.sight is not Sight.ZNODES or not self.members:
             return self.state
         return "unplanned" if self.group_state is None else self.group_state.state
 
     def _progress(self) -> str:
-        """Return the state of a group with members: how far members have carried out the newest plan."""
+        """Return the state of a group with members by its newest plan: ``publishing``, ``moving`` or ``settled``."""
         if self.group_state is None:
             return "moving"
         if self.group_state.state == "publishing":
@@ -351,7 +366,10 @@ class GroupView:
 
     @property
     def unassigned(self) -> tuple[PartitionView, ...]:
-        """The existing partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
+        """
+        The existing partitions of subscribed topics that the plan neither assigns to a member nor reserves for an
+        absent static member.
+        """
         reserved = {partition for assignment in self.away.values() for partition in assignment.partitions}
         return tuple(
             each
@@ -374,7 +392,7 @@ class GroupView:
 
     @property
     def has_any_store(self) -> bool:
-        """Whether the store of the offsets is unknown, because members are other clients, such as Java's consumers."""
+        """Whether the store of the offsets is unknown, because no settings name it, as in groups of Java consumers."""
         return self.settings is None and self.sight is Sight.ZNODES
 
     @property
@@ -383,12 +401,17 @@ class GroupView:
         return any(partition.is_disputed for partition in self.partitions)
 
     def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:
-        """Return the view with these log ends, and with the number of registered brokers."""
+        """Return the view with these log ends, and with the number of live brokers."""
         ended = [replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions]
         return replace(self._with_partitions(ended), brokers=brokers)
 
     def with_kafka_offsets(self, offsets: Mapping[TopicPartition, NotedOffset]) -> GroupView:
-        """Return the view with the offsets that the coordinator of the group has returned."""
+        """
+        Return the view with offsets in Kafka.
+
+        If the settings do not name the store, the offsets are added to ``stores``, and partitions of ``further`` with
+        an offset are added to the view.
+        """
         if self.offsets_in_kafka:
             return self._with_partitions(
                 [_committed(each, offsets.get(each.topic_partition)) for each in self.partitions]
@@ -405,13 +428,13 @@ class GroupView:
         )
 
     def with_broker_answers_of(self, earlier: GroupView) -> GroupView:
-        """Return the view with what brokers have told about an earlier one: the ends of logs, and offsets in Kafka."""
+        """Return the view with the brokers' answers in an earlier view: the log ends, and the offsets in Kafka."""
         known = {each.topic_partition: each for each in earlier.partitions}
         ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]
         return replace(self._with_partitions(ended), brokers=earlier.brokers)
 
     def with_store(self, store: Store) -> GroupView:
-        """Return the view with the offsets of one store in those partitions that have an offset there."""
+        """Return the view in which partitions with an offset in ``store`` have only this offset."""
         return self._with_partitions(
             [_stored(each, {store: each.stores[store]}) if store in each.stores else each for each in self.partitions]
         )
@@ -452,9 +475,9 @@ def _committed(partition: PartitionView, found: NotedOffset | None) -> Partition
 
 class StoreTracker:
     """
-    Tracks over successive views of groups in which store the offsets of each group move.
+    Finds the store to which each group commits, from successive views of the groups.
 
-    One view cannot tell the store to which a group commits now from a store in which it has left old offsets.
+    A single view does not show whether a store has current offsets or old offsets that the group has left there.
     """
 
     def __init__(self) -> None:
@@ -465,8 +488,8 @@ class StoreTracker:
         """
         Add a view with the offsets of all stores, and return the view with the offsets that count.
 
-        A group commits all its offsets to one store. So if offsets have moved in one store only, the offsets of that
-        store count in all partitions. Otherwise, the returned view has the offsets of both stores.
+        A group commits all its offsets to one store. So if offsets have moved in one store only, the returned view has
+        the offsets of that store in all partitions with an offset there. Otherwise, it has the offsets of both stores.
         """
         moving = self._moving.setdefault(view.group, set())
         for partition in view.partitions:

@@ -1,8 +1,8 @@
 """
-The trend of the lag of partitions over successive samples: growing, falling, stuck and others, by Burrow's rules.
+Determine the trend of the lag of partitions from successive samples, such as growing or stuck, by Burrow's rules.
 
-Burrow evaluates commits, which it reads from Kafka. These samples are taken at any time, so a commit is what moves the
-committed offset between two of them.
+Burrow reads each commit from Kafka. Samples are taken independently of commits. So a commit is assumed between two
+samples if their committed offsets differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kiel_groups.wording import counted, some
 #: How the lag of a partition develops; the worst first.
 Verdict: TypeAlias = Literal["stuck", "rewound", "growing", "unknown", "steady", "falling", "ok"]
 
-#: The verdicts that need an operator, and ``unknown``, which may hide one.
+#: The verdicts that need an operator, and ``unknown``, because it may hide such a verdict.
 PROBLEMS: frozenset[Verdict] = frozenset({"stuck", "rewound", "growing", "unknown"})
 
 #: Fewer samples allow no verdict, as in Burrow.
@@ -33,7 +33,7 @@ _MOST_SAMPLES = 30
 
 
 class Sample(NamedTuple):
-    """The committed offset of a partition and its log end at a time in epoch milliseconds."""
+    """The committed offset and the log end of a partition at a time in epoch milliseconds."""
 
     at_ms: int
     committed: int
@@ -53,17 +53,21 @@ class Trend(NamedTuple):
 
 def trend_of(samples: Sequence[Sample]) -> Trend:
     """
-    Return the trend of a partition.
+    Return the trend of a partition's lag.
 
-    Without lag at the end, it is ``ok``. Otherwise, the first of these that applies:
+    The first of these rules that applies gives the verdict:
 
-    - ``stuck``: the offset has moved, but then not for longer than it moved, and there was lag all that time;
-    - ``ok``: at one of the samples there was no lag;
+    - ``unknown``: there are fewer than ``LEAST_SAMPLES`` samples;
+    - ``ok``: the last sample has no lag;
+    - ``stuck``: the offset moved at first, then stayed for a longer time than it moved, with lag at all these samples;
+    - ``ok``: at least one sample has no lag;
     - ``rewound``: the offset went back;
     - ``stuck``: the offset did not move;
-    - ``growing``: the lag was at each commit at least what it was at the one before; ``steady`` if it was always the
-      same, which Burrow warns of, too;
-    - ``falling``: the lag at the last commit is smaller than at the first; otherwise ``ok``.
+    - ``unknown``: there are fewer than four commits;
+    - ``steady``: all commits have the same lag; Burrow warns of this, too;
+    - ``growing``: the lag at each commit is at least the lag at the commit before;
+    - ``falling``: the lag at the last commit is smaller than the lag at the first commit;
+    - ``ok``: no other rule applies.
 
     Args:
         samples: The samples of one partition, the oldest first.
@@ -89,7 +93,7 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
 
 
 def _trend_of_commits(commits: Sequence[Sample], span_ms: int) -> Trend:
-    """Return the trend of the lag at commits: it rises between them without a meaning."""
+    """Return the trend of the lag at commits. Other samples do not count: between two commits, the lag always rises."""
     lags = [each.lag for each in commits]
     course = f"a lag of {lags[0]:,}, then {lags[-1]:,}, over {counted(commits, 'commit')}"
     if len(lags) < _LEAST_COMMITS:
@@ -101,9 +105,9 @@ def _trend_of_commits(commits: Sequence[Sample], span_ms: int) -> Trend:
 
 class LagTrends:
     """
-    Samples successive views of groups, and returns the trends of their partitions.
+    Takes samples from successive views of groups, and determines the trends of their partitions.
 
-    Partitions that a view of their group no longer has are forgotten.
+    Samples of groups and partitions that the last views do not have are dropped.
 
     Args:
         most: How many samples of each partition are kept.
@@ -115,10 +119,10 @@ class LagTrends:
 
     def take(self, views: Iterable[GroupView], now_ms: int) -> None:
         """
-        Add a sample of each partition whose lag is known.
+        Add a sample of each partition whose lag is known, and drop the samples of missing groups and partitions.
 
         Args:
-            views: All groups that count from now on.
+            views: All groups to keep.
             now_ms: Epoch milliseconds.
         """
         before, self._samples = self._samples, {}
@@ -133,11 +137,11 @@ class LagTrends:
                     samples[each.topic_partition].append(Sample(now_ms, each.committed, each.log_end))
 
     def trends(self, group: str) -> dict[TopicPartition, Trend]:
-        """Return the trend of each partition of a group; {} if the last views did not have it."""
+        """Return the trend of each partition of a group, or {} if the last views did not have the group."""
         return {partition: trend_of(samples) for partition, samples in self._samples.get(group, {}).items()}
 
     def windows(self, group: str) -> dict[TopicPartition, tuple[Sample, Sample]]:
-        """Return the first and the last sample of each partition of a group that has any."""
+        """Return the first and the last kept sample of each partition of a group. Unsampled partitions are left out."""
         return {
             partition: (samples[0], samples[-1])
             for partition, samples in self._samples.get(group, {}).items()
@@ -146,13 +150,17 @@ class LagTrends:
 
 
 def worst_verdict(trends: Mapping[TopicPartition, Trend]) -> Verdict:
-    """Return the verdict on a group: the worst one on its partitions, ``ok`` without partitions."""
+    """Return the verdict on a group: the worst verdict on its partitions, or ``ok`` without partitions."""
     found = {each.verdict for each in trends.values()}
     return next((verdict for verdict in get_args(Verdict) if verdict in found), "ok")
 
 
 def trend_lines(trends: Mapping[TopicPartition, Trend]) -> list[str]:
-    """Return a line for each verdict but ``ok``, the worst first: its partitions, and the reason of the first."""
+    """
+    Return a line for each verdict of partitions except ``ok``, the worst verdict first.
+
+    A line has the partitions with this verdict, and the reason for the first partition.
+    """
     lines = []
     for verdict in get_args(Verdict):
         found = [partition for partition, trend in trends.items() if trend.verdict == verdict != "ok"]

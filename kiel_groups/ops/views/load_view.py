@@ -1,4 +1,4 @@
-"""The weights of a group's partitions, and the load that the newest plan assigns to each member."""
+"""Report the weights of a group's partitions, and the load that the newest plan assigns to each member."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlanView:
     """
     The newest plan of a group: its allocator ("" before the first plan) and its assignments.
 
-    Members are named by the session id at the end of their member ids, static members by their instance ids.
+    Members are named by the session id at the end of their member ids, and static members by their instance ids.
     """
 
     group: str
@@ -34,7 +34,7 @@ class PlanView:
 
     @property
     def hint(self) -> str:
-        """The reason why weights have, or may have, no effect; "" if the allocator uses them or no plan exists."""
+        """A text on why weights have, or may have, no effect, or "" if the allocator uses them or no plan exists."""
         known = ALLOCATORS.get(self.allocator)
         if not self.allocator or known is weighted:
             return ""
@@ -47,7 +47,7 @@ class PlanView:
 
 def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> PlanView:
     """
-    Return the plan in these znodes, without unreadable assignments and empty assignments of departed members.
+    Return the newest plan of a group. Unreadable assignments and empty assignments of departed members are left out.
 
     Args:
         group: The name of the group.
@@ -65,7 +65,7 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
 
 
 def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]:
-    """Yield a table with the planned load of each member, then a table of each topic's partitions with a weight."""
+    """Yield the numbers of partitions with and without a weight, a table of members' loads, and tables of weights."""
     owners = {partition: slot for slot, owned in plan.allocation.items() for partition in owned}
     yield Text(f"group {plan.group}: {counted(weights, 'partition has a weight', 'partitions have weights')}")
     loads = loads_of(owners, weights)

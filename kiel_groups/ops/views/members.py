@@ -1,4 +1,4 @@
-"""The members of a group, whichever client they use, as a document for programs and as a table for people."""
+"""Show the members of a group, of any client, as a document for programs and as a table for people."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kiel_groups.ops.views.report import Listing, ago
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, some
 
-#: What a member is a client of, if that is known.
+#: The kinds of clients that members may use.
 OURS, JAVA, KIEL, OTHER = "kiel-groups", "java", "kiel", "other"
 
-#: What the table calls foreign members, and the client of our members that it does not name.
+#: The names of foreign kinds in the table, and the client of our members that the table leaves out.
 _KINDS = {JAVA: "Java", KIEL: "kiel", OTHER: "foreign"}
 _USUAL = "tornado"
 
@@ -44,8 +44,8 @@ def members_document(view: GroupView) -> dict[str, Any]:
     Return the document of a group's live members, including those of other clients.
 
     ``kind`` is ``kiel-groups``, ``java``, ``kiel`` or ``other``. ``partitions`` is the number of partitions that the
-    member owns, and ``assigned`` the number that the plan assigns to it. Unknown values are null: a coordinator does
-    not tell the kind of every member, and a plan may lack a member.
+    member owns. ``assigned`` is the number of partitions that the plan assigns to the member. Unknown values are null:
+    a coordinator does not return the kinds of members, and a plan may not include every member.
     """
     owned = Counter(partition.owner for partition in view.partitions)
     return {
@@ -95,7 +95,9 @@ def _foreign(group: str, member: ForeignMember, owned: int) -> dict[str, Any]:
 
 def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list[RenderableType]:
     """
-    Return a table of the document of ``members_document``. A column without a value is left out.
+    Return a heading and a table of the document of ``members_document``. Columns without a value are left out.
+
+    The table is left out if the group has no members.
 
     Args:
         document: The document.
@@ -129,7 +131,7 @@ def _name(member: Mapping[str, Any]) -> str:
 
 
 def _client(member: Mapping[str, Any]) -> str:
-    """Return the client's id and protocol version if brokers coordinate the group, and otherwise its kind."""
+    """Return the client and, if it is known, its protocol version; without a version, the kind of a known client."""
     client, version = member["client"] or "", member["protocol_version"]
     if version is not None:
         return f"{client}, protocol {version}"
@@ -157,17 +159,17 @@ def find_slots(
     host: str | None = None,
 ) -> set[Slot]:
     """
-    Return the slots of the members that an operator names.
+    Return the slots of the members that an operator selects by name or by host.
 
     Args:
         group: The group's name, for errors.
         ids: The slot and the member id of each member, by slot.
-        hosts: The host of each member that is alive, by slot.
-        names: Member ids, the sessions at their ends, or instance ids.
-        host: A host, all of whose members are found in addition to ``names``.
+        hosts: The host of each live member, by slot.
+        names: Member ids, the session ids at their ends, or instance ids.
+        host: A host whose members are all selected, in addition to ``names``.
 
     Raises:
-        ConfigError: There is no such member, or no member of that host; or a name fits several members.
+        ConfigError: A name or the host fits no member, or a name fits several members.
     """
     found = {slot for slot, its in hosts.items() if host and its == host}
     if host and not found:

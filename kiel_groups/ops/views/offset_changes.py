@@ -1,7 +1,7 @@
 """
-Where offsets go: the partitions that an operator names, the target of a reset, and the changes that follow from it.
+Parse the partitions and the target of an offset reset, compute the new offsets, and render them.
 
-Options of ``kafka-consumer-groups`` have the same meaning here. Times are milliseconds since the epoch.
+Options of ``kafka-consumer-groups`` have the same meaning here. Times are in epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.report import Column, report_table
 from kiel_groups.wording import counted, own_command, some
 
-#: The store of a group that brokers coordinate; other groups have one of ``config.STORES``.
+#: The store of a group that brokers coordinate. Groups in ZooKeeper have a store of ``config.STORES``.
 IN_BROKERS = "brokers"
 
-#: Topics, and their partitions or None for all.
+#: Topics, each with its selected partition numbers, or with None for all its partitions.
 Selection = Mapping[str, frozenset[int] | None]
 
-#: How the note of a change begins whose time was looked up by segment.
+#: The first words of the note of a change if a segment was found for the time, and not a record.
 _SEGMENT = "segment's start"
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -43,15 +43,16 @@ _ISO_UNITS = ("w", "d", "h", "m", "s")
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
     """
-    The offsets of a group at one moment, and what their change depends on.
+    The offsets of a group at one moment, with the data that a change of the offsets requires.
 
-    ``store`` is where they are: one of ``config.STORES``, or ``IN_BROKERS``. ``versions`` are those of the offset
-    znodes, also of unreadable ones, which ``offsets`` lacks; offsets in Kafka have none. ``topics`` has the partition
-    numbers of the existing topics among those that were asked for, subscribed to or have offsets. ``starts`` and
-    ``ends`` are where the logs begin and end, as far as leaders answered; ``problem`` is why some are missing.
-    ``members`` are live members, described for people, and ``foreign`` those that follow another protocol.
-    ``has_settings`` is whether the group has a ``config`` znode. ``brokers`` are addresses of live brokers. ``gone``
-    are partitions whose topics no longer exist, of a group with offsets in Kafka, which hides these offsets.
+    ``store`` is the store of the offsets: one of ``config.STORES``, or ``IN_BROKERS``. ``versions`` has the versions of
+    offset znodes. Unreadable offset znodes are in ``versions``, but not in ``offsets``. ``versions`` is empty if the
+    offsets are in Kafka. ``topics`` has the partition numbers of existing topics that the caller asked for, that
+    members subscribe to, or that have offsets. ``starts`` and ``ends`` are the first offsets and the ends of logs whose
+    leaders answered, and ``problem`` is the reason why some are missing, or "". ``members`` are live members, described
+    for people, and ``foreign`` are live members that follow another protocol. ``has_settings`` is whether the group's
+    settings were read. ``brokers`` are addresses of live brokers. ``gone`` has partitions of deleted topics that the
+    group has read, if its offsets are in Kafka: Kafka does not return these offsets.
     """
 
     group: str
@@ -72,7 +73,7 @@ class GroupOffsets:
 
     @property
     def stored(self) -> frozenset[TopicPartition]:
-        """The partitions with an offset, even an unreadable or hidden one."""
+        """The partitions with an offset, including unreadable offsets, and the partitions in ``gone``."""
         return frozenset(self.offsets) | frozenset(self.versions) | self.gone
 
     @property
@@ -82,9 +83,9 @@ class GroupOffsets:
 
 class OffsetChange(NamedTuple):
     """
-    One partition's offset before and after a change; None is none, or one that cannot be read.
+    One partition's offset before and after a change, or None for a missing or unreadable offset.
 
-    ``note`` says why ``after`` is not what was asked for, or how it was found.
+    ``note`` is the reason why ``after`` differs from the requested offset, or says how ``after`` was found.
     """
 
     partition: TopicPartition
@@ -97,8 +98,9 @@ class FoundTime(NamedTuple):
     """
     The offset that was found for a time.
 
-    ``time_ms`` is the time of its record, or None: before Kafka 0.10 records have none, and the answer is the start of
-    a segment. Then ``segments`` has the first offset of each segment, ascending, and the end of the log.
+    ``time_ms`` is the time of the record at the offset. It is None if records have no times, as before Kafka 0.10. Then
+    the offset is the start of a segment, and ``segments`` has the first offset of each segment, ascending, and then the
+    end of the log.
     """
 
     offset: int
@@ -108,10 +110,10 @@ class FoundTime(NamedTuple):
 
 class Target(NamedTuple):
     """
-    Where a reset moves offsets.
+    The target of an offset reset.
 
-    ``kind`` is ``earliest``, ``latest``, ``current``, ``offset``, ``shift`` (``value`` is the offset, or the number of
-    records), ``time`` (``value`` is the time) or ``file``.
+    ``kind`` is ``earliest``, ``latest``, ``current``, ``offset``, ``shift``, ``time`` or ``file``. ``value`` is the
+    offset, the number of records to shift by, or the time in epoch milliseconds.
     """
 
     kind: str
@@ -123,7 +125,7 @@ class Target(NamedTuple):
 
 def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
     """
-    Parse ``topic`` and ``topic:0,1``, as ``--topic`` has them. Several of one topic add up.
+    Parse the values of ``--topic``, such as ``topic`` or ``topic:0,1``. Several values of one topic are combined.
 
     Raises:
         ConfigError: The name of a topic or the number of a partition is not legal.
@@ -143,10 +145,10 @@ def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
 
 def parse_time(text: str) -> int:
     """
-    Return the time that ISO 8601 text means, such as ``2026-11-28T13:05:00+01:00``. Without a zone it is UTC.
+    Return an ISO 8601 time, such as ``2026-11-28T13:05:00+01:00``, in epoch milliseconds. Without a zone, it is UTC.
 
     Raises:
-        ConfigError: The text is no time, or one before 1970.
+        ConfigError: The text is not a time, or the time is before 1970.
     """
     expected = "expected a time such as 2026-11-28T13:05:00Z, from 1970 on; without a zone, it is UTC"
     try:
@@ -161,10 +163,10 @@ def parse_time(text: str) -> int:
 
 def duration_ms(text: str) -> int:
     """
-    Return the milliseconds of a duration: ``P1DT2H30M`` as in ISO 8601, or short, ``90m`` or ``1d12h``.
+    Return a duration in milliseconds. The text is ISO 8601, such as ``P1DT2H30M``, or short, such as ``90m``.
 
     Raises:
-        ConfigError: The text is no duration.
+        ConfigError: The text is not a duration.
     """
     short = _SHORT.findall(text)
     if short and "".join(map("".join, short)) == text:
@@ -193,7 +195,7 @@ def named_partitions(selection: Selection) -> set[TopicPartition]:
 
 def check_exist(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
     """
-    Check that partitions exist; their topics do.
+    Check that partitions exist. Their topics must be in ``found.topics``.
 
     Raises:
         ConfigError: A topic lacks the partition; the text says which partitions the topic has.
@@ -213,7 +215,7 @@ def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) ->
     Args:
         found: The group.
         selection: The topics; None selects all topics in which the group has offsets or members.
-        stored: Whether the partitions with an offset are meant, whether or not they exist; otherwise those that exist.
+        stored: True for partitions with an offset, whether or not they exist; False for existing partitions.
     """
     if selection is None:
         selection = dict.fromkeys({each.topic for each in found.stored} | found.subscribed)
@@ -222,14 +224,19 @@ def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) ->
 
 
 def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> list[str]:
-    """Return the partitions that are selected by their numbers, and the topics, of which these have none."""
+    """Return the selected topics of which ``partitions`` has none, and the selected partitions that it lacks."""
     topics = {each.topic for each in partitions}
     bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
     return [*sorted(bare), *map(str, sorted(named_partitions(selection).difference(partitions)))]
 
 
 def check_selected(found: GroupOffsets, selection: Selection | None, partitions: Collection[TopicPartition]) -> None:
-    """Raise ConfigError if partitions or topics of a selection are not among these; suggest a similar topic."""
+    """
+    Check that each selected topic and partition is among ``partitions``.
+
+    Raises:
+        ConfigError: The group has no offset of a selected topic or partition. The text suggests a similar topic.
+    """
     if missing := unmatched(selection or {}, partitions):
         near = get_close_matches(missing[0], {each.topic for each in found.stored}, 1)
         meant = f" (did you mean {near[0]!r}?)" if near and near[0] != missing[0] else ""
@@ -249,12 +256,14 @@ def compute_changes(
     given: Mapping[TopicPartition, FoundTime] | None = None,
 ) -> tuple[OffsetChange, ...]:
     """
-    Compute what a reset makes of the offsets. An offset out of the log is moved to its nearer end.
+    Compute the offset of each partition before and after a reset, in ascending order of partitions.
+
+    A target before the start of the log becomes the start, and a target beyond the end becomes the end.
 
     Args:
         found: The group, with the starts and ends of the logs.
         partitions: Existing partitions.
-        target: Where to.
+        target: The target of the reset.
         given: The offset of each partition, if the target is a time or a file.
 
     Raises:
@@ -293,7 +302,7 @@ def _change(found: GroupOffsets, partition: TopicPartition, target: Target, at: 
 
 
 def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
-    """Return how far the found record is from the time that was asked for, as far as that is known."""
+    """Return a text on the distance of the found record or segment from the requested time."""
     if at.time_ms is not None:
         return f"its record is of {_utc(at.time_ms)}, {_apart(at.time_ms - asked_ms)}"
     if at.offset >= end:
@@ -308,7 +317,7 @@ def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
 
 
 def time_remark(changes: Iterable[OffsetChange]) -> str:
-    """Return how times were looked up where records have none, or ""."""
+    """Return a remark on partitions whose records have no times, or "" if the changes have no such partition."""
     if not any(each.note.startswith(_SEGMENT) for each in changes):
         return ""
     return "records have no times there: a time finds a segment, by the segment's last modification"
@@ -333,7 +342,7 @@ def _utc(time_ms: int) -> str:
 
 
 def status_of(found: GroupOffsets, partition: TopicPartition) -> str:
-    """Return what is wrong with the offset of a partition, or ""."""
+    """Return the problem of the group's offset in a partition, or "" if there is no known problem."""
     offset, start, end = found.offsets.get(partition), found.starts.get(partition), found.ends.get(partition)
     if partition.partition not in found.topics.get(partition.topic, ()):
         return "the topic is gone" if partition.topic not in found.topics else "no such partition"
@@ -350,7 +359,7 @@ def _lag(found: GroupOffsets, partition: TopicPartition) -> int | None:
 
 
 def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
-    """Return the document of ``offsets show --json``."""
+    """Return the document of a group's offsets in these partitions, for ``offsets show --json``."""
     return {
         "group": found.group,
         "store": found.store,
@@ -371,13 +380,13 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
 
 
 def offsets_table(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> RenderableType:
-    """Return the table of ``offsets show``."""
+    """Return the table of a group's offsets in these partitions, for ``offsets show``."""
     rows = offsets_document(found, partitions)["partitions"]
     return _table(rows, "topic", "partition", "committed", "log_start", "log_end", "lag", "status")
 
 
 def changes_document(changes: Iterable[OffsetChange]) -> list[dict[str, Any]]:
-    """Return the changes for ``--json``; an offset that is deleted is null after."""
+    """Return the changes for ``--json``. A deleted offset has null in ``after``."""
     return [
         {**each.partition._asdict(), "before": each.before, "after": each.after, "note": each.note or None}
         for each in changes
@@ -390,7 +399,7 @@ def changes_table(changes: Iterable[OffsetChange]) -> RenderableType:
 
 
 def _table(rows: Iterable[dict[str, Any]], topic: str, *numbers_and_text: str) -> RenderableType:
-    """Return the table of rows of a document: a topic, numbers, and a text without a heading."""
+    """Return a table of a document's rows. Its columns are a topic, numbers, and, last, a text without a heading."""
     *numbers, text = numbers_and_text
 
     def column(name: str) -> Column[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """
-What the leader of a group would plan after a change that has not been made, beside the present plan.
+Preview the plan that the leader of a group would make after a change, beside the present plan.
 
-The leader's own functions compute it, from the same inputs; those that only the leader knows are listed in the notes.
+The functions of the leader compute the plan from the leader's inputs. Notes list inputs that only the leader knows.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from kiel_groups.wording import counted, some
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
     """
-    A change that may happen to a group; without arguments, none.
+    A supposed change of a group. Without arguments, nothing changes.
 
-    ``added`` is how many members join, on the host ``added_on`` ("" for that of the newest member). ``removed`` names
-    members that leave: member ids, the session at their end, or instance ids; with ``host``, all members of that host
-    leave, too. ``topics`` is what every member subscribes to, () for what it does now. ``partitions`` has the number of
-    partitions to which topics grow, ``weights`` the loads of partitions, None for those that the group has.
+    ``added`` is the number of members that join, on the host ``added_on`` ("" for the host of the newest member).
+    ``removed`` names the members that leave, by member ids, the session ids at their ends, or instance ids. With
+    ``host``, all members of this host leave, too. ``topics`` are the topics that every member subscribes to, or () to
+    keep the subscriptions. ``partitions`` has the numbers of partitions to which topics grow. ``weights`` are the new
+    weights of partitions, or None to keep the weights.
     """
 
     added: int = 0
@@ -70,12 +71,13 @@ class Move(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
     """
-    The present plan of a group, and the one that its leader would make.
+    The present plan of a group, and the plan that its leader would make.
 
-    ``before`` and ``after`` have the partitions of each slot, or of each member of a group of brokers. ``names`` has
-    short names for those whose id is long. ``loads`` are those of all partitions, 1 each if the group has no
-    weights. ``unassigned`` maps partitions that get no owner to the reason. ``fallback`` describes what replaces
-    the plan of an allocator that fails, or is "". ``notes`` are sentences about what the preview cannot know.
+    ``before`` and ``after`` have the partitions of each slot. A slot is the instance id of a static member, or else a
+    member id. If brokers coordinate the group, all slots are member ids.
+    ``names`` has short names of slots with a long id. ``loads`` has the load of each partition; without weights, it is
+    1. ``unassigned`` maps partitions that get no owner to the reason. If the allocator fails, ``fallback`` describes
+    the plan that replaces its plan; otherwise, it is "". ``notes`` are sentences about the limits of the preview.
     """
 
     group: str
@@ -91,7 +93,7 @@ class PlanPreview:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """The partitions whose owner changes, in order; with new ones, and those that lose their owner."""
+        """The partitions whose owner changes, in order, including partitions that get or lose an owner."""
         before, after = _owners(self.before), _owners(self.after)
         return tuple(
             Move(each, before.get(each), after.get(each))
@@ -101,15 +103,15 @@ class PlanPreview:
 
     @property
     def slots(self) -> list[Slot]:
-        """The slots with partitions before or after, and those of members, in order."""
+        """The slots of the new plan, and the slots with partitions in the present plan, in order."""
         return sorted({slot for slot, owned in self.before.items() if owned} | self.after.keys())
 
     def name(self, slot: Slot | None) -> str:
-        """Return the name of a slot for reports; "" for none."""
+        """Return the name of a slot for reports, or "" for None."""
         return "" if slot is None else self.names.get(slot, slot)
 
     def load(self, owned: Iterable[TopicPartition]) -> float:
-        """Return the load of partitions."""
+        """Return the total load of partitions."""
         return sum(self.loads[each] for each in owned)
 
 
@@ -122,16 +124,16 @@ def _owners(allocation: Allocation) -> dict[TopicPartition, Slot]:
 
 def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Inputs:
     """
-    Return the inputs of a plan from the znodes of a group, its topics and the brokers, as its leader reads them.
+    Return the inputs of a plan, as the leader reads them from the znodes of the group, its topics and the brokers.
 
     Args:
         group: The name of the group.
         znodes: The znodes.
         now_ms: Wall-clock time, milliseconds since 1970.
-        grace_ms: How long the slot of an absent static member is kept, unless the group's settings say.
+        grace_ms: How long the slot of an absent static member is kept, if the group's ``config`` does not set it.
 
     Raises:
-        ProtocolError: The settings or the weights cannot be read. A leader keeps those that it read before.
+        ProtocolError: The settings or the weights cannot be read. A leader would keep its last readable values.
     """
     layout = GroupLayout(group)
     reading = GroupReading(layout, znodes)
@@ -152,7 +154,7 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
 
 
 def racks_of(group: str, inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
-    """Return the racks of partitions' preferred leaders, from the znodes of brokers and topics."""
+    """Return the rack of each partition's preferred leader, if it is known, from the znodes of brokers and topics."""
     reading = GroupReading(GroupLayout(group), znodes)
     brokers = {
         number: reading.parsed(parse_broker_rack, path)
@@ -167,18 +169,20 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
     """
     Return the inputs of the plan after a change.
 
-    A new member subscribes to what the members subscribe to, and has the default capacity. Its id sorts as that of a
-    member that starts now on its host. A static member that leaves is gone for good.
+    A new member subscribes to the topics of the change or, by default, of all members, and has the default capacity.
+    Its id sorts like the id of a member that starts now on its host. A static member that leaves does not return, so
+    its slot is not kept.
 
     Args:
         group: The name of the group.
-        inputs: The inputs as they are.
+        inputs: The present inputs.
         change: The change.
-        znodes: The znodes of at least the topics of the change.
+        znodes: The znodes of the topics of the group and of the change.
         now_ms: Wall-clock time, milliseconds since 1970.
 
     Raises:
-        ConfigError: A member or a host is not in the group, a topic does not grow, or new members have no topics.
+        ConfigError: A member or a host is not in the group, a topic of the change does not exist, shrinks or has no
+            subscriber, or new members have no topics.
     """
     hosts = {slot: info.host for slot, info in inputs.members.items()}
     ids: dict[Slot, tuple[str, ...]] = {slot: (slot, info.member_id) for slot, info in inputs.members.items()}
@@ -219,21 +223,21 @@ def preview_plan(
     notes: Iterable[str] = (),
 ) -> PlanPreview:
     """
-    Return what the leader would plan.
+    Return the present plan of a group in ZooKeeper, and the plan that its leader would make after a change.
 
     Args:
         group: The name of the group.
-        before: The inputs as they are.
+        before: The present inputs.
         after: The inputs after the change.
         allocator: The allocator of the group.
         racks: The racks of partitions' leaders, if the allocator uses them.
         lags: The lags of partitions, if the allocator uses them.
-        chroot: The chroot, whose length counts in the limit of what one member can own.
+        chroot: The chroot. Its length counts in the limit of partitions that one member can own.
         notes: Further notes.
 
     Raises:
-        ConfigError: No leader would plan: there is no broker, or none of the topics exists.
-        AllocatorError: The allocator fails, and so does the one that replaces it.
+        ConfigError: No leader would make a plan, because there is no broker, or no topic exists.
+        AllocatorError: The allocator fails, and so does the allocator that replaces it.
     """
     if after.missing:
         raise ConfigError(f"group {group}: no {after.missing} found; its leader would keep the present plan")
@@ -285,7 +289,12 @@ def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None
 def _grown(
     change: GroupChange, topics: Mapping[str, tuple[int, ...]], subscribed: Iterable[str]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the partitions of topics after the change."""
+    """
+    Return the partition numbers of topics after the change.
+
+    Raises:
+        ConfigError: A topic of the change has no subscriber, would lose partitions, or does not exist.
+    """
     grown = dict(topics)
     for topic, count in change.partitions.items():
         if topic not in subscribed:
@@ -310,7 +319,7 @@ def preview_assignment(
     described: DescribedGroup, topics: Mapping[str, tuple[int, ...]], change: GroupChange, assignor: Assignor
 ) -> PlanPreview:
     """
-    Return what a leader of the group would assign in the next rebalance.
+    Return the present assignment of a group that brokers coordinate, and that of the next rebalance after a change.
 
     Args:
         described: The coordinator's answer about a group that is stable or empty.
@@ -368,7 +377,7 @@ def preview_assignment(
 def _told(
     assignor: Assignor, member: AssignorMember, topics: tuple[str, ...], owned: frozenset[TopicPartition]
 ) -> bytes | None:
-    """Return the user data of a member in the next rebalance, in which it tells what it owns now."""
+    """Return the user data that a member would send in the next rebalance, with the partitions that it owns now."""
     if isinstance(assignor, AllocatorAssignor):
         with suppress(ValueError):
             assignor = assignor.of_member(parse_member(member.user_data).capacity)
@@ -379,7 +388,11 @@ def _told(
 
 
 def preview_report(preview: PlanPreview, *, only_moves: bool) -> Iterator[RenderableType]:
-    """Yield the moves in one line, the notes, the balance of members, and the partitions; of these only the moved."""
+    """
+    Yield the report: the number of moves, the notes, the partitions and loads of members, and all partitions.
+
+    With ``only_moves``, the table of members is left out, and only moved partitions are listed.
+    """
     moves = preview.moves
     first, last = (sum(each.before is None for each in moves), sum(each.after is None for each in moves))
     allocated = "whose allocator fails" if preview.fallback else f"allocated by {preview.allocator}"
@@ -429,7 +442,7 @@ def _balance(preview: PlanPreview) -> Table:
 
 
 def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any]:
-    """Return the document; with ``only_moves``, members are without their partitions."""
+    """Return the document of a preview. With ``only_moves``, it leaves out the partitions of each member."""
     return {
         "group": preview.group,
         "allocator": preview.allocator,

@@ -1,4 +1,4 @@
-"""Report a group to operators: findings, facts, members, partitions; 80 columns wide, unless names are long."""
+"""Render reports for operators: findings, facts, members and partitions; 80 columns wide, unless names are long."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, trend_lines, worst_
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, own_command, some, wrapped
 
-#: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
+#: The partitions that a report lists: all, only partitions with a problem, none, or at most a number, problems first.
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 Row = TypeVar("Row")
 
 
 class Column(NamedTuple, Generic[Row]):
-    """A column of a table: its heading, what it shows of a row, and whether it has numbers, which are aligned right."""
+    """A column of a table: its heading, the function that returns a row's text, and whether texts are aligned right."""
 
     heading: str
     text_of: Callable[[Row], str]
@@ -50,7 +50,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 def ago(then_ms: int | None, now_ms: int) -> str:
     """
-    Return a text such as ``14 s ago``; "" if the time is unknown.
+    Return the age of a time as text, such as ``14 s ago``, or "" if the time is unknown.
 
     A time in the future counts as now, because the clocks of two machines may differ.
     """
@@ -65,11 +65,12 @@ def ago(then_ms: int | None, now_ms: int) -> str:
 
 class Sentences:
     """
-    Sentences, each with a word in front. One that is too long for a line continues below its beginning.
+    Renders rows of a label and a sentence. A sentence that is longer than a line continues on the next line, below its
+    start.
 
     Args:
-        rows: The words with their styles, and the sentences.
-        wraps: Whether a sentence is divided in a file, too, as on a terminal of 80 columns.
+        rows: The labels with their styles, and the sentences.
+        wraps: Whether sentences are also wrapped in a file, as on a terminal of 80 columns.
     """
 
     def __init__(self, rows: Iterable[tuple[Text, str]], *, wraps: bool = True) -> None:
@@ -77,7 +78,7 @@ class Sentences:
         self.wraps = wraps
 
     def changed(self, change: Callable[[str], str]) -> Sentences:
-        """Return the sentences after a change of each text."""
+        """Return rows with the same labels, and with the result of ``change`` for each sentence."""
         return Sentences([(word, change(text)) for word, text in self._rows], wraps=self.wraps)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -90,12 +91,12 @@ class Sentences:
 
 
 def _mark(finding: Finding) -> Text:
-    """Return whether a problem needs an operator, as a word."""
+    """Return the label of a finding: ``settling`` for a passing problem, otherwise ``wrong``."""
     return Text("settling", "yellow") if finding.passing else Text("wrong", "bold red")
 
 
 def finding_rows(findings: Iterable[Finding], word_of: Callable[[Finding], Text] = _mark) -> Iterator[tuple[Text, str]]:
-    """Yield the rows of ``Sentences`` about problems, each with a word in front, and with its remedy below."""
+    """Yield the rows of ``Sentences`` for findings: a label and the text, then the remedy unless the problem passes."""
     for finding in findings:
         yield word_of(finding), finding.text
         if finding.remedy and not finding.passing:
@@ -108,8 +109,10 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Sentences:
 
 def _whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
     """
-    Return the lag of a group, why it is not fully known, how many partitions have no committed offset, and of how many
-    two stores have different offsets.
+    Return the text on the lag of a group.
+
+    It adds the reason why the lag is not fully known, the number of partitions without a committed offset, and the
+    number of partitions for which ZooKeeper and Kafka have different offsets.
     """
     disputed = [each for each in partitions if each.is_disputed]
     uncommitted = [each for each in partitions if each.committed is None]
@@ -124,7 +127,11 @@ def _whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> s
 
 
 def _lag_text(partitions: Collection[PartitionView]) -> str:
-    """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known, ``0 to 12`` if two stores differ."""
+    """
+    Format the total lag of partitions.
+
+    It is ``?`` if no lag is known, ``≥ 12`` if some lags are unknown, and ``0 to 12`` if two stores differ.
+    """
     whole = all(each.lag is not None for each in partitions)
     lag = lag_of(partitions)
     text = _number(lag) if whole or lag is None else f"≥ {lag:,}"
@@ -135,7 +142,11 @@ def _lag_text(partitions: Collection[PartitionView]) -> str:
 def _listed_partitions(
     partitions: Iterable[PartitionView], named: Collection[TopicPartition], listed: Listed
 ) -> Collection[TopicPartition]:
-    """Return the partitions to list, those that a problem names, or whose lag is unknown, first."""
+    """
+    Return the partitions that a report lists.
+
+    Partitions in ``named``, and partitions whose lag is unknown, count as wrong. They are first.
+    """
     partitions = list(partitions)
     # A dict keeps the order of the partitions, and has each partition once.
     wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
@@ -158,10 +169,10 @@ def _topic_parts(
     Yield a heading for each topic, and a table of its listed partitions.
 
     Args:
-        partitions: The partitions of all topics, by topic.
-        listed: The partitions to list; the others are counted.
-        columns: The columns beside partition, committed offset, log end and lag. If it is not the group's ``config``
-            that names the store of the offsets, a column of the stores precedes them.
+        partitions: The partitions of all topics, in the order of topics.
+        listed: The partitions to list. The heading has the number of the other partitions.
+        columns: The columns after partition, committed offset, log end and lag. If a partition has ``stores``, a column
+            of the stores precedes these columns.
     """
     partitions = list(partitions)
     if any(each.stores for each in partitions):
@@ -176,19 +187,19 @@ def _topic_parts(
             yield report_table((*_OF_PARTITIONS, *columns), shown)
 
 
-#: Stores, as people read them.
+#: The names of stores for people.
 _NAMES = {"zookeeper": "ZooKeeper", "kafka": "Kafka"}
 
 
 def _stores(partition: PartitionView) -> str:
-    """Return where the committed offset is, or the offsets of both stores if they differ."""
+    """Return the stores that have the committed offset, or each store with its offset if the offsets differ."""
     if partition.is_disputed:
         return ", ".join(f"{_NAMES[store]} {offset:,}" for store, offset in partition.stores.items())
     return " and ".join(_NAMES[store] for store in partition.stores)
 
 
 def _number(number: int | None) -> str:
-    """Format a number; ``?`` if it is unknown."""
+    """Format a number, or return ``?`` for None."""
     return "?" if number is None else f"{number:,}"
 
 
@@ -201,7 +212,7 @@ _OF_PARTITIONS: tuple[Column[PartitionView], ...] = (
 
 
 def report_table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
-    """Return a table in the style of reports."""
+    """Return a table of rows in the style of reports."""
     # Rich would wrap a title to the width of the table, so a heading is a text above the table.
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
@@ -215,7 +226,7 @@ def report_table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
 def topic_tables(
     partitions: Iterable[TopicPartition], columns: Sequence[Column[TopicPartition]]
 ) -> Iterator[RenderableType]:
-    """Yield a heading for each topic, and a table of its partitions; these columns follow that of their numbers."""
+    """Yield a heading for each topic, and a table of its partitions: their numbers, and then ``columns``."""
     number = Column[TopicPartition]("partition", lambda each: str(each.partition), is_right=True)
     for topic, of_topic in groupby(sorted(partitions), key=lambda partition: partition.topic):
         yield Text(f"topic {topic}", style="bold")
@@ -223,7 +234,11 @@ def topic_tables(
 
 
 class Listing:
-    """A table of these columns; where it is too wide, columns without a text are left out before others are folded."""
+    """
+    Renders a table of columns, each with a heading and its texts.
+
+    If the table is too wide, columns without any text are left out. If it is still too wide, columns are folded.
+    """
 
     def __init__(self, columns: Sequence[tuple[str, Sequence[str]]]) -> None:
         self._columns = columns
@@ -235,7 +250,7 @@ class Listing:
         yield _lines(columns) if _width(columns) <= options.max_width else _folded(columns)
 
 
-#: What a ``report_table`` has between two columns.
+#: The width of the gap between two columns of a ``report_table``.
 _GAP = 3
 
 
@@ -249,7 +264,11 @@ def _widest(column: tuple[str, Sequence[str]]) -> int:
 
 
 def _lines(columns: Sequence[tuple[str, Sequence[str]]]) -> Text:
-    """Return what ``_folded`` shows of columns that fit, for which that takes a second in lists of 3,000 groups."""
+    """
+    Return the same table as ``_folded`` as text, for columns that fit on a line.
+
+    It exists for speed: ``_folded`` takes a second for a list of 3,000 groups.
+    """
     padded = []
     for name, texts in columns:
         widest = _widest((name, texts))
@@ -269,10 +288,10 @@ def _folded(columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
 
 def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> RenderableType:
     """
-    Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets.
+    Return a table with a row for each group of a cluster. ``with_lag`` requires views with offsets.
 
-    In ZooKeeper, if a group is not one of consumers, a last column has the types of such groups. On a narrow terminal,
-    columns that are empty are left out.
+    If a group in ZooKeeper is not a group of consumers, a last column has the types of such groups. On a narrow
+    terminal, empty columns are left out.
     """
     shown = list(views)
     lag = [("lag", [_group_lag(view) for view in shown])] if with_lag else []
@@ -320,8 +339,8 @@ def group_report(
         place: The cluster, as "in ZooKeeper at z:2181/x" or "at brokers b:9092".
         lag_problem: The reason why some log ends are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
-        clock: The time of day to show, for one of several successive reports.
-        listed: Which partitions to list; ``wrong`` lists partitions that have a finding or an unknown lag.
+        clock: The time of day to show in the heading of successive reports, or "".
+        listed: Which partitions to list. ``wrong`` lists partitions that have a finding or an unknown lag.
         generations: How many of the last generations to show.
     """
     at = f", {clock}" if clock else ""
@@ -425,7 +444,7 @@ def _committer(group: str) -> str:
     """
     Describe the program that sets the offsets of a group without members.
 
-    A Spark query or an archive that is given no group uses a group with a known prefix.
+    A Spark query or an archive uses a group with a known prefix, unless it is configured with a group.
     """
     if group.startswith(SPARK_GROUPS):
         return "committed by a Spark query or an archive"
@@ -433,7 +452,11 @@ def _committer(group: str) -> str:
 
 
 def _follows(view: GroupView) -> Iterator[str]:
-    """Yield the settings that operators have changed in the group's config; they override the leader's options."""
+    """
+    Yield the settings that operators have set in the group's ``config``. They override the leader's options.
+
+    If leaders refuse the ``config``, yield only a hint to the finding about it.
+    """
     dynamic_config = view.dynamic_config
     if dynamic_config is None:
         yield "refused, see above"
@@ -471,7 +494,7 @@ def history_table(entries: Iterable[HistoryEntry], most_of_cause: int = 500) -> 
 
     Args:
         entries: The plans.
-        most_of_cause: The number of characters to which a cause is cut.
+        most_of_cause: The length to which a longer cause is cut, in characters.
     """
 
     def cause(entry: HistoryEntry) -> str:
@@ -489,7 +512,7 @@ def history_table(entries: Iterable[HistoryEntry], most_of_cause: int = 500) -> 
 
 
 def _utc(at_ms: int) -> str:
-    """Return a time as ``2026-11-28 03:12:45``, or "?" if the znode has one that no calendar has."""
+    """Return a time in epoch milliseconds as ``2026-11-28 03:12:45``, or "?" if it is out of the calendar's range."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):
@@ -525,7 +548,7 @@ def _name(member: MemberView) -> str:
 
 
 def _if_known(text_of: Callable[[MemberView], str]) -> Callable[[MemberView], str]:
-    """Return the function that shows "?" if the coordinator does not say what a member consumes."""
+    """Return a function that shows "?" for a member with an unknown subscription, and otherwise calls ``text_of``."""
     return lambda member: "?" if member.subscription is None else text_of(member)
 
 
@@ -550,10 +573,10 @@ def lag_report(
 
     Args:
         group: The group's name.
-        partitions: The group's partitions, by topic.
+        partitions: The group's partitions, in the order of topics.
         lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
-        trends: The trend of each partition, if it was sampled.
-        listed: Which partitions to list; ``wrong`` lists those whose trend is a problem, or whose lag is unknown.
+        trends: The trend of each partition, or None if the lag was not sampled.
+        listed: Which partitions to list. ``wrong`` lists partitions whose trend is a problem, or whose lag is unknown.
     """
     found = trends or {}
     named = {partition for partition, trend in found.items() if trend.verdict in PROBLEMS}
@@ -586,8 +609,9 @@ def lags_report(
     Args:
         views: The groups, in the order of the report.
         lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
-        trends: The trends of each group's partitions, if they were sampled.
-        listed: Which groups to list: all, none, or the first ones.
+        trends: The trends of each group's partitions, or None if the lags were not sampled.
+        listed: Which groups to list: ``all``, or the first groups up to this number. ``wrong`` and ``none`` list no
+            group.
     """
     shown = views if listed == "all" else views[: listed if isinstance(listed, int) else 0]
     columns = [
@@ -609,7 +633,11 @@ def lags_report(
 
 
 def deletion_report(lost: GroupDeletion, place: str, restore_file: str, now_ms: int) -> list[RenderableType]:
-    """Return what deleting a group loses; ``place`` and ``now_ms`` are as for ``group_report``."""
+    """
+    Return the report on the losses of a group's deletion. ``place`` and ``now_ms`` are as for ``group_report``.
+
+    ``restore_file`` is the path of the restore file, or "" if there is nothing to restore.
+    """
     facts = [("loses", loss) for loss in lost.losses or ("nothing but its name",)]
     facts += [("note", note) for note in lost.notes]
     if lost.committed_ms:

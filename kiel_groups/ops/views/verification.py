@@ -1,4 +1,4 @@
-"""Verify over successive views of one group that the group is well once it has settled."""
+"""Verify by successive views of a group that the group has no problems after it has settled."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Verification:
     """
     Verifies a group by the rules of ``checks``. The caller adds a view every second or so.
 
-    A group is well if every partition is owned once, by a live member, as planned, and if every committed offset moves
-    while the partition has lag. The verdict on a group that rebalances waits until the group has settled, unless two
-    views have a problem that a rebalance does not explain.
+    A group is well if the live member that the plan names owns each partition, and if every committed offset moves
+    while the partition has lag. The verdict on a rebalancing group waits until the group has settled, unless two
+    successive views have a problem that a rebalance does not explain.
 
     Args:
         window_ms: The longest time that a committed offset may stay the same while there is lag, in milliseconds. It
-            has to be more than the interval of the group's commits. 0 does not check offsets.
+            must be longer than the interval of the group's commits. 0 disables the check of offsets.
     """
 
     def __init__(self, window_ms: int) -> None:
@@ -35,12 +35,12 @@ class Verification:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the group had settled in the last view. Only offsets need the whole window after that."""
+        """Whether the group had settled in the last view. Then only the check of offsets may still need more views."""
         return self._settled_ms is not None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The problems in the views so far, or () if the group is well. A group that has not settled is a problem."""
+        """The problems in the last view, or () if the group is well. A group that has not settled has a problem."""
         if self.is_settled or self._found:
             return self._found
         return (
@@ -53,7 +53,7 @@ class Verification:
 
     def take(self, view: GroupView, now_ms: int, lag_problem: str = "") -> bool:
         """
-        Add a view. Return whether the findings are final.
+        Add a view, and return whether ``findings`` are final.
 
         Args:
             view: The group as it is now.
@@ -85,7 +85,7 @@ class Verification:
         return is_over or not (unattended or self._progress.is_awaited(self._settled_ms))
 
     def _unattended(self, view: GroupView, now_ms: int) -> list[Finding]:
-        """Return the finding about a lag that no consumer reduces, unless an offset has moved since the first view."""
+        """Return the finding about the lag of a group that no member has joined, unless an offset has moved."""
         committed = {each.topic_partition: each.committed for each in view.partitions}
         if self._first is None:
             self._first = committed

@@ -1,5 +1,5 @@
 """
-The view of a group that ZooKeeper coordinates, computed from its znodes.
+Compute the view of a group that ZooKeeper coordinates from its znodes.
 
 Missing or unreadable znodes raise no error, because operators need the view of a broken group most.
 """
@@ -74,12 +74,12 @@ _VERSION = 2
 
 def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
     """
-    Return the view of a group.
+    Return the view of a group of consumers or programs from its znodes.
 
     Args:
         group: The name of the group.
         znodes: The znodes of the group and of its topics.
-        log_ends: The known log ends of partitions.
+        log_ends: The known log ends of partitions. Each of these partitions is in the view.
     """
     reading = GroupReading(GroupLayout(group), znodes)
     protocol_type = reading.program_type()
@@ -163,7 +163,11 @@ def _assigned_twice(assigned: Iterable[frozenset[TopicPartition]]) -> tuple[Topi
 def _view_of_programs(
     group: str, protocol_type: str, reading: GroupReading, log_ends: Mapping[TopicPartition, int]
 ) -> GroupView:
-    """Return the view of a group of programs; other clients may have offsets and members under the same name."""
+    """
+    Return the view of a group of programs.
+
+    Other clients may have offsets and members in a group of the same name. The view includes them.
+    """
     candidates = reading.candidates()
     leader = candidates[0] if candidates else None
     layout, members = GroupLayout(group), reading.programs()
@@ -212,10 +216,11 @@ def _partitions(
     has_any_store: bool,
 ) -> tuple[PartitionView, ...]:
     """
-    Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end.
+    Return the views of all partitions that are subscribed to, assigned or owned, or have an offset or a known log end.
 
-    If the offsets are ``in_kafka``, the partitions with an offset are taken to be those of topics that the group has
-    begun to read. If the group ``has_any_store``, each partition's offset is marked as one in ZooKeeper.
+    The partitions of topics that the group has begun to read are also included, because they may have offsets in Kafka.
+    If the offsets are ``in_kafka``, offsets in ZooKeeper are ignored. If the group ``has_any_store``, offsets are
+    marked as offsets in ZooKeeper.
     """
     owners, committed = reading.owners(), {} if in_kafka else reading.offsets()
     target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
@@ -244,14 +249,14 @@ def _partitions(
 
 
 class _OwnerFound(NamedTuple):
-    """The owner of a claimed partition, and the owner znode."""
+    """The owner that an owner znode names, and the znode."""
 
     member_id: MemberId
     znode: Znode
 
 
 class OffsetFound(NamedTuple):
-    """The committed offset of a partition, None if it is unreadable, and the offset znode."""
+    """The committed offset of a partition, or None if it is unreadable, and the offset znode."""
 
     offset: int | None
     znode: Znode
@@ -261,8 +266,8 @@ class GroupReading:
     """
     Parses the znodes of one group and its topics; each method parses one kind of znode.
 
-    The value of a missing znode is empty. A znode that cannot be parsed is left out; ``unreadable`` reports all of
-    them. ``closed`` has the paths of znodes that exist, but whose ACL denies reading.
+    For a missing znode, a method returns an empty value or None. Znodes that cannot be parsed are left out, and
+    ``unreadable`` reports them. ``closed`` has the paths of znodes whose ACL denies reading.
     """
 
     def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
@@ -275,7 +280,7 @@ class GroupReading:
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
 
     def registered(self) -> list[tuple[int, MemberInfo]]:
-        """Return the live members, oldest first, each with the zxid of its registration."""
+        """Return the live members of a group of consumers, oldest first, each with the czxid of its member znode."""
         found = [
             (znode.czxid, self.parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path))
             for path, znode in self.children(self._layout.members)
@@ -297,7 +302,7 @@ class GroupReading:
         return "" if any(znode is not None and _is_of_programs(znode.data, path) for path, znode in znodes) else None
 
     def workers(self) -> int:
-        """Return the number of live workers, whatever coordinates them."""
+        """Return the number of live workers, including workers that brokers coordinate."""
         return len(self.children(self._workers.workers))
 
     def programs(self) -> list[RoundMember]:
@@ -307,7 +312,7 @@ class GroupReading:
         return [member for member in found if member is not None]
 
     def candidates(self) -> tuple[MemberId, ...]:
-        """Return the candidates of the election, the leader first; znodes without a sequence number are ignored."""
+        """Return the candidates of the election, the leader first. Znodes without a sequence number are ignored."""
         ranked = sorted(
             (number, znode.data.decode(errors="replace"))
             for path, znode in self.children(self._layout.election)
@@ -317,9 +322,9 @@ class GroupReading:
 
     def foreign_members(self) -> tuple[ForeignMember, ...]:
         """
-        Return the live foreign members.
+        Return the live members of other clients, such as Java's consumers or kiel.
 
-        A consumer id that ends in the session of its own znode belongs to this package.
+        A consumer id that ends in the session id of its own znode belongs to this package.
         """
         members = {_name(path) for path, _ in self.children(self._layout.members)}
         ids = [
@@ -332,7 +337,7 @@ class GroupReading:
 
     def was_joined(self) -> bool:
         """
-        Return whether a member has ever registered: some znodes that members create are persistent.
+        Return whether a member has ever joined the group, by the persistent znodes that members create.
 
         The weights do not count, because tools write them.
         """
@@ -364,7 +369,7 @@ class GroupReading:
         return len(self.parsed(parse_weights, self._layout.weights) or ())
 
     def assignments(self) -> dict[Slot, MemberAssignment | None]:
-        """Return the assignment of each slot; None for an unreadable one."""
+        """Return the assignment of each slot, or None for an unreadable assignment."""
         paths = [path for path, _ in self.children(self._layout.group_state)]
         return {_name(path): self.parsed(MemberAssignment.parse, path) for path in paths}
 
@@ -375,13 +380,13 @@ class GroupReading:
         return tuple(entry for entry in found if entry is not None)
 
     def topics(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Return the partition numbers of those of the topics whose znodes exist."""
+        """Return the partition numbers of those of the topics whose znodes exist and are readable."""
         found = {name: self._existing.get(name) for name in sorted(names)}
         return {name: numbers for name, numbers in found.items() if numbers is not None}
 
     @cached_property
     def _existing(self) -> dict[str, tuple[int, ...] | None]:
-        """The partition numbers of the topics that have a znode, or None if that cannot be read."""
+        """The partition numbers of each topic that has a znode, or None if the znode cannot be read."""
         closed = [path for path in self.closed if path.startswith(f"{TOPICS}/")]
         paths = [*closed, *(path for path, _ in self.children(TOPICS))]
         return {_name(path): self.parsed(parse_topic, path) for path in paths}
@@ -396,7 +401,7 @@ class GroupReading:
         return {TopicPartition(topic, number) for topic, each in self.topics(topics).items() for number in each}
 
     def missing_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the topics that have no znode."""
+        """Return the topics without a znode, in alphabetical order."""
         return tuple(sorted(set(topics) - self._existing.keys()))
 
     def gone_topics(self) -> tuple[str, ...]:
@@ -405,35 +410,39 @@ class GroupReading:
         return self.missing_topics({*with_offsets, *self.begun_topics()})
 
     def owners(self) -> dict[TopicPartition, _OwnerFound]:
-        """Return the owner of each claimed partition."""
+        """Return the owner and the owner znode of each claimed partition."""
         return {
             partition: _OwnerFound(_owner(znode.data), znode)
             for partition, _, znode in self._partitions(self._layout.owners)
         }
 
     def offsets(self) -> dict[TopicPartition, OffsetFound]:
-        """Return the committed offset of each partition that has one."""
+        """Return the committed offset and the offset znode of each partition that has an offset znode."""
         return {
             partition: OffsetFound(self.parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
 
     def is_forged(self, claim: _OwnerFound) -> bool:
-        """Return whether the owner of a claim is a member, of whose session the owner znode is not."""
+        """Return whether the owner of a claim is a member, but another session has created the owner znode."""
         member = self._znodes.get(self._layout.member(claim.member_id))
         return member is not None and member.session != claim.znode.session
 
     def begun_topics(self) -> list[str]:
-        """Return the topics that the group has begun to read, if its offsets are in Kafka."""
+        """Return the topics in which the group has first offsets. Only groups with offsets in Kafka record them."""
         return [_name(path) for path, _ in self.children(self._layout.starts)]
 
     def consumed_topics(self) -> list[str]:
-        """Return the topics in which there are, or were, owners or offsets: members do not delete these folders."""
+        """
+        Return the topics in which the group has, or had, owners or offsets.
+
+        Members do not delete the parent znodes of owners and offsets.
+        """
         folders = (self._layout.owners, self._layout.offsets)
         return sorted({_name(path) for folder in folders for path, _ in self.children(folder)})
 
     def parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
-        """Return what a znode has; None if it is missing or unreadable."""
+        """Return the parsed data of a znode, or None if the znode is missing or unreadable."""
         znode = self._znodes.get(path)
         if znode is None:
             return None
@@ -444,10 +453,10 @@ class GroupReading:
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         """
-        Return the znodes whose data cannot be parsed, in the order in which their remedies work.
+        Return the problem and the remedy of each znode that cannot be parsed, in the order in which the remedies work.
 
-        The settings are first, because a member without them cannot join again. A parent cannot be deleted before its
-        children. Offsets are last, because live members have to set them.
+        The settings are first, because a member cannot join again without them. Children precede their parents, because
+        a parent cannot be deleted before its children. Offsets are last, because live members must set them.
         """
         is_ours = self._layout.config in self._znodes or self._layout.group_state in self._znodes
         kinds = _ANY | (_OURS if is_ours else {}) | (_CONSUMERS if self.program_type() is None else _PROGRAMS)
@@ -471,7 +480,7 @@ class GroupReading:
         return tuple(found)
 
     def _remedy(self, kind: _Kind, path: str) -> str:
-        """Return the remedy for a znode, with the names that its text has in capitals filled in."""
+        """Return the remedy for a znode that cannot be parsed, with names in place of the capitals in its text."""
         settings = self.settings()
         uses_another = self.program_type() is not None or (settings is not None and settings.store == BROKER_V1)
         is_live = bool(self.registered())
@@ -482,7 +491,7 @@ class GroupReading:
         return text.replace("DATA", self._data(path)) if "DATA" in text else text
 
     def _data(self, path: str) -> str:
-        """Return the data, or the settings, that a znode should have which cannot be read, as other znodes tell."""
+        """Return the data or the settings that replace an unreadable znode. They follow from the other znodes."""
         if path == self._layout.config:
             if protocol_type := self.program_type():
                 return RoundSettings(protocol_type).encode().decode()
@@ -503,7 +512,7 @@ class GroupReading:
                     yield TopicPartition(_name(topic), number), path, znode
 
     def children(self, folder: str) -> list[tuple[str, Znode]]:
-        """Return the znodes right below another one, by their paths."""
+        """Return the paths and the znodes of the children of a znode."""
         return self._folders.get(folder, [])
 
 
@@ -512,13 +521,13 @@ def _name(path: str) -> str:
 
 
 def _owner(data: bytes) -> MemberId:
-    """Return the owner's member id: the data up to the last dash, which a thread index follows, or all data."""
+    """Return the member id in the data of an owner znode: the data up to the last dash, or all data without a dash."""
     text = data.decode(errors="replace")
     return text.rpartition("-")[0] or text
 
 
 def _is_of_programs(data: bytes, path: str) -> bool:
-    """Return whether a znode of a group has the version that those of programs have."""
+    """Return whether the data of a group's znode has the version that programs write."""
     try:
         return parse_object(data, path).get("version") == _VERSION
     except ProtocolError:
@@ -533,9 +542,10 @@ _Parser: TypeAlias = Callable[[bytes, str], object]
 
 class _Kind(NamedTuple):
     """
-    How the data of znodes of one kind is parsed, and the remedy for data that cannot be.
+    The parser of znodes of one kind, and the remedy for a znode that cannot be parsed.
 
-    ``otherwise`` is the remedy in a group without members or, for an offset, in one whose offsets are elsewhere.
+    ``otherwise`` is the remedy in a group without members or, for an offset, in a group whose offsets are not in
+    ZooKeeper. If it is "", ``remedy`` applies to all groups.
     """
 
     parse: _Parser
@@ -551,7 +561,7 @@ def _candidate(data: bytes, path: str) -> None:
 
 
 def _of_partition(parse: _Parser) -> _Parser:
-    """Return the parser for znodes of partitions; others below the topics of a group are not ours."""
+    """Return the parser for znodes of partitions. It ignores znodes whose name is not a partition number."""
     return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
 
 
@@ -571,7 +581,7 @@ _ROUND = "restart one member: the leader writes it again in the rebalance that f
 _SET = "write it again (zkCli: set PATH DATA)"
 _STATUS = 'empty it (zkCli: set PATH ""); the worker writes its next status there'
 
-#: Znodes by their paths without the group's name; ``*`` is any name.
+#: The kinds of znodes, by their paths without the group's name. ``*`` stands for any name.
 _OFFSET = _Kind(
     _of_partition(parse_offset),
     "'kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-earliest' delivers what the log has once more;"
@@ -595,7 +605,7 @@ _ANY = {
         SourceOffset.parse, f"{_DELETE}; the task reads that part of its source from the beginning"
     ),
 }
-#: Those that other clients write in other forms, in a group that has had a member of this package.
+#: The kinds that other clients write in other formats. They are checked only in groups that have had our members.
 _OURS = {
     "consumers/ids/*": _Kind(parse_object, _MEMBER),
     "consumers/owners/*/*": _Kind(
@@ -625,7 +635,11 @@ _PROGRAMS = {
 
 
 def _patterns(path: str) -> Iterator[str]:
-    """Yield the keys that the path of a znode may have in the tables of kinds: itself, then with one ``*``, and two."""
+    """
+    Yield the keys of the tables of kinds that match the path of a znode.
+
+    A key is the path without the group's name, with its last names replaced by no, one or two ``*``.
+    """
     _, root, *below = path.split("/")
     for stars in range(min(3, len(below))):
         yield "/".join([root, *below[1 : len(below) - stars], *"*" * stars])
