@@ -233,8 +233,8 @@ def coverages(
             interval begins at or before the end of the first, the topic had been created again.
         rows: The rows by incarnation.
         accounts: The rows of the side tables about this partition.
-        whole_history: Whether ``intervals`` begins with the first batch. Spark deletes old batches from the checkpoint.
-            Then rows below the first interval belong to deleted batches.
+        whole_history: Whether ``intervals`` begins with the first batch. If not, Spark has deleted earlier batches from
+            the checkpoint, and rows below the first interval belong to these batches.
     """
     known = {each.incarnation for each in intervals} | rows.keys() | {each.incarnation for each in accounts}
     unlabelled = layers(rows[None].runs) if None in rows else []
