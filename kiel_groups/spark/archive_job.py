@@ -138,7 +138,7 @@ def _plan(
     left_out: Collection[str],
     known: set[TopicPartition],
 ) -> ArchivePlan:
-    """Plan a run that reads all topics except ``left_out``. Add all existing partitions of these topics to ``known``."""
+    """Plan a run that reads all topics except ``left_out``. Add the existing partitions of its topics to ``known``."""
     options = replace(settings.read_options(), held=Held(frozenset(left_out)))
     if reached is not None:
         reached = replace(reached, spans={p: span for p, span in reached.spans.items() if p.topic not in left_out})
@@ -182,7 +182,7 @@ def _start_spans(
 def _planned_ranges(
     bounds: BatchBounds, spans: Mapping[TopicPartition, Span], view: LogView
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``spans`` to the ends of the logs. Record losses, or raise an error, as the source does."""
+    """Return the ranges from ``spans`` to the ends of the logs. Record losses or raise an error, as the source does."""
     continued, ends = bounds.continued(spans)
     earliest = view.earliest(ends)
     for partition, span in continued.items():

@@ -359,7 +359,11 @@ class LogIdentity:
     def others(
         self, spans: Mapping[TopicPartition, Span], advancing: Collection[TopicPartition]
     ) -> dict[TopicPartition, str]:
-        """Return the partitions that ``recreated`` returns for ``spans``, or ``replaced`` for ``advancing`` spans."""
+        """
+        Return the partitions whose logs are new, with the reasons.
+
+        All ``spans`` are checked as by ``recreated``, and the spans in ``advancing`` also as by ``replaced``.
+        """
         lost = self.recreated(spans)
         return lost | self.replaced(
             {p: span for p, span in spans.items() if p not in lost and p in advancing}, advancing

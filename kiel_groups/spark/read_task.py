@@ -524,7 +524,7 @@ class _TaskReader:
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> errors.KielGroupsError | None:
-        """Send the next request for the ranges of a lane, unless all are finished. Return the error if sending failed."""
+        """Send the next request for the ranges of a lane, unless all are finished. Return the error of a failure."""
         positions = ask_for(lane, self._options.fetch_max_bytes)
         if not positions:
             return None
