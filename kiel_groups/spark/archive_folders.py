@@ -203,7 +203,7 @@ class ArchiveFolders:
 
     def _check_checkpoint(self) -> None:
         """
-        Check that the checkpoint's files are whole that Spark needs to continue.
+        Check the files in the checkpoint from which Spark continues.
 
         Raises:
             ConfigError: A file is damaged or missing. The message has the remedy.
