@@ -45,7 +45,7 @@ def load_assignors(names: str | None, setting: str) -> list[str | Allocator] | N
     Return the assignors that a member offers to a group of brokers: names of assignors, and imported functions.
 
     Args:
-        names: The names, separated by commas, with the preferred name first. A name with a colon is ``module:function``.
+        names: The names, separated by commas, with the preferred name first. A function is named ``module:function``.
             For None, the function returns None.
         setting: The name of the setting in errors.
 

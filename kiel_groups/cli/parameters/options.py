@@ -350,15 +350,15 @@ def _defaults(
     """
     Return click's defaults for all commands of a group, from one table of the file.
 
-    Raises:
-        ConfigError: The table has an unknown key, or a value of a wrong kind.
-
     Args:
         context: The context of the program.
         group: The command group.
         table: The table of the file for this group.
         place: The name of the table in errors.
         shared: The values of the settings that all commands share; empty at the top of the file.
+
+    Raises:
+        ConfigError: The table has an unknown key, or a value of a wrong kind.
     """
     commands = dict(_commands(context, group))
     at_top = context.parent is None and not shared
@@ -622,9 +622,10 @@ _MILLISECONDS = click.IntRange(min=0)
 
 def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
     """
-    Add the options of the debounce, a leader's wait before it plans. The function gets a ``DebounceConfig``.
+    Add the options of the debounce to a command. The debounce is the time for which a leader waits before it plans.
 
-    The name of that argument is ``debounce``. The command raises ConfigError if the quiet time is above the bound.
+    The command's function gets a ``DebounceConfig`` as ``debounce``. The command raises ConfigError if
+    ``--debounce-ms`` is above ``--debounce-bound-ms``.
     """
 
     @click.option(
