@@ -157,7 +157,7 @@ class LineSender:
 
     @property
     def took_s(self) -> float:
-        """Seconds from the first line to the last outcome so far. Waits for the first and after the last line are out."""
+        """The seconds from the first line to the last outcome so far. The input may begin late, and end late."""
         return self._last_s - self._first_s
 
     @property
@@ -184,8 +184,7 @@ class LineSender:
         """
         Send all lines of the input, and wait until every record has an outcome.
 
-        After SIGINT or SIGTERM, stop reading, and close the producer, which first tries to store the lines that were
-        read.
+        After SIGINT or SIGTERM, stop reading. Lines that were read have two seconds to be stored.
 
         Returns:
             0, or 128 plus the number of the signal that ended the run.

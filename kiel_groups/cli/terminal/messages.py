@@ -39,7 +39,7 @@ _OPTIONS: Final = {
     "instance_id": "--instance-id",
     "coordination": "--coordination",
 }
-#: One of these names before ``:`` or ``=``, unless the name is quoted, an argument of a call, or a part of another word.
+#: One of these names before ``:`` or ``=``, unless the name is quoted, an argument of a call, or part of another word.
 _SETTING: Final = re.compile(rf"""(?<![\w'"(-])(?:{"|".join(_OPTIONS)}(?=[:=]))(?![\w'"-])""")
 
 
