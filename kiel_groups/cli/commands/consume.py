@@ -316,7 +316,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Offset(int):
-    """An offset to start at. In a ``Position``, an int of another class is BEGINNING or END."""
+    """An offset to start at. A plain int in a ``Position`` is BEGINNING or END instead."""
 
 
 class Tail(int):

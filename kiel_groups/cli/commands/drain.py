@@ -154,7 +154,7 @@ def change_config(
     restore_file: Path | None = None,
 ) -> int:
     """
-    Show a change of a group's config, make it after a confirmation, wait until the group has settled.
+    Show a change of a group's config, make it after a confirmation, and wait until the group has settled.
 
     Return the exit status.
 

@@ -51,7 +51,7 @@ new_option = click.option("--new", "is_new", is_flag=True, help="Begin the group
 
 
 class _Change(NamedTuple):
-    """The options that all commands share that change offsets."""
+    """The options that ``reset``, ``import``, ``copy`` and ``delete`` share."""
 
     cluster: ClusterAddress
     store: str | None
@@ -82,7 +82,7 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that all commands for changes of offsets share. The function gets a ``_Change`` as ``asked``."""
+    """Add the options in ``_Change`` to a command that changes offsets. Its function gets a ``_Change`` as ``asked``."""
 
     @_cluster_options
     @change_options
