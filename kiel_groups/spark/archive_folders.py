@@ -82,7 +82,7 @@ class ArchiveFolders:
     """
     The folders of one archive.
 
-    Creating this object checks the folders. The check writes only a probe file, which is deleted at once.
+    Creating this object checks the folders. The check writes a probe file, and deletes it at once.
 
     Args:
         settings: The folders, and the topics of the archive.
@@ -430,7 +430,7 @@ class ArchiveFolders:
         Exclude topics from the next batches, and return their positions for the source's option ``kiel.archive.held``.
 
         If a batch is planned and not done, change it, so that it reads nothing of these topics. Call this method only
-        within ``locked``, where no other run writes that batch.
+        within ``locked``, so that no other run writes the batch.
 
         Raises:
             ConfigError: A batch has to be changed, the file system has no lock, and ``is_only_run`` is not set. Or a

@@ -641,9 +641,14 @@ def _compared(
     zookeeper: str | None,
 ) -> list[LogCoverage]:
     """
-    Return the results, completed by a comparison with the present logs.
+    Return the results, completed by a comparison with the present logs, and a result for each partition not read yet.
 
-    Only the result of the log that was read last is compared, for each partition.
+    For each partition, only the result of the log that was read last is compared.
+
+    Raises:
+        ConfigError: The brokers belong to another cluster.
+        BrokerError: The brokers could not be reached.
+        CoordinationError: ZooKeeper did not answer.
     """
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:

@@ -65,7 +65,7 @@ def check_read_schema(schema: types.StructType, fields: types.StructType | None 
 
     Args:
         schema: The schema.
-        fields: The type of the column ``fields``, which only the query of an archive may have.
+        fields: The type of the column ``fields`` in the query of an archive. None means that it is not allowed.
 
     Raises:
         ConfigError: There is no column; or a column is unknown, is given twice, has another type, or is not nullable

@@ -223,7 +223,7 @@ class LogIdentity:
 
     Args:
         view: The brokers.
-        options: The ZooKeeper of the cluster, if the query names one.
+        options: The options of the query. They may name the ZooKeeper of the cluster.
     """
 
     def __init__(self, view: LogView, options: ReadOptions) -> None:

@@ -86,7 +86,7 @@ def _in_main_thread() -> bool:
 @dataclass(slots=True)
 class _Interval:
     """
-    An interval of reading: offsets of a partition, from ``begin`` on, that the query reads without a break.
+    An interval of reading: the query reads a partition from the offset ``begin`` on without a break.
 
     ``token`` identifies the interval. ``planned`` means that ``begin`` is final, because a batch was planned in the
     interval, or because ``offset_changed`` started the interval.

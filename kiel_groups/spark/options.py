@@ -1,4 +1,4 @@
-"""Parse and check the options of a query, which users pass with ``.option(…)``, and its schema."""
+"""Parse and check the options that users pass to a query with ``.option(…)``."""
 
 from __future__ import annotations
 

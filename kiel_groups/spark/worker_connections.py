@@ -39,7 +39,7 @@ _SILENCE_S = 2.0
 
 class BrokerSocket:
     """
-    A connection to one broker. A failure closes the connection, which then cannot be used again.
+    A connection to one broker. A failure closes the connection. After that, it cannot be used again.
 
     Args:
         address: The broker's address.
@@ -172,7 +172,7 @@ _frozen: set[int] = set()
 @contextmanager
 def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
-    Yield an open connection to a broker: an unused connection of this process if there is one, or else a new one.
+    Yield an open connection to a broker: an unused connection of this process or, without any, a new connection.
 
     After the block, keep the connection for later blocks. If the block raises an error, close the connection.
 

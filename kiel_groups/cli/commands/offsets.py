@@ -82,7 +82,7 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options in ``_Change`` to a command that changes offsets. Its function gets a ``_Change`` as ``asked``."""
+    """Add the options in ``_Change`` to a command that changes offsets. Its function gets them as ``asked``."""
 
     @_cluster_options
     @change_options

@@ -61,7 +61,7 @@ def load_assignors(names: str | None, setting: str) -> list[str | Allocator] | N
 
 def load_function(name: str, setting: str) -> Callable[..., Any]:
     """
-    Import a function by its name. Its module may be in the current folder, which is added to Python's path.
+    Import a function by its name. The current folder is added to Python's path, so the module may be there.
 
     Args:
         name: ``module:function``.

@@ -72,7 +72,7 @@ class LineInput:
         return data
 
     async def _wait(self) -> None:
-        """Wait for data. For a file, which is always readable, only let other tasks run."""
+        """Wait for data. A file is always readable; then only let other tasks run."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         try:
             loop.add_reader(self._descriptor, readable.set)
