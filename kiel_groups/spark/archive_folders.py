@@ -314,7 +314,11 @@ class ArchiveFolders:
             )
 
     def claim(self, brokers: Collection[str]) -> None:
-        """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
+        """
+        Write the description of the archive into the output and the checkpoint.
+
+        ``brokers`` are all brokers of the cluster, as ``host:port``.
+        """
         settings = self.settings
         # Topics that this run does not name keep their columns.
         schemas = {**(_known_schemas(self._known) if self._known else {}), **settings.schemas}

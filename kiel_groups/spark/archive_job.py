@@ -331,7 +331,7 @@ class _NewRows:
         return [] if known is None else [row for row in read_rows(self._output, table) if row not in known]
 
     def report(self) -> None:
-        """Log the rows that were added since the last call."""
+        """Log a warning for each row that was added since the last call."""
         for table in self._known:
             for row in self.of(table):
                 if row not in self._logged:

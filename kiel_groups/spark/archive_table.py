@@ -327,7 +327,7 @@ class ArchiveSettings:
 
     @property
     def side_tables(self) -> tuple[str, ...]:
-        """The side tables that a run may write."""
+        """The names of the side tables that a run may write, for bad records and for losses."""
         quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
         return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
 

@@ -139,7 +139,7 @@ class Account(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets, or 0 if it is unknown."""
+        """The number of offsets in the range, or 0 if unknown."""
         return max(0, self.end - self.start)
 
 
@@ -176,7 +176,7 @@ class Difference(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """The number of offsets."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
 
@@ -626,7 +626,7 @@ def _runs(offsets: pa.Array) -> list[Range]:
 
 
 def _collected(runs: list[Range]) -> list[Range]:
-    """Merge adjacent runs if there are many, to save memory."""
+    """Return the runs. If there are many, merge adjacent runs to save memory."""
     return runs if len(runs) < _MOST_RUNS else [each for layer in layers(runs) for each in layer]
 
 
@@ -693,7 +693,7 @@ def _compared(
 
 
 def _present(view: LogView, options: ReadOptions, partition: TopicPartition, missing: list[Range]) -> list[Range]:
-    """Read the log, and return the offsets in ``missing`` that have messages there."""
+    """Read the missing ranges from the log of a partition, and return the offsets in them that have messages."""
     if not missing:
         return []
     wanted = [missing[0]]

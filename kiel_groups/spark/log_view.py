@@ -100,7 +100,11 @@ class LogView:
         return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
-        """Return the last known leader of each partition, or None. Look up leaders that are not known yet."""
+        """
+        Return the last known leader of each partition, or None if it has no leader.
+
+        Leaders that are not known yet are looked up.
+        """
         if unled := {partition.topic for partition in partitions if self.cluster.leader_of(partition) is None}:
             self._run(lambda: self.cluster.refresh(unled, "leaders"))
         brokers = self.cluster.brokers

@@ -250,7 +250,7 @@ class BatchHandler(GroupBrokers):
         self.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Include these partitions in new batches."""
+        """Include these partitions in new batches, and start an interval of reading in each partition."""
         self._stopped.difference_update(partitions)
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
@@ -302,7 +302,7 @@ class BatchHandler(GroupBrokers):
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Do nothing: the watchdog itself logs that the loop is blocked."""
+        """Do nothing, because the watchdog of the event loop itself logs that the loop is blocked."""
 
 
 def _is_same(reached: Span | None, planned: Span) -> bool:

@@ -344,7 +344,9 @@ class _BadRecords:
 
     def note(self, bad: errors.DamagedRecordError, reading: RangeReader) -> None:
         """
-        Log a bad record of this range, and record it in the archive's ``_quarantine``.
+        Count a bad record of this range, and record it in the ``_quarantine`` of an archive.
+
+        Only the first ten bad records of a task are logged.
 
         Raises:
             DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
@@ -544,7 +546,7 @@ class _TaskReader:
     def _take(
         self, asked: Mapping[RangeReader, FetchPosition], answer: _Answer
     ) -> tuple[list[pa.RecordBatch], errors.KielGroupsError | None]:
-        """Return the messages of an answer, and its first error, if any."""
+        """Return the messages of an answer as rows, and the first error in the answer, or None without an error."""
         batches: list[pa.RecordBatch] = []
         failures: list[errors.KielGroupsError] = []
         for reading, position in asked.items():

@@ -58,7 +58,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader):
-    """The stream reader for Spark 4.0 and later; ``BoundedStreamReader`` has what Spark 4.2 added."""
+    """The stream reader for Spark 4.0 and 4.1. ``BoundedStreamReader`` adds the methods of Spark 4.2."""
 
     _opened: QueryDriver | None = None
 
@@ -97,7 +97,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
     @cause_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of the batch between two offsets."""
+        """Plan the tasks of the batch between two positions, as ``latestOffset`` returns them."""
         return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
 
     @cause_first

@@ -1,8 +1,8 @@
 """
 Write rows to topics from Spark's workers, at least once.
 
-Spark runs a failed task again, and the records that it had already sent remain: readers must expect duplicates.
-Only queries that write import this module, and with it the producer.
+Spark runs a failed task again. The records that the task has already sent remain, so readers must expect duplicates.
+Only queries that write import this module and the producer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACK_TIMEOUT_MS = 10_000
 
 
 class _RowWriter(PortablePickle):
-    """The part of batch and stream writers that runs on workers."""
+    """The base class of the batch writer and the stream writer. It sends the rows of a task on a worker."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -98,7 +98,7 @@ class _RowSender:
 
     @classmethod
     async def opened(cls, options: WriteOptions, columns: WriteColumns) -> _RowSender:
-        """Create a sender on the running loop, on which its producer must be created."""
+        """Create a sender. A coroutine does so, because the producer must be created on the running loop."""
         return cls(options, columns)
 
     async def send(self, rows: Iterable[Sequence[Any]]) -> None:

@@ -74,7 +74,7 @@ class SideRow:
 
     @property
     def loss(self) -> Loss:
-        """This row as a loss."""
+        """This row as a ``Loss``. Its end is None if ``end_offset`` equals ``offset``."""
         end = self.end_offset if self.end_offset > self.offset else None
         return Loss(self.topic_partition, self.offset, end, self.incarnation, self.reason)
 

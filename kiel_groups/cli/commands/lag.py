@@ -116,7 +116,7 @@ def lag(
 
 class _Presenter:
     """
-    Shows successive loads of groups, with the trends of the groups that were sampled.
+    Shows the results of successive loads of groups, with the trends of the sampled groups.
 
     ``names`` are the groups that the user asked for. If there is one name, the group is shown by its partitions;
     otherwise, groups are shown by their sums.

@@ -343,7 +343,7 @@ def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress
 
 
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
-    """Yield a line that describes the topic, and a line for each problem."""
+    """Yield a line that describes a topic, and a line for each problem of the topic."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted((state.config or {}).items()))
     yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
