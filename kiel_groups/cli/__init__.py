@@ -1,8 +1,8 @@
 """
 Run the command line ``kiel-groups``.
 
-The console script and ``python -m kiel_groups`` call ``main``.
-It imports a command, and the libraries that the command needs, only when that is called, so that help stays fast.
+The console script and ``python -m kiel_groups`` call ``main``. A command and its libraries are imported only when the
+command is called, so that help stays fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ def main() -> None:
     Run ``kiel-groups`` with the arguments of the process, and exit.
 
     The exit status is 0 if the command is done, 1 if it failed, 2 for wrong usage or a wrong setting, 130 after Ctrl-C,
-    143 after SIGTERM, and 141 if the reader of the output is gone.
+    143 after SIGTERM, and 141 if the reader of the output has closed the pipe. ``spark archive`` also exits with 3, if
+    records were lost before they were read.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""The command group, which prints an error as one line, without a traceback for a user's mistake."""
+"""Define the command group, find the command of a call, and print its errors as lines without a traceback."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 #: Errors that the caller can fix; a missing chroot is one, because it is part of an address that the caller gave.
 _USER_ERRORS = (ConfigError, ChrootMissingError)
 
-#: The commands by the sections of the help, each in the module of its name in ``cli.commands`` unless it shares one,
-#: with their help lines, which need no import.
+#: The commands and their help lines, by the sections of the help. So the help imports no command. A command is in the
+#: module of its name in ``cli.commands``, unless ``_SHARED_MODULES`` names another module.
 _SECTIONS = {
     "Look at groups": {
         "groups": "List and delete the groups of a cluster.",
@@ -74,7 +74,7 @@ _SECTIONS = {
 
 _COMMANDS = {name: help_line for section in _SECTIONS.values() for name, help_line in section.items()}
 
-#: What users of kafka-consumer-groups, kafka-topics and zkCli type, and the command that they want.
+#: Words from kafka-consumer-groups, kafka-topics and zkCli, and the command for each word.
 _MEANT = {
     "reset": "offsets reset",
     "reset-offsets": "offsets reset",
@@ -109,7 +109,8 @@ _MEANT = {
     "stop": "cluster down",
 }
 
-#: How similar a word must be to one of these, or to ``release``, which acts on live members, to be a typing error.
+#: How similar a word must be to one of these words, or to ``release``, to count as a typing error. ``release`` needs
+#: more care than other commands, because it acts on live members.
 _TYPING_ERROR: Final = 0.8
 
 #: The modules of commands that share one.
@@ -156,7 +157,7 @@ class _LazyGroup(click.Group):
 
 
 def _command_meant(word: str) -> str:
-    """Return the command that a word of a user means, or "" if that is not clear."""
+    """Return the command to suggest for an unknown command of a user, or "" if no command is similar enough."""
     near = get_close_matches(word, [*_COMMANDS, *_MEANT], 1)
     if near and (near[0] in _MEANT or near == ["release"]):
         near = get_close_matches(word, near, 1, _TYPING_ERROR)
@@ -186,7 +187,7 @@ def app(context: click.Context) -> int:
     return DONE
 
 
-#: The options that say where a command finds a cluster, and its other options. The environment lasts without a mention.
+#: The options that name the cluster or the file of defaults. Environment variables need no mention: they stay set.
 _PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers")
 #: A command in a text: its words, which may have parts in quotes.
 _OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' ]+))+)'""")
@@ -194,11 +195,14 @@ _OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' 
 
 def pasteable(text: str, given: Sequence[str]) -> str:
     """
-    Return a text in which each command of ours, such as ``'kiel-groups describe g'``, names the cluster of this call.
+    Return a text with complete commands, so that the user can paste them into a shell.
+
+    A quoted command in the text, such as ``'kiel-groups describe g'``, gets the options of the present call that name
+    the cluster.
 
     Args:
         text: A message, an error or a remedy.
-        given: The words of this call. Each command gets those options of them that it has.
+        given: The arguments of the present call.
     """
     words = zip_longest(given, given[1:], fillvalue="")
     pairs = [
@@ -213,7 +217,11 @@ def pasteable(text: str, given: Sequence[str]) -> str:
 
 
 def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
-    """Return a command of a text, with those options of the call that the command takes and the text does not give."""
+    """
+    Return a command of a text with further ``options`` of the call.
+
+    Options that the command does not have, or that the text already has, are left out.
+    """
     words = shlex.split(found[1])
     command: click.Command | None = app
     context = click.Context(app)
@@ -234,7 +242,7 @@ def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """
-    Run a command, and print an error of the package as one line on standard error.
+    Run a command. Print an error of the package, of click or of the system as one line on standard error.
 
     Returns:
         The exit status.
@@ -289,7 +297,10 @@ _PLAIN_CHARACTERS: Final = {"─": "-", "━": "-", "→": "->", "…": "...", "
 
 def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
     """
-    Replace a character that the encoding of a stream lacks: one of our own by a plainer character, another by its code.
+    Replace a character that the encoding of a stream lacks. This is an error handler of ``codecs``.
+
+    A character of the package's own texts becomes a plainer character, and any other character becomes its escape code.
+    A byte of an argument that is not text becomes that byte again.
     """
     assert isinstance(error, UnicodeEncodeError)
     character = error.object[error.start]
@@ -314,12 +325,16 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
 
 
 def _is_output_error(error: OSError) -> bool:
-    """Return whether writing standard output raised the error. It names no file, so its innermost function decides."""
+    """
+    Return whether writing standard output raised the error.
+
+    Such an error names no file, so the function that raised it decides.
+    """
     return extract_tb(error.__traceback__)[-1].name in {"echo", "run"}
 
 
 def _finish_output() -> None:
-    """Flush standard output; if that fails, discard the rest, which would fail once more when the interpreter exits."""
+    """Flush standard output. If that fails, discard the rest, because the flush at exit would fail, too."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -328,7 +343,7 @@ def _finish_output() -> None:
 
 
 def _forget_output() -> None:
-    """Discard buffered output, so that the interpreter's flush at exit does not fail, too."""
+    """Discard buffered and later output, so that the interpreter's flush at exit does not fail."""
     if sys.stdout is None:
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -357,7 +372,11 @@ _KAFKA_OPTIONS: Final = {
 
 
 def _text(error: click.ClickException) -> str:
-    """Return click's message and, for wrong usage, the source of the wrong value and the command that prints help."""
+    """
+    Return the message of click's error in plainer words.
+
+    For wrong usage, the text also names the variable or file with the wrong value, and the command that prints help.
+    """
     text = error.format_message()
     for words, plainer in _PLAIN_WORDS.items():
         text = text.replace(words, plainer)

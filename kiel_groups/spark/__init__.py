@@ -1,8 +1,8 @@
 """
-Read and write topics of Kafka 0.8 in Spark 4: the data source ``kiel``, and the jobs built on it.
+Read and write topics of Kafka 0.8 in Spark 4, with the data source ``kiel`` and the jobs that use it.
 
-Applications register ``KielDataSource`` or call ``archive``, as ``kiel-groups spark`` does. Needs the extra ``spark``.
-The driver plans which offsets to read, and the workers read and write; a worker never plans a range.
+Applications register ``KielDataSource`` or call ``archive``, as ``kiel-groups spark`` does. The package needs the extra
+``spark``. The driver plans which offsets to read. The workers read and write; a worker never plans a range.
 """
 
 from typing import TYPE_CHECKING, Any

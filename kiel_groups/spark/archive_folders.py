@@ -1,11 +1,12 @@
 """
-The folders of an archive: its description, its completed batches and its files.
+Read and check the folders of an archive: its description, its completed batches and its files.
 
-Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
-listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
-listed, and its records are written again into other files. Spark reads only listed files, but other readers read every
-file. So unlisted files are moved aside where that is safe: on this machine, where a lock proves that no other run is
-writing. No file is ever deleted: lists can be lost, and files can belong to a user.
+Spark's sink writes the files of a batch under their final names. Then it writes a list of these files into
+``_spark_metadata``. Only listed files belong to the archive, and each batch has one list. An interrupted batch leaves
+files that are not listed, and its records are written again into other files. Spark reads only listed files, but other
+readers read every file. So unlisted files are moved into ``_leftovers`` if the archive is on this machine, where a lock
+proves that no other run is writing. No file of records is ever deleted, because lists can be lost, and because files
+can belong to a user.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ _LEFTOVERS: Final = "_leftovers"
 
 def archive_files(output: str, *, checkpoint: str | None = None) -> list[str]:
     """
-    Return the files that have an archive's records, in ascending order, for readers other than Spark.
+    Return the files with the records of an archive, in ascending order, for readers other than Spark.
 
-    The archive's folder may have further files, some of them empty, from a run that is active or was killed.
+    The archive's folder may have other files, some of them empty, from a run that is active or was killed.
 
     Args:
         output: The folder of the archive: a path of this machine, or a URI of a file system that pyarrow supports.
-        checkpoint: The folder of its progress, if it is not the one that the archive names.
+        checkpoint: The folder of the archive's progress. The default is the folder that the archive's description
+            names.
 
     Returns:
         Paths if the archive is on this machine, otherwise URIs.
@@ -80,16 +82,17 @@ class ArchiveFolders:
     """
     The folders of one archive.
 
-    Creating this object checks the folders. The check writes only a probe file, which is deleted at once.
+    Creating this object checks the folders. The check writes a probe file, and deletes it at once.
 
     Args:
         settings: The folders, and the topics of the archive.
-        spark: A session; needed if one of the folders is not on this machine.
+        spark: A session. It is needed to write if one of the folders is not on this machine.
         writes: Whether to check that the folders can be written.
 
     Raises:
-        ConfigError: The folders cannot be written, have lost files, belong to another archive or other topics, or are
-            no archive and not empty; the message names the remedy.
+        ConfigError: The folders cannot be written, have lost files, or belong to another archive or to other topics; or
+            they are not empty and have no archive. The message names the remedy.
+        FolderError: A folder cannot be read.
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None, *, writes: bool = True) -> None:
@@ -104,11 +107,11 @@ class ArchiveFolders:
     @classmethod
     def existing(cls, output: str, checkpoint: str | None = None) -> Self:
         """
-        Open the folders of an archive only to read them, without Spark.
+        Open the folders of an archive for reading, without Spark.
 
         Args:
             output: A path or a URI.
-            checkpoint: A path or a URI, or None for the one that the archive's description names.
+            checkpoint: A path or a URI, or None for the checkpoint that the archive's description names.
 
         Raises:
             ConfigError: There is no archive, or its folders do not fit each other.
@@ -138,13 +141,17 @@ class ArchiveFolders:
 
     @property
     def last_topics(self) -> frozenset[str]:
-        """The names of the topics that the last run was given; none without a last run, or if it had a pattern."""
+        """The names of the topics in the settings of the last run. Empty without a last run, or if it had a pattern."""
         return frozenset(() if self._known is None else self._known["topics"])
 
     # ------------------------------------------------------------------ identity
 
     def _recorded(self) -> dict[str, Any] | None:
-        """Check the description of an earlier run against the settings, and return it; None for a new archive."""
+        """
+        Check the archive's description against the settings, and return the description.
+
+        For a new archive, check that the folders are empty, and return None. Raises ConfigError as the class says.
+        """
         settings = self.settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
@@ -168,10 +175,11 @@ class ArchiveFolders:
 
     def _check_batches(self) -> None:
         """
-        Check that the folders have lost no files of batches that the newest compacted list does not cover.
+        Check that the folders have lost no lists of batches after the newest compacted list.
 
-        Every completed batch after this list must have a list of its own, and so must every batch before another listed
-        batch. The checkpoint must know the newest batch that has a list.
+        A compacted list has the files of all batches up to its own. Each later batch that is completed, or that is
+        followed by a listed batch, must have a list of its own. The checkpoint must know the newest batch that has a
+        list.
 
         Raises:
             ConfigError: The output or the checkpoint has lost files.
@@ -195,10 +203,10 @@ class ArchiveFolders:
 
     def _check_checkpoint(self) -> None:
         """
-        Check that the files of the checkpoint with which Spark continues are whole.
+        Check the files in the checkpoint from which Spark continues.
 
         Raises:
-            ConfigError: A file is damaged or missing; the message says whether it can be done without.
+            ConfigError: A file is damaged or missing. The message has the remedy.
         """
         for batch in sorted(_numbers(self._checkpoint.names("offsets")))[-2:]:
             self._planned(batch)
@@ -216,7 +224,12 @@ class ArchiveFolders:
         return f"checkpoint: {self.settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
 
     def _check_empty(self) -> None:
-        """Check that the folders have no other files, not even hidden files: these may belong to a user."""
+        """
+        Check that the folders of a new archive are empty, apart from the archive's own files.
+
+        Raises:
+            ConfigError: A folder has other files. They may belong to a user.
+        """
         settings = self.settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
         for name, folder, uri in (
@@ -251,7 +264,12 @@ class ArchiveFolders:
             )
 
     def _check_table(self, known: dict[str, Any]) -> None:
-        """Check that the settings keep the folders and columns of the files that earlier runs have written."""
+        """
+        Check that the settings keep the folders and columns of the files that earlier runs have written.
+
+        Raises:
+            ConfigError: The settings choose other folders, or remove or change a column.
+        """
         settings = self.settings
         compacted, listed = self._lists()
         if compacted < 0 and not listed:
@@ -280,13 +298,13 @@ class ArchiveFolders:
 
     def check_brokers(self, brokers: Collection[str]) -> None:
         """
-        Check that the offsets of the archive belong to this cluster.
+        Check that the archive was read from the cluster of these brokers. A new archive passes.
 
         Args:
             brokers: All brokers of the cluster, as ``host:port``.
 
         Raises:
-            ConfigError: None of these brokers was in the cluster of the last run.
+            ConfigError: The cluster of the last run had no broker of these addresses.
         """
         if self._known is not None and not set(brokers).intersection(self._known["brokers"]):
             raise ConfigError(
@@ -296,7 +314,11 @@ class ArchiveFolders:
             )
 
     def claim(self, brokers: Collection[str]) -> None:
-        """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
+        """
+        Write the description of the archive into the output and the checkpoint.
+
+        ``brokers`` are all brokers of the cluster, as ``host:port``.
+        """
         settings = self.settings
         # Topics that this run does not name keep their columns.
         schemas = {**(_known_schemas(self._known) if self._known else {}), **settings.schemas}
@@ -320,10 +342,10 @@ class ArchiveFolders:
         """
         Hold the archive's lock during the block, so that no other run starts.
 
-        Do nothing if the checkpoint is not on this machine.
+        Without a checkpoint on this machine, there is no lock. Then Spark itself detects a second run when it records
+        a batch.
 
-        Spark's Java process holds the lock, because it writes the files and may outlive a driver that was killed. On
-        other file systems, Spark itself detects a second run when it records a batch.
+        Spark's Java process holds the lock, because Java writes the files, and may outlive a driver that was killed.
 
         Raises:
             ConfigError: Another run of this archive is active.
@@ -347,9 +369,10 @@ class ArchiveFolders:
 
     def sweep_after(self, spark: SparkSession) -> None:
         """
-        Call ``sweep`` after a batch has failed within ``locked``.
+        Call ``sweep`` after a batch has failed within ``locked``. Ignore errors.
 
-        A killed Java process no longer has its lock. In that case, this process holds the lock during the call.
+        A killed Java process no longer has the lock. In that case, this process takes the lock for the call. If another
+        run has it, nothing is moved.
         """
         with suppress(Py4JError, OSError, KielGroupsError):
             java: Any = spark._jvm
@@ -368,12 +391,13 @@ class ArchiveFolders:
 
     def positions(self) -> Positions | None:
         """
-        Return the end of the last completed batch. If none is completed, return the start of the first batch, or None
-        if no batch is planned.
+        Return the positions that the archive has reached: the end of the last completed batch.
+
+        If no batch is completed, return the start of the first batch. If no batch is planned, return None.
 
         Raises:
-            ConfigError: A batch is damaged or missing.
-        ProtocolError: The checkpoint has another form.
+            ConfigError: A file of the checkpoint is damaged or missing.
+            ProtocolError: The checkpoint belongs to another data source.
         """
         done = _numbers(self._checkpoint.names("commits"))
         if done:
@@ -385,7 +409,13 @@ class ArchiveFolders:
         return Positions(spans, first.query)
 
     def _planned(self, batch: int) -> Positions:
-        """Return the end of a batch, which the last line of the batch's file in the checkpoint has."""
+        """
+        Return the end of a batch, from the last line of the batch's file in the checkpoint.
+
+        Raises:
+            ConfigError: The file is damaged or missing.
+            ProtocolError: The checkpoint belongs to another data source.
+        """
         lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
         document = json_object(lines[-1]) if len(lines) > 2 else None
         if document is None:
@@ -403,12 +433,12 @@ class ArchiveFolders:
         """
         Exclude topics from the next batches, and return their positions for the source's option ``kiel.archive.held``.
 
-        A batch that is planned and not done is changed, so that it reads nothing of these topics. Call this method only
-        within ``locked``, where no other run writes that batch.
+        If a batch is planned and not done, change it, so that it reads nothing of these topics. Call this method only
+        within ``locked``, so that no other run writes the batch.
 
         Raises:
-            ConfigError: A batch has to be changed, no lock excludes other runs on this file system, and the settings do
-                not say that there are none.
+            ConfigError: A batch has to be changed, the file system has no lock, and ``is_only_run`` is not set. Or a
+                file of the checkpoint is damaged or missing.
         """
         number = max(_numbers(self._checkpoint.names("offsets")), default=None)
         if number is None:
@@ -440,17 +470,17 @@ class ArchiveFolders:
         self._checkpoint.write(f"offsets/{number}", "\n".join([*lines[:-1], json.dumps(end.to_json())]))
 
     def listed_batch(self) -> int | None:
-        """Return the number of the last batch whose files are listed, or None before the first batch."""
+        """Return the number of the last batch whose files are listed, or None if no batch is listed."""
         compacted, listed = self._lists()
         newest = max(listed, default=compacted)
         return newest if newest >= 0 else None
 
     def history(self, last: int) -> dict[int, Positions]:
-        """Return the ends of all batches up to ``last`` that the checkpoint still has; Spark deletes old ones."""
+        """Return the ends of all batches up to ``last`` in the checkpoint. Spark deletes old batches from it."""
         return {each: self._planned(each) for each in _numbers(self._checkpoint.names("offsets")) if each <= last}
 
     def opened(self, path: str) -> NativeFile:
-        """Open a listed file. Its path is a URI with escapes. Reads may raise OSError."""
+        """Open a listed file for reading. ``path`` is a URI with escapes. Opening and reading may raise OSError."""
         inside = f"topic={path.rpartition('/topic=')[2]}"
         return ArrowFolder(self.settings.output_uri).opened(unquote(inside))
 
@@ -465,7 +495,7 @@ class ArchiveFolders:
         return {entry["path"]: entry["size"] for entry in entries}
 
     def _lists(self) -> tuple[int, set[int]]:
-        """Return the last batch of the newest compacted list (or -1), and the later batches that have lists."""
+        """Return the last batch of the newest compacted list, or -1, and the later batches that have lists."""
         names = self._output.names(_LISTS)
         compacted = max(
             _numbers([name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT)]), default=-1
@@ -477,11 +507,15 @@ class ArchiveFolders:
 
     def sweep(self) -> int:
         """
-        Move unlisted files into ``_leftovers`` if the archive is on this machine. Call this method only within
-        ``locked``.
+        Move unlisted files into ``_leftovers``. Do nothing unless both folders are on this machine.
+
+        Call this method only within ``locked``.
 
         Returns:
             The number of moved files.
+
+        Raises:
+            ConfigError: The output or the checkpoint has lost files, so that it is not known which files are listed.
         """
         output = local_path(self.settings.output_uri)
         if output is None or local_path(self.settings.checkpoint_uri) is None:
@@ -501,7 +535,12 @@ class ArchiveFolders:
 
 
 def _check_place(name: str, uri: str) -> None:
-    """Check before Spark starts that a local folder can be written. Spark itself reports problems of other folders."""
+    """
+    Check before Spark starts that a folder of this machine can be written. Spark itself checks other folders.
+
+    Raises:
+        ConfigError: The folder cannot be written or created.
+    """
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
@@ -523,7 +562,7 @@ def _numbers(names: Collection[str]) -> list[int]:
 
 
 def _lock(file: Any) -> bool:
-    """Lock a file. Return False if this Java process or another process has locked it already."""
+    """Lock a Java file. Return False if this Java process or another process has locked the file already."""
     try:
         return file.getChannel().tryLock() is not None
     except Py4JJavaError as error:

@@ -1,9 +1,10 @@
 """
 Archive topics as Parquet files, every record exactly once.
 
-Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began, or that of the event.
-Spark's checkpoint records the offsets of each batch before the batch is read, and the lists of Spark's file sink record
-its files. So an interrupted batch is repeated with the same records and the same dates, and its files are listed once.
+Files are in ``topic=…/date=…`` folders. The date is the day (UTC) on which the batch began, or the day of the event.
+Spark's checkpoint records the offsets of each batch before the batch is read. Spark's file sink lists the files of each
+completed batch. So an interrupted batch is repeated with the same records and the same dates, and its files are listed
+once.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ _MISSING = re.compile(r"no broker knows the topic ([\w., -]+);")
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """
-    What the next run of an archive would do if it started now.
+    The plan of an archive's next run, as if the run started now.
 
-    ``ranges`` are the offsets to read of every partition, in ascending order, empty ranges included. ``brokers`` are
-    all brokers, as ``host:port``. ``lost`` are the ranges that are gone from the logs, if ``fail_on_data_loss`` is not
-    set. ``not_archived`` has the reason for each topic that the run could not read. ``dropped`` are topics of earlier
-    runs that the settings do not name. These topics keep their positions.
+    ``ranges`` has the offsets to read of every partition, in ascending order, including empty ranges. ``is_new`` means
+    that no run has started this archive yet. ``brokers`` has all brokers, as ``host:port``. ``lost`` has the losses
+    that the run would record; it is empty if ``fail_on_data_loss`` is set. ``not_archived`` has the reason for each
+    topic that the run could not read. ``dropped`` has the topics of earlier runs that the settings do not name. These
+    topics keep their positions.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -67,23 +69,23 @@ class ArchivePlan:
 
     @property
     def records(self) -> int:
-        """The most records that the run would read; a compacted log has fewer records than offsets."""
+        """The most records that the run would read. A compacted log has fewer records than offsets."""
         return sum(each.size for each in self.ranges)
 
 
 def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -> ArchivePlan:
     """
-    Look up the ranges that the next run of an archive would read, and check its folders, topics, brokers and group.
+    Plan the next run of an archive, and check its folders, topics, brokers and group. Nothing is archived.
 
-    A topic that cannot be read does not stop the others, except in a first run that does not start at ``earliest``,
-    because the topic would be read from its beginning later.
+    A topic that cannot be read is left out, if other topics remain. But a first run that does not start at ``earliest``
+    needs all topics, because a later run would read the topic from its beginning. Then the error is raised.
 
     Args:
         settings: The archive.
-        spark: A session; needed unless the folders are on this machine (``settings.is_local``).
+        spark: A session. It is needed unless the folders are on this machine (``settings.is_local``).
 
     Raises:
-        ConfigError: A topic has never existed, a folder or the cluster is another archive's, the group has live
+        ConfigError: A topic has never existed, a folder or the cluster belongs to another archive, the group has live
             members, or side tables cannot be written.
         OffsetOutOfRangeError: The next messages of the only topic are lost, and ``fail_on_data_loss`` is set.
         BrokerError: The brokers could not be reached.
@@ -111,11 +113,14 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 
 def topic_of(error: str, known: Collection[TopicPartition], named: Collection[str] = ()) -> str | None:
     """
-    Return the topic that an error is about, or None if it is not about a single topic.
+    Return the topic that an error message is about.
+
+    Return None if no topic, or more than one known topic, is found in the message. If the message lists missing topics,
+    return the first missing topic, but only if all of them are in ``named``.
 
     Args:
-        error: The message. It may come from another process, so there is nothing but its text.
-        known: The partitions of the archive; an address of a broker looks like another partition.
+        error: The message. The error may come from another process as a text.
+        known: The partitions of the archive. The address of a broker has the form of a partition, but is not known.
         named: Topics that existed when an earlier run named them.
     """
     if missing := _MISSING.search(error):
@@ -133,7 +138,7 @@ def _plan(
     left_out: Collection[str],
     known: set[TopicPartition],
 ) -> ArchivePlan:
-    """Plan a run that reads all topics but ``left_out``, and add all partitions that exist to ``known``."""
+    """Plan a run that reads all topics except ``left_out``. Add the existing partitions of its topics to ``known``."""
     options = replace(settings.read_options(), held=Held(frozenset(left_out)))
     if reached is not None:
         reached = replace(reached, spans={p: span for p, span in reached.spans.items() if p.topic not in left_out})
@@ -163,10 +168,10 @@ def _start_spans(
     bounds: BatchBounds, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
 ) -> dict[TopicPartition, Span]:
     """
-    Return where the source would start to read each partition.
+    Return the span at which the source would start to read each partition.
 
-    A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
-    their first offsets.
+    A new archive starts at the offsets that the options name. A later run continues at its checkpoint, and reads
+    partitions that the checkpoint lacks from their first offsets.
     """
     if reached is None:
         return {each: Span(start, start) for each, start in bounds.starts(partitions).items()}
@@ -177,7 +182,7 @@ def _start_spans(
 def _planned_ranges(
     bounds: BatchBounds, spans: Mapping[TopicPartition, Span], view: LogView
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``spans`` to the ends of the logs. Handle data loss as the source does."""
+    """Return the ranges from ``spans`` to the ends of the logs. Record losses or raise an error, as the source does."""
     continued, ends = bounds.continued(spans)
     earliest = view.earliest(ends)
     for partition, span in continued.items():
@@ -204,15 +209,15 @@ class ArchiveSummary:
         files: The number of files that the run added.
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
-        untimed: The number of read records without a time in ``time_field``; they went by arrival.
+        untimed: The number of records without a time in ``time_field``. Their folders follow from the batch's time.
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
-            unknown, or that the offsets could not be committed.
+            unknown, or that the offsets were not committed.
         output: The URI of the archive.
         lost: The losses that the run has recorded in ``_losses``, in ascending order.
-        bad_records: The damaged messages, and the values that do not fit, that the run has recorded in ``_quarantine``,
-            in ascending order, without their bytes.
-        not_archived: The topics that could not be read to the end, with the reasons. They keep their positions, and the
-            next run tries again.
+        bad_records: The bad records that the run has recorded in ``_quarantine``, in ascending order, without their
+            bytes. Bad records are damaged messages and values that do not fit their schema.
+        not_archived: The topics that could not be read to the end, with the reasons. These topics keep their positions,
+            and the next run tries again.
         dropped: Topics of earlier runs that the settings do not name, in ascending order.
     """
 
@@ -240,7 +245,8 @@ def archive(
     """
     Add the records since the last run to an archive. With ``interval_s``, continue until ``stopping`` is set.
 
-    If one of several topics cannot be read, the run continues without it, as the summary's ``not_archived`` says.
+    If one of several topics cannot be read, the run continues without this topic. The summary's ``not_archived`` has
+    the topic with the reason.
 
     Args:
         spark: The session to use; it is not stopped.
@@ -249,7 +255,7 @@ def archive(
         stopping: Set it, from a signal handler or another thread, to stop after the running batch.
 
     Returns:
-        A summary of the added records. Their offsets are committed for the summary's ``group``, unless it is None.
+        A summary of the added records. Their offsets are committed for the summary's ``group``, unless that is None.
 
     Raises:
         ConfigError: A setting, a topic or a folder is not valid; the message names the remedy.
@@ -308,7 +314,11 @@ def archive(
 
 
 class _NewRows:
-    """The rows that the processes of a run add to the archive's side tables."""
+    """
+    The rows that the processes of a run add to the archive's side tables.
+
+    The side tables ``_quarantine`` and ``_losses`` list the offsets that the archive lacks, with the reasons.
+    """
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._output = settings.output_uri
@@ -321,7 +331,7 @@ class _NewRows:
         return [] if known is None else [row for row in read_rows(self._output, table) if row not in known]
 
     def report(self) -> None:
-        """Log the rows that were added since the last call."""
+        """Log a warning for each row that was added since the last call."""
         for table in self._known:
             for row in self.of(table):
                 if row not in self._logged:
@@ -349,7 +359,7 @@ def _run_without_failing_topics(
     Run the query to its end. If one of several topics makes it fail, start it again without that topic.
 
     Returns:
-        The topics that are not archived, with the reasons, those of the plan included.
+        The topics that are not archived, with the reasons, including the topics that the plan has left out.
     """
     failed = dict(plan.not_archived)
     known = {each.topic_partition for each in plan.ranges}
@@ -405,7 +415,12 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings, held: Mapping[s
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
-    """Run a query to its end. Start it up to ``_MAX_STARTS`` times if Spark gives up on a slowly starting process."""
+    """
+    Start a query, and wait for its end.
+
+    If Spark gives up on a Python process that starts too slowly, start the query again, up to ``_MAX_STARTS`` times in
+    all.
+    """
     for remaining in reversed(range(_MAX_STARTS)):
         query = start()
         try:
@@ -430,7 +445,7 @@ def _ranges(before: Positions | None, after: Positions | None, lost: Collection[
 
 
 def _start(before: Span | None, after: Span, *, is_new: bool) -> int:
-    """Return the first offset that a run has added: the end of the run before, or the start of a new log."""
+    """Return the first offset that a run has added: the end of the previous run, or the start of a new log."""
     if before is None or is_new or (after.token not in (None, before.token) and after.begin < before.to):
         return after.begin
     return min(before.to, after.to)
@@ -440,8 +455,8 @@ def _commit(settings: ArchiveSettings, reached: Positions, left_out: Collection[
     """
     Commit the end of the last batch, without the topics ``left_out``, and return the name of the group.
 
-    Return None if the commit failed, commits are off, or the group's name is unknown. The query itself commits each
-    batch only when it plans the next batch.
+    Return None if the commit failed, or if the group's name is unknown. The query itself commits a batch only when it
+    plans the next batch, so it does not commit the last batch.
     """
     options = settings.read_options()
     group = group_name(options, reached)

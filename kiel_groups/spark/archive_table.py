@@ -1,8 +1,8 @@
 """
-The settings of an archive, and its table: the columns, and the folders that the times of records choose.
+The settings of an archive, and the columns and folders of its table.
 
-A record's folder depends on its value and on the time of its batch, which Spark stores. So a repeated batch puts each
-record into the same folder again.
+A record's folder depends on its value and on the time of its batch. Spark stores the time of a batch. So a repeated
+batch puts each record into the same folder again.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ _QUOTED = re.compile(r"'[^']*'")
 @dataclass(frozen=True, slots=True)
 class TimeField:
     """
-    The name of the field of JSON values that has the time of an event, and the format of that time.
+    The field of JSON values that has the time of an event, and the format of that time.
 
-    ``path`` has dots between the names of nested fields. ``form`` is ``iso`` for ISO 8601, ``s`` or ``ms`` for seconds
-    or milliseconds since 1970, or a datetime pattern of Spark. A text without a time zone is UTC.
+    ``path`` is the name of the field, with dots between the names of nested fields. ``form`` is ``iso`` for ISO 8601,
+    ``s`` or ``ms`` for seconds or milliseconds since 1970, or a datetime pattern of Spark. A time without a time zone
+    is in UTC.
     """
 
     path: str
@@ -62,7 +63,7 @@ class TimeField:
         Parse ``NAME`` or ``NAME:FORMAT``.
 
         Raises:
-            ConfigError: There is no such name, or the format is empty.
+            ConfigError: The name is not valid, or the format is empty.
         """
         path, colon, form = text.strip().partition(":")
         if not _PATH.fullmatch(path) or (colon and not form):
@@ -77,7 +78,7 @@ class TimeField:
 
     @property
     def pattern(self) -> str | None:
-        """The datetime pattern, which includes a time zone, or None for a format with a name, such as ``iso``."""
+        """The datetime pattern with a time zone, or None for the formats ``iso``, ``s`` and ``ms``."""
         if self.form in (_ISO, _SECONDS, _MILLISECONDS):
             return None
         return self.form if self._has_zone else f"{self.form} VV"
@@ -87,7 +88,11 @@ class TimeField:
         return _ZONE_LETTERS.search(_QUOTED.sub("", self.form)) is not None
 
     def seconds(self, value: Column) -> Column:
-        """Return the event's time in whole seconds since 1970, or null if the value has none between 1970 and 9999."""
+        """
+        Return the column of event times, in whole seconds since 1970, for the column ``value``.
+
+        It is null for a value without a time between 1970 and 9999.
+        """
         names = "".join(f"['{name}']" for name in self.path.split("."))
         text = sql.trim(sql.get_json_object(value, f"${names}"))
         if self.form in (_SECONDS, _MILLISECONDS):
@@ -103,7 +108,11 @@ class TimeField:
 
 
 def _iso_text(text: Column) -> Column:
-    """Return a text of ISO 8601 with seconds and a time zone, or null; without a date, Spark would take today's."""
+    """
+    Return ISO 8601 texts completed with a time, seconds and a time zone. A text without a date becomes null.
+
+    For a text without a date, Spark would take today's date.
+    """
     text = sql.when(text.rlike(r"^\d{4}-\d\d-\d\d([T ]|$)"), text)
     text = sql.regexp_replace(text, r"^(.{10})$", "$1T00:00")
     text = sql.regexp_replace(text, r"^(.{13}:\d\d)(?!:)", "$1:00")
@@ -112,10 +121,10 @@ def _iso_text(text: Column) -> Column:
 
 def check_pattern(spark: SparkSession, field: TimeField) -> None:
     """
-    Check a datetime pattern, which only Spark can parse.
+    Check that Spark can parse times by the datetime pattern of a field. Do nothing for a field without a pattern.
 
     Raises:
-        ConfigError: Spark does not know the pattern, or formats times with it but does not parse them.
+        ConfigError: The pattern is not valid, or Spark can only format times with it.
     """
     if field.pattern is None:
         return
@@ -132,15 +141,16 @@ def table_rows(
     rows: DataFrame, *, roll: str, time_field: TimeField | None, fields: Sequence[str], counts_bad: bool
 ) -> DataFrame:
     """
-    Return the rows of the table, from rows of the source.
+    Return the rows of the archive's table, computed from rows of the source.
 
     Args:
-        rows: Rows with all columns of the source.
+        rows: The rows of the source, with the columns that the archive reads.
         roll: A key of ``ROLLS``.
-        time_field: Where values have the time that decides on the folder. Without it, and for a record without a time,
-            the time of the batch decides.
+        time_field: The field of values that has the time for the folder. Without this field, and for a record without a
+            time, the time of the batch chooses the folder.
         fields: The names of the columns that are fields of JSON values.
-        counts_bad: Whether the rows have bad records, in which ``error`` is not null: the table has none of them.
+        counts_bad: Whether the rows have the column ``error``. In rows of bad records, it is not null. These rows are
+            counted and left out.
     """
     now = sql.current_timestamp()
     counts: dict[str, Column] = {}
@@ -186,30 +196,32 @@ class ArchiveSettings:
 
     Args:
         topics: The names of the topics; empty if ``pattern`` is given.
-        pattern: A regular expression that is found in the names of the topics, instead of ``topics``.
+        pattern: A regular expression, instead of ``topics``. Topics whose names contain a match are read.
         output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
         brokers: Some brokers of the cluster, separated by commas.
         zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
         group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
         start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
-            runs continue, and partitions that appear later are read from their beginning.
+            runs continue at the checkpoint. Partitions that appear later are read from their beginning.
         checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
         batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
         interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
             it has read the existing records.
-        file_mb: The size of files to aim for, in MB of a topic's log (before Parquet compresses it). In each batch, a
-            topic has a file for every so many MB, and one at least.
+        file_mb: The desired size of files, in MB of a topic's log (before Parquet compresses the records). In each
+            batch, a topic has about one file for every ``file_mb``, and at least one file.
         roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
-        time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
-            see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
+        time_field: The field of JSON values that has the time for the folder, as ``NAME`` or ``NAME:FORMAT``; see
+            ``archive_table.TimeField``. Without this field, or for values without such a time, the batch's time counts.
         schemas: The fields of JSON values that become columns, by topic. Values of other topics may be anything. Later
-            runs may add fields, but not remove them. A value that does not fit is a bad record.
-        bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
-            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too.
+            runs may add fields, but not remove fields. A value that does not fit is a bad record.
+        bad_records: The treatment of bad records, which are damaged messages and values that do not fit. ``fail`` ends
+            the archiving of the topic. ``skip`` records the offsets and the reason in ``_quarantine``. ``quarantine``
+            also records the bytes there.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
-        is_only_run: Whether the caller ensures that no other run of the archive is active. It matters only if the
-            checkpoint is not on this machine, where no lock does: then a batch of a topic that fails can be changed.
+        is_only_run: Whether the caller ensures that no other run of the archive is active. If the checkpoint is on
+            this machine, a lock ensures that. Otherwise, the run needs this setting to exclude a topic that fails from
+            a planned batch.
 
     Raises:
         ConfigError: A value is not valid, or two values contradict each other.
@@ -273,16 +285,16 @@ class ArchiveSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether both folders are on this machine, where they can be read without Spark."""
+        """Whether the output and the checkpoint are on this machine, so that they can be read without Spark."""
         return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
 
     @property
     def event_time(self) -> TimeField | None:
-        """The parsed ``time_field``, or None if it is not given."""
+        """The parsed ``time_field``, or None if not given. Raise ConfigError if it is not valid."""
         return None if self.time_field is None else TimeField.parse(self.time_field)
 
     def reads(self, topic: str) -> bool:
-        """Return whether the archive is of a topic of this name."""
+        """Return whether the settings choose a topic of this name."""
         return topic in self.topics if self.pattern is None else re.search(self.pattern, topic) is not None
 
     def source_options(self) -> dict[str, str]:
@@ -306,15 +318,16 @@ class ArchiveSettings:
     @property
     def _is_bounded(self) -> bool:
         """
-        Whether the source is given a bound for its batches.
+        Whether the source gets ``batch_records`` as its bound.
 
-        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
+        Before Spark 4.2, the default bound is left out. Any other bound is passed to the source, and the source refuses
+        it.
         """
         return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
 
     @property
     def side_tables(self) -> tuple[str, ...]:
-        """The side tables that a run may write."""
+        """The names of the side tables that a run may write, for bad records and for losses."""
         quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
         return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
 

@@ -1,11 +1,13 @@
 """
 Verify an archive: compare its topics, its checkpoint, its files and its side tables by offsets, without Spark.
 
-Only the columns with partitions and offsets are read, one file after the other. Nothing is written.
+The verification reads only the columns with partitions and offsets, one file after the other. It writes nothing. The
+side tables of an archive list the offsets that its files lack: ``_quarantine`` those of bad records, and ``_losses``
+those of lost messages.
 
-The first part computes from values alone. A range of offsets is ``(start, end)`` without ``end``. A list of ranges is
-in ascending order, and no two of its ranges overlap or touch. Offsets that occur more than once are a list of *layers*:
-the ranges of those that occur at least once, at least twice, and so on.
+The first part of this module reads no files. A range of offsets is ``(start, end)`` without ``end``. A list of ranges
+is in ascending order, and no two of its ranges overlap or touch. Ranges that overlap are divided into *layers*. Each
+layer is a list of ranges. Layer ``n``, from 0, has the offsets that occur more than ``n`` times.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _NO_OFFSET: Final = 1 << 63
 
 
 def layers(ranges: Iterable[Range]) -> list[list[Range]]:
-    """Return the layers of ranges that may overlap, in any order. Empty ranges are ignored."""
+    """Divide ranges into layers. The ranges may overlap and be in any order. Empty ranges are ignored."""
     steps: dict[int, int] = defaultdict(int)
     for start, end in ranges:
         if start < end:
@@ -82,32 +84,36 @@ def layers(ranges: Iterable[Range]) -> list[list[Range]]:
 
 
 def common(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
-    """Return the offsets that are in both lists."""
+    """Return the ranges of the offsets that are in ``one`` and also in ``other``."""
     both = layers([*one, *other])
     return both[1] if len(both) > 1 else []
 
 
 def minus(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
-    """Return the offsets that are in the first list, and not in the other list."""
+    """Return the ranges of the offsets that are in ``one`` and not in ``other``."""
     edges = [-1, *(edge for each in other for edge in each), _NO_OFFSET]
     return common(one, zip(edges[::2], edges[1::2], strict=True))
 
 
 def less(whole: Sequence[Sequence[Range]], taken: Sequence[Range]) -> list[list[Range]]:
-    """Return the layers after each offset of ``taken`` was removed once. The first layer must have these offsets."""
+    """
+    Remove one occurrence of each offset in ``taken``, and return the layers that remain.
+
+    Layer 0 must contain all offsets of ``taken``.
+    """
     above = [*whole, ()][1:]
     reduced = [[*minus(layer, taken), *common(higher, taken)] for layer, higher in zip(whole, above, strict=True)]
     return layers(each for layer in reduced for each in layer)
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """Return the number of offsets."""
+    """Return the number of offsets in ranges. An offset counts once for each range that contains it."""
     return sum(end - start for start, end in ranges)
 
 
 class Interval(NamedTuple):
     """
-    Offsets that batches planned to read without a break: from ``begin`` to ``reached``, which is not included.
+    Offsets that consecutive batches planned to read: from ``begin`` (inclusive) to ``reached`` (exclusive).
 
     ``is_ended`` is set if a later batch does not continue at ``reached``.
     """
@@ -120,9 +126,9 @@ class Interval(NamedTuple):
 
 class Account(NamedTuple):
     """
-    A row of a side table: a range of offsets that are in quarantine, or were lost, with the reason.
+    A row of a side table: a range of quarantined or lost offsets, with the reason.
 
-    If ``end`` is not above ``start``, it is unknown how many offsets were lost from ``start`` on.
+    If ``end`` is not above ``start``, offsets from ``start`` on were lost, and their number is unknown.
     """
 
     kind: str
@@ -133,17 +139,17 @@ class Account(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets, or 0 if it is unknown."""
+        """The number of offsets in the range, or 0 if unknown."""
         return max(0, self.end - self.start)
 
 
 @dataclass(slots=True)
 class Rows:
     """
-    The rows of one partition and incarnation in the files.
+    The rows that the archive's files have of one partition and incarnation.
 
-    ``runs`` are ranges of offsets that follow each other, and may overlap. ``out_of_order`` are those that, in their
-    file, come after a higher offset.
+    ``runs`` are ranges of consecutive offsets. Two of these ranges may overlap. ``out_of_order`` has the ranges of the
+    offsets that come after a higher offset in their file.
     """
 
     runs: list[Range]
@@ -151,7 +157,7 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """The number of rows."""
+        """The number of rows. A row that occurs twice counts twice."""
         return size(self.runs)
 
 
@@ -170,19 +176,20 @@ class Difference(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """The number of offsets."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class LogCoverage:
     """
-    The result for one log, which is a partition of one incarnation of a topic.
+    The result for one log: the log of one partition in one incarnation of its topic.
 
-    ``incarnation`` is None if it is unknown. ``rows`` counts the rows, and ``first`` and ``last`` are the lowest and
-    the highest offset of them, or None without rows. ``reached`` is the next offset to archive, or None if no batch
-    that the checkpoint still has read this log. ``planned`` are the offsets that the archive ought to account for.
-    ``log`` has the first and the next offset of the log now, or None if it was not looked up.
+    ``incarnation`` is the creation zxid of the topic, or None if it is unknown. ``rows`` is the number of rows.
+    ``first`` and ``last`` are the lowest and the highest offset of the rows, or None without rows. ``reached`` is the
+    next offset to archive. It is None if no batch in the checkpoint has read this log. ``planned`` has the ranges that
+    the archive must contain or explain. ``log`` has the first and the next offset of the present log, or is None if
+    the log was not looked up.
     """
 
     topic_partition: TopicPartition
@@ -202,7 +209,7 @@ class LogCoverage:
 
     @property
     def waiting(self) -> int | None:
-        """How many offsets of the log are not archived yet, or None if the log was not looked up."""
+        """The number of offsets of the log that are not archived yet, or None if ``log`` or ``reached`` is None."""
         return None if self.log is None or self.reached is None else max(0, self.log[1] - self.reached)
 
 
@@ -215,18 +222,19 @@ def coverages(
     whole_history: bool,
 ) -> list[LogCoverage]:
     """
-    Compare the rows of one partition with what its batches planned, for each incarnation of the topic.
+    Compare the rows of one partition with the offsets that its batches planned, for each incarnation of the topic.
 
-    Rows without an incarnation, which files of earlier releases have, count where offsets are missing otherwise.
+    Files of earlier releases have rows without an incarnation. Such a row counts for an incarnation that lacks its
+    offset.
 
     Args:
         partition: The partition.
-        intervals: The intervals of reading, oldest first. Offsets between two of them were skipped, unless the second
-            begins at or before the end of the first: the topic had been created again.
+        intervals: The intervals of reading, oldest first. Offsets between two intervals were skipped. If the second
+            interval begins at or before the end of the first, the topic had been created again.
         rows: The rows by incarnation.
-        accounts: The lines of the side tables about this partition.
-        whole_history: Whether ``intervals`` begins with the first batch. Spark forgets batches: otherwise, rows below
-            the first interval belong to earlier batches.
+        accounts: The rows of the side tables about this partition.
+        whole_history: Whether ``intervals`` begins with the first batch. If not, Spark has deleted earlier batches from
+            the checkpoint, and rows below the first interval belong to these batches.
     """
     known = {each.incarnation for each in intervals} | rows.keys() | {each.incarnation for each in accounts}
     unlabelled = layers(rows[None].runs) if None in rows else []
@@ -258,7 +266,11 @@ def _expected(
     incarnation: int | None,
     whole_history: bool,
 ) -> list[list[Range]]:
-    """Return the offsets that rows or accounts have to cover, in layers: one for each log with these offsets."""
+    """
+    Return the layers of the offsets that rows or accounts must cover.
+
+    An offset is in several layers if several logs had this offset.
+    """
     wanted: list[Range] = [(each.begin, each.reached) for each in intervals]
     # Where a log ended, nothing is known of the offsets up to the beginning of the next one.
     ended = {each.start for each in accounts if not each.size}
@@ -315,9 +327,9 @@ def _coverage(
 
 def _unaccounted_ends(intervals: Sequence[Interval], accounts: Collection[Account]) -> Iterator[Difference]:
     """
-    Yield the offsets at which batches stopped reading a log, unless a row of ``_losses`` says why.
+    Yield a difference for each offset at which batches stopped reading a log, unless a row of ``_losses`` explains it.
 
-    Offsets between two intervals of a log are not yielded: they count as planned.
+    An end before a skipped range gives no difference, because the skipped offsets count as planned.
     """
     accounted = {each.start for each in accounts if each.kind == LOST}
     for one, other in zip_longest(intervals, intervals[1:]):
@@ -327,7 +339,12 @@ def _unaccounted_ends(intervals: Sequence[Interval], accounts: Collection[Accoun
 
 
 def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Difference]:
-    """Divide missing offsets into ranges, each with the row of a side table that explains it, or with none."""
+    """
+    Divide missing offsets into differences.
+
+    A difference has the kind and reason of the side table's row that explains its offsets, or else the kind
+    ``MISSING``.
+    """
     found: list[Difference] = []
     told = deque(sorted((each for each in accounts if each.size), key=lambda each: each.start))
     for start, end in missing:
@@ -352,7 +369,11 @@ def _missing(coverage: LogCoverage) -> list[list[Range]]:
 
 
 def missing_in_log(coverage: LogCoverage, log: Range) -> list[Range]:
-    """Return the missing offsets between the ends of the log. Only the log itself tells whether it has them."""
+    """
+    Return the missing offsets that lie within the bounds ``log`` of the present log.
+
+    The caller must read the log to learn whether it still has these offsets.
+    """
     return common(missing[0], [log]) if (missing := _missing(coverage)) else []
 
 
@@ -360,13 +381,13 @@ def compared_with_log(
     coverage: LogCoverage, log: Range, present: Sequence[Range], *, continues: bool = True
 ) -> LogCoverage:
     """
-    Complete a comparison with the present log.
+    Return the comparison of the files, completed by a comparison with the present log.
 
     Args:
         coverage: The comparison of the files.
         log: The first and the next offset of the log.
         present: The missing offsets that the log has.
-        continues: Whether the archive still reads this topic, and so has to continue within the log.
+        continues: Whether the archive still reads this topic. If so, its next offset must be within the log.
     """
     differences = [each for each in coverage.differences if each.kind != MISSING]
     first, following = log
@@ -389,7 +410,7 @@ def compared_with_log(
 
 
 def without_log(coverage: LogCoverage, kind: str, reason: str) -> LogCoverage:
-    """Add a difference to a comparison: the log no longer exists, and no run has recorded this as a loss."""
+    """Return the comparison with one more difference, for a log that no longer exists."""
     reached = coverage.reached or 0
     return replace(coverage, differences=(*coverage.differences, Difference(kind, reached, reached, reason)))
 
@@ -414,7 +435,7 @@ class Verification:
     Args:
         output: The URI of the archive.
         checkpoint: The URI of its checkpoint.
-        batch: The number of the last batch whose files the archive lists, or None if it lists none.
+        batch: The number of the last batch whose files the archive lists, or None if it lists no batch.
         logs: The result for each partition and incarnation, in ascending order.
         files: The number of files.
         unreadable: The listed files that cannot be read, with the reasons. The records of these files count as missing.
@@ -431,15 +452,15 @@ class Verification:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every offset that the batches planned is in the archive once, or accounted for."""
+        """Whether all files could be read, and all differences are explained."""
         return not self.unreadable and not any(each.unexplained for each in self.logs)
 
     def totals(self) -> dict[str, int]:
         """
         Return the numbers of ``rows``, of ``planned`` offsets, and of offsets in each kind of difference.
 
-        There are as many rows as planned offsets, less the quarantined, lost, compacted and missing ones, and more by
-        the doubled and unplanned ones.
+        ``rows`` is ``planned``, less the quarantined, lost, compacted and missing offsets, plus the doubled and
+        unplanned offsets.
         """
         found = dict.fromkeys(("rows", "planned", *KINDS), 0)
         for log in self.logs:
@@ -456,14 +477,15 @@ def verify_archive(
     """
     Compare an archive with its checkpoint, its side tables and, with ``brokers``, the logs of its topics.
 
-    The archive may be growing meanwhile: only batches whose files are listed count.
+    A run may add to the archive meanwhile. Only batches whose files are listed count.
 
     Args:
         output: The folder of the archive: a path of this machine, or a URI of a file system that pyarrow supports.
-        checkpoint: The folder of its progress, if it is not the default, ``_checkpoint`` in the output.
+        checkpoint: The folder of the archive's progress. The default is ``_checkpoint`` in the output.
         brokers: Some brokers of the cluster, separated by commas. Without them, offsets that compaction has removed
             look like offsets that are missing.
-        zookeeper: The cluster's ZooKeeper servers, which tell whether a topic was created again. Only with ``brokers``.
+        zookeeper: The cluster's ZooKeeper servers. They show whether a topic was created again. Without ``brokers``,
+            this argument has no effect.
 
     Raises:
         ConfigError: There is no archive, its checkpoint is damaged, or the brokers are those of another cluster.
@@ -530,7 +552,7 @@ def _intervals(history: Mapping[int, Positions]) -> dict[TopicPartition, list[In
 def _accounts(
     output_uri: str, intervals: Mapping[TopicPartition, Sequence[Interval]]
 ) -> dict[TopicPartition, list[Account]]:
-    """Return the rows of the side tables, except bad records from batches that are not done."""
+    """Return the rows of the side tables by partition, without bad records of batches that are not done."""
     found: dict[TopicPartition, list[Account]] = defaultdict(list)
     for row in read_rows(output_uri, QUARANTINE):
         of_it = [each for each in intervals.get(row.topic_partition, ()) if each.incarnation == row.incarnation]
@@ -552,7 +574,7 @@ class _Table:
         self.unreadable: dict[str, str] = {}
 
     def add(self, home: ArchiveFolders, path: str) -> None:
-        """Read the offsets of a file."""
+        """Add the offsets of a file to ``rows``. If the file cannot be read, add it to ``unreadable``."""
         topic = _TOPIC.match(path)
         try:
             if topic is None:
@@ -580,7 +602,7 @@ class _Table:
 
 
 def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None, pa.Array]]:
-    """Yield each partition and incarnation of some rows, with its offsets in the order of the rows."""
+    """Yield each partition and incarnation of the rows in ``batch``, with its offsets in the order of the rows."""
     table = pa.Table.from_batches([batch])
     if "incarnation" not in table.column_names:
         table = table.append_column("incarnation", pa.nulls(len(table), pa.int64()))
@@ -592,7 +614,7 @@ def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None, pa.Array]
 
 
 def _runs(offsets: pa.Array) -> list[Range]:
-    """Return the ranges of offsets that follow each other; an offset that occurs twice is in two of them."""
+    """Return the ranges of consecutive offsets. An offset that occurs twice is in two ranges."""
     if not len(offsets):
         return []
     ascending = offsets.take(pc.array_sort_indices(offsets))
@@ -604,7 +626,7 @@ def _runs(offsets: pa.Array) -> list[Range]:
 
 
 def _collected(runs: list[Range]) -> list[Range]:
-    """Merge adjacent runs if there are many, to save memory."""
+    """Return the runs. If there are many, merge adjacent runs to save memory."""
     return runs if len(runs) < _MOST_RUNS else [each for layer in layers(runs) for each in layer]
 
 
@@ -618,7 +640,16 @@ def _compared(
     brokers: str,
     zookeeper: str | None,
 ) -> list[LogCoverage]:
-    """Complete the results with the present logs: of each partition, the result of the log that was read last."""
+    """
+    Return the results, completed by a comparison with the present logs, and a result for each partition not read yet.
+
+    For each partition, only the result of the log that was read last is compared.
+
+    Raises:
+        ConfigError: The brokers belong to another cluster.
+        BrokerError: The brokers could not be reached.
+        CoordinationError: ZooKeeper did not answer.
+    """
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
@@ -662,7 +693,7 @@ def _compared(
 
 
 def _present(view: LogView, options: ReadOptions, partition: TopicPartition, missing: list[Range]) -> list[Range]:
-    """Read the log, and return the offsets in ``missing`` that have messages there."""
+    """Read the missing ranges from the log of a partition, and return the offsets in them that have messages."""
     if not missing:
         return []
     wanted = [missing[0]]

@@ -1,7 +1,7 @@
 """
 Bound batches by the log ends and the options, detect lost messages, and plan the tasks.
 
-The drivers of streams use ``BatchBounds`` for their micro-batches; each decides which partitions to read.
+The drivers of streams use ``BatchBounds`` for their micro-batches. A driver itself decides which partitions to read.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ log = logging.getLogger(__name__)
 
 def fair_shares(most: int, available: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """
-    Return the number of messages to read of each partition: at most ``most`` in all, in proportion to ``available``.
+    Return the number of messages to read from each partition: in all at most ``most``, in proportion to ``available``.
 
-    The remainder of rounding goes to the partitions that lost most by the rounding, one message each. So a query
-    progresses even if the bound is below the number of partitions. The same input gives the same shares.
+    Shares are rounded down. The remaining messages go to the partitions with the largest fractions, one message to each
+    partition. So a query progresses even if the bound is below the number of partitions. The same input gives the same
+    shares.
 
     Args:
         most: The bound, at least 1.
-        available: How many messages each partition has, 0 or more.
+        available: The number of messages of each partition, 0 or more.
     """
     total = sum(available.values())
     if total <= most:
@@ -47,13 +48,13 @@ def fair_shares(most: int, available: Mapping[TopicPartition, int]) -> dict[Topi
 
 def waits_for_more(available: int, least: int | None, waited_ms: float, most_wait_ms: int) -> bool:
     """
-    Return whether a trigger should read nothing yet.
+    Return whether a trigger should read nothing, because too few messages are available.
 
     Args:
-        available: How many messages are available.
-        least: The smallest batch to read, or None for any.
-        waited_ms: How long ago the last batch was planned.
-        most_wait_ms: The longest wait; after that, a trigger reads the available messages.
+        available: The number of available messages.
+        least: The smallest batch to read, or None for no bound.
+        waited_ms: The time since the last batch was planned, in milliseconds.
+        most_wait_ms: The longest wait, in milliseconds. After this time, a trigger reads the available messages.
     """
     return least is not None and available < least and waited_ms < most_wait_ms
 
@@ -66,12 +67,13 @@ _UNKNOWN_BYTES = 1_024
 
 class BatchBounds:
     """
-    The bounds of one query's micro-batches; its methods block.
+    Computes the bounds of one query's micro-batches. The methods block.
 
     Args:
         view: Looks up partitions and offsets.
         options: What a batch may read, and how to treat data loss.
-        record: Called with each loss that the options allow, in place of its log line and its row in ``_losses``.
+        record: Called with each loss that the options allow. By default, the loss is logged and, for an archive,
+            recorded in its ``_losses``.
     """
 
     def __init__(self, view: LogView, options: ReadOptions, record: Callable[[Loss], None] | None = None) -> None:
@@ -92,15 +94,18 @@ class BatchBounds:
         self._record = record or partial(account_loss, options.archive)
 
     def stop_at_current_ends(self) -> None:
-        """From now on, read nothing beyond the present ends of the logs."""
+        """Look up the ends of the logs, and end later batches at these ends at the latest."""
         self._target = self._view.latest(self._view.partitions(all_must_exist=False))
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """
-        Resolve ``startingOffsets``. Offsets that a group has stored before a topic was created again are lost ones.
+        Resolve ``startingOffsets`` to an offset for each partition.
+
+        If a group's offset was stored before the topic was created again, record a loss, and start at the first offset
+        of the new log.
 
         Raises:
-            OffsetOutOfRangeError: A group's offset is of an earlier log, and ``failOnDataLoss`` is set.
+            OffsetOutOfRangeError: A group's offset belongs to an earlier log, and ``failOnDataLoss`` is set.
             KielGroupsError: As for ``resolve``.
         """
         options = self._options
@@ -117,16 +122,17 @@ class BatchBounds:
         self, known: Mapping[TopicPartition, Span]
     ) -> tuple[dict[TopicPartition, Span], dict[TopicPartition, int]]:
         """
-        Return the spans that can be continued, and where the logs end, not capped by ``within``.
+        Return the spans at which the query can continue, and the ends of the logs, not capped by ``within``.
 
-        A span is dropped if its log was deleted or created again, or no longer has the next offset.
+        A span is dropped, and its loss recorded, if its log was deleted or created again, or if the log no longer has
+        the next offset.
 
         Args:
             known: The position of the query.
 
         Raises:
-            OffsetOutOfRangeError: A span must be dropped, and ``failOnDataLoss`` is set. Workers raise it for messages
-                that retention has removed.
+            OffsetOutOfRangeError: A span must be dropped, and ``failOnDataLoss`` is set. With ``failOnDataLoss``, this
+                method does not check for messages that retention has removed. Workers raise the error for them.
         """
         lost: dict[TopicPartition, str] = self.identity.recreated(known)
         ends = self.ends({partition: span for partition, span in known.items() if partition not in lost})
@@ -153,10 +159,11 @@ class BatchBounds:
 
     def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
         """
-        Look up where the logs end. Repeat the lookup while an end is unknown or below the query's position.
+        Look up the ends of the logs. Repeat the lookup while an end is unknown or below the query's position.
 
         A leader that was just elected may not know all of its log yet, and a broker that has just started knows no
-        topics. Neither is data loss, so the lookup is repeated for the request timeout before its result is accepted.
+        topics. These states are not data loss. So the lookup is repeated for the request timeout, and at least twice,
+        before its result is accepted.
         """
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
         for lookup in count(1):
@@ -176,7 +183,11 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Cap the ends at those that ``stop_at_current_ends`` found. Drop partitions that appeared after that call."""
+        """
+        Cap the ends at the ends that ``stop_at_current_ends`` found, and drop partitions that appeared later.
+
+        Before a call of ``stop_at_current_ends``, return all ends unchanged.
+        """
         target = self._target
         if target is None:
             return dict(ends)
@@ -193,15 +204,15 @@ class BatchBounds:
         is_decided: bool = False,
     ) -> None:
         """
-        Record lost messages, or raise the error about them.
+        Record a loss of messages, or raise an error about it.
 
         Args:
             partition: The partition.
             start: The first lost offset.
             what: The reason, for the message.
-            end: The offset after the last lost one, or None if unknown.
+            end: The offset after the last lost offset, or None if unknown.
             incarnation: The topic's incarnation, or None if unknown.
-            is_decided: Whether the group of this query continues in any case.
+            is_decided: Whether the group has already continued after the loss, so that an error has no use.
 
         Raises:
             OffsetOutOfRangeError: ``failOnDataLoss`` is set, and ``is_decided`` is not.
@@ -218,7 +229,14 @@ class BatchBounds:
     def advanced(
         self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
     ) -> dict[TopicPartition, Span]:
-        """Advance the spans to the end of the next batch, as far as the options allow."""
+        """
+        Return the spans advanced to the end of the next batch. Spans do not change while the query waits for more.
+
+        Args:
+            spans: The position of the query.
+            ends: The ends of the logs.
+            limited: Whether the options bound the batch.
+        """
         bounded = self.within(ends)
         available = {partition: max(0, bounded.get(partition, 0) - span.to) for partition, span in spans.items()}
         total = sum(available.values())
@@ -240,8 +258,8 @@ class BatchBounds:
         Args:
             start: Where the batch starts.
             end: Where the batch ends.
-            blind: Whether ``end`` was looked up without knowledge of ``start``. Then this method detects
-                partitions that are missing in ``end``.
+            blind: Whether ``end`` was looked up without knowledge of ``start``. Then this method also detects
+                partitions that are missing in ``end``, and topics that were created again.
 
         Raises:
             OffsetOutOfRangeError: Messages are lost, and ``failOnDataLoss`` is set.
@@ -260,14 +278,18 @@ class BatchBounds:
         return plan_tasks(ranges, leaders, bounds)
 
     def _message_bytes(self, found: OffsetRange) -> float:
-        """Return the estimated size of a topic's messages: the average of one sample for each topic, or a default."""
+        """Return the average size of a topic's messages in a sample, or a default. Each topic is sampled once."""
         topic = found.topic_partition.topic
         if topic not in self._sizes:
             self._sizes[topic] = self._view.message_bytes(found.topic_partition, found.start) or _UNKNOWN_BYTES
         return self._sizes[topic]
 
     def _unchanged(self, start: Positions, end: Positions) -> dict[TopicPartition, Span]:
-        """Drop the spans whose topics were created again since the batch was planned, maybe by an earlier process."""
+        """
+        Return the spans of ``end`` without those whose topics were created again since the batch was planned.
+
+        Each dropped span is recorded as a loss. An earlier process may have planned the batch.
+        """
         ranges = ranges_between(start, end, dict.fromkeys(end.spans, 0))
         spans = {each.topic_partition: end.spans[each.topic_partition] for each in ranges}
         lost = self.identity.others(spans, spans)
@@ -301,11 +323,11 @@ class BatchBounds:
 
 def plan_batch(options: ReadOptions, *, with_incarnations: bool = False) -> list[ReadTask]:
     """
-    Look up the partitions and offsets of a batch, and plan its tasks.
+    Look up the partitions and offsets of a batch query, and plan its tasks.
 
     Args:
-        options: What to read.
-        with_incarnations: Whether the ranges have the incarnations of their topics, if ZooKeeper is named.
+        options: The options of the query.
+        with_incarnations: Whether to add the incarnations of the topics to the ranges, if the options name a ZooKeeper.
 
     Raises:
         ConfigError: The given offsets do not fit the partitions.

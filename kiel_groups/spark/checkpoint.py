@@ -1,4 +1,4 @@
-"""What a query's checkpoint stores: offsets as JSON, and whether the last batch was completed."""
+"""Read and write what the checkpoint of a query stores: its positions as JSON, and which batches are done."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ class Mark(NamedTuple):
 
 class Span(NamedTuple):
     """
-    The position in one partition: the next offset ``to``, and the interval of reading that it belongs to.
+    The position of a query in one partition: the next offset ``to``, and the interval of reading.
 
-    ``begin`` is the first offset of the interval, and ``token`` identifies it. Before Spark 4.2, a source does not
-    learn the query's position. Then ``token`` is None, and ``begin`` is the start of the first batch; in later batches
-    it equals ``to``. ``group`` is the offset that the group had committed when the batch was planned: while it is
-    unchanged, no other member has read the partition.
+    An interval is a range of offsets that the query reads without a break. ``begin`` is its first offset, and ``token``
+    identifies it. Before Spark 4.2, a source does not know the query's position. Then ``token`` is None. In that case,
+    ``begin`` is the start of the first batch in that batch, and equals ``to`` in later batches. ``group`` is the offset
+    that the group had committed when the batch was planned. While the group's offset is unchanged, no other member has
+    read the partition.
 
-    ``incarnation`` is the creation zxid of the topic in whose log the offsets are, or None if it is unknown, as without
-    ZooKeeper. Then ``mark`` identifies the log: a message before ``to``.
+    ``incarnation`` is the creation zxid of the topic that has the log, or None if unknown, as without ZooKeeper. Then
+    ``mark`` identifies the log by a message before ``to``.
     """
 
     begin: int
@@ -68,7 +69,7 @@ class Span(NamedTuple):
     mark: Mark | None = None
 
     def up_to(self, offset: int) -> Span:
-        """Return this span with the next offset ``offset``. Without a token, the span also begins at this offset."""
+        """Return a copy of this span whose next offset is ``offset``. Without a token, the copy begins there, too."""
         return self._replace(to=offset) if self.token is not None else self._replace(begin=offset, to=offset)
 
 
@@ -94,8 +95,8 @@ class Loss(NamedTuple):
     """
     Messages of one partition that were lost before they were read, from ``start`` (inclusive) to ``end`` (exclusive).
 
-    ``end`` is None if the end of the log is unknown. ``incarnation`` is None if that of the topic is unknown.
-    ``reason`` names the wanted offsets, and the offsets of the log.
+    ``end`` is None if the end of the log is unknown. ``incarnation`` is the creation zxid of the topic, or None if
+    unknown. ``reason`` names the wanted offsets and the cause of the loss.
     """
 
     topic_partition: TopicPartition
@@ -109,12 +110,16 @@ class Loss(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of lost offsets; 0 if it is unknown."""
+        """The number of lost offsets, or 0 if unknown."""
         return 0 if self.end is None else self.end - self.start
 
 
 def loss_cause(wanted: int, first: int) -> str:
-    """Return why a log that begins at ``first`` lacks an offset: the log begins later, or it ends before."""
+    """
+    Return the text about why a log that begins at ``first`` lacks the offset ``wanted``.
+
+    If ``wanted`` is below ``first``, retention has deleted it. Otherwise, the log ends before ``wanted``.
+    """
     return "retention was faster" if wanted < first else SHORTER_LOG
 
 
@@ -140,7 +145,7 @@ class Positions:
         return {partition: span.to for partition, span in self.spans.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the positions as JSON for the checkpoint; equal positions give equal documents."""
+        """Return the positions as a JSON object for the checkpoint. Equal positions give equal objects."""
         document: dict[str, Any] = {} if self.query is None else {_QUERY: self.query}
         if self.initial:
             document[_INITIAL] = True
@@ -151,7 +156,7 @@ class Positions:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Positions:
         """
-        Decode a document of ``to_json``.
+        Decode an object that ``to_json`` returned.
 
         Raises:
             ProtocolError: The document has another form, because another data source wrote it.
@@ -202,12 +207,12 @@ def _span(entry: Mapping[str, Any]) -> Span:
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """
-    Return the ranges that a batch reads, in ascending order of partitions, without empty ones.
+    Return the ranges that a batch reads, in ascending order of partitions, without empty ranges.
 
     Args:
         start: The end of the previous batch, or the start of the query.
-        end: The end of this batch; partitions without an entry are not read.
-        earliest: The first offsets of the partitions that are not in ``start``, and have no token in ``end``.
+        end: The end of this batch. Partitions without an entry are not read.
+        earliest: The first offsets of the partitions that ``start`` lacks and that have no token in ``end``.
     """
     ranges = []
     for partition, span in sorted(end.spans.items()):
@@ -228,13 +233,12 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
 
 def without_reading(topics: Collection[str], start: Positions | None, end: Positions) -> Positions:
     """
-    Return the end of a batch that reads nothing of some topics, and otherwise the same as the batch that ends at
-    ``end``.
+    Return a new end for a batch, so that the batch reads nothing of ``topics``. Its other ranges are unchanged.
 
     Args:
         topics: The names of the topics.
-        start: Where the batch starts; None for the first batch of a query.
-        end: Where the batch ends.
+        start: The start of the batch, or None for the first batch of a query.
+        end: The present end of the batch.
     """
     spans = {partition: span for partition, span in end.spans.items() if partition.topic not in topics}
     for partition, span in end.spans.items():
@@ -254,10 +258,14 @@ def without_reading(topics: Collection[str], start: Positions | None, end: Posit
 
 def local_folder(name: str, text: str) -> Path:
     """
-    Return the folder of a checkpoint location, which must be a path or a ``file:`` URI of this machine.
+    Return the path of a checkpoint location. The location must be a path or a ``file:`` URI of this machine.
+
+    Args:
+        name: The name of the option, for errors.
+        text: The location.
 
     Raises:
-        ConfigError: The location has no path, or is on another file system, which this source cannot read.
+        ConfigError: The location has no path, or is on a file system that this source cannot read.
     """
     location = urlsplit(text.strip())
     if location.scheme not in ("", "file") or location.netloc or not location.path:
@@ -269,7 +277,7 @@ def local_folder(name: str, text: str) -> Path:
 
 
 def query_id(checkpoint: Path) -> str | None:
-    """Return the id that Spark has given to the query of a checkpoint, or None if the checkpoint does not show it."""
+    """Return the id that Spark gave to the query, from its checkpoint, or None if the file is missing or damaged."""
     try:
         found = json_object((checkpoint / "metadata").read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -282,8 +290,8 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
     """
     Return whether the last batch that the checkpoint records as done ended exactly at ``end``.
 
-    Return False if the checkpoint cannot be read: the next run repeats a missing commit, but the commit of an
-    unfinished batch would lose its records.
+    If the checkpoint cannot be read, log a warning and return False. This is safe: the next run makes a commit that is
+    missing. The commit of an unfinished batch would lose records.
     """
     try:
         done = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()]

@@ -1,8 +1,8 @@
 """
-The columns of reads and writes, and those that JSON values of an archive's topics have.
+Define and check the columns of reads and writes, and the columns from JSON values of an archive's topics.
 
-A user's schema is checked, and its columns are found in rows. For JSON values, this module also decides which of them
-fit a schema: Spark's own ``from_json`` takes a number for a string, and ignores text after the document.
+For JSON values, this module decides whether a value fits a schema. Spark's own ``from_json`` is not used, because it
+accepts a number as a string, and ignores text after the document.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ def check_read_schema(schema: types.StructType, fields: types.StructType | None 
 
     Args:
         schema: The schema.
-        fields: The type of the column ``fields``, which only the query of an archive may have.
+        fields: The type of the column ``fields`` in the query of an archive. None means that it is not allowed.
 
     Raises:
-        ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
+        ConfigError: There is no column; or a column is unknown, is given twice, has another type, or is not nullable
+            although it may be null.
     """
     for field in schema.fields:
         if fields is not None and (field.name, field.dataType) == (FIELDS, fields):
@@ -93,9 +94,9 @@ def check_read_schema(schema: types.StructType, fields: types.StructType | None 
 
 def arrow_schema(schema: types.StructType) -> pa.Schema:
     """
-    Return the Arrow schema for a schema of Spark.
+    Return the Arrow schema that corresponds to a schema of Spark.
 
-    Spark expects every batch to have the same names, order, types and nullability as its schema.
+    Spark requires that every batch has the names, the order, the types and the nullability of its schema.
     """
     kinds = [_COLUMNS[each.name][1] if each.name in _COLUMNS else arrow_type(each.dataType) for each in schema.fields]
     return pa.schema(
@@ -118,7 +119,7 @@ _HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """The indexes of the columns in a row: None for a missing column, or for ``topic`` if an option names the topic."""
+    """The indexes of the columns in a row. An index is None if the column is missing or, for ``topic``, not used."""
 
     value: int
     key: int | None
@@ -128,15 +129,15 @@ class WriteColumns:
     @classmethod
     def of(cls, schema: types.StructType, topic: str | None) -> WriteColumns:
         """
-        Find the columns by their names, in any case. Warn of columns that are not written.
+        Find the columns by their names, in upper or lower case. Log a warning about columns that are not written.
 
         Args:
             schema: The schema of the rows.
-            topic: The topic of the options, which takes precedence over a column.
+            topic: The topic that the options name, or None. It takes precedence over a column.
 
         Raises:
-            ConfigError: There is no value column; neither an option nor a column names the topic; there are headers; or
-                a column occurs twice, or has a type that is not allowed.
+            ConfigError: There is no value column; neither an option nor a column names the topic; there is a column
+                ``headers``; or a column occurs twice, or has a type that is not allowed.
         """
         places: dict[str, int] = {}
         extra = []
@@ -172,10 +173,10 @@ def parse_schema(text: str) -> StructType:
     """
     Parse the text of a schema: JSON, as ``df.schema.json()`` returns it, or DDL, such as ``user STRING, amount INT``.
 
-    Every field of the result may be null. DDL needs an active session.
+    Every field of the result is nullable. DDL needs an active Spark session.
 
     Raises:
-        ConfigError: The text is neither.
+        ConfigError: The text is neither JSON of a schema nor DDL.
     """
     try:
         found = StructType.fromJson(json.loads(text)) if is_json(text) else StructType.fromDDL(text)
@@ -195,7 +196,7 @@ def _nullable(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_json(text: str) -> bool:
-    """Return whether the text of a schema is JSON, and so needs no session to be parsed."""
+    """Return whether the text of a schema is JSON. Only other texts need a Spark session to be parsed."""
     return text.lstrip().startswith("{")
 
 
@@ -208,8 +209,8 @@ def check_schema(schema: StructType, taken: Collection[str]) -> None:
         taken: The names of the table's other columns, in lower case.
 
     Raises:
-        ConfigError: There is no field, one has the name of another column or of another field in any case, or one has a
-            type that no JSON value has.
+        ConfigError: There is no field; or a field has the name of another column or of another field, in upper or lower
+            case; or a field has a type that no JSON value has.
     """
     for field in schema.fields:
         if field.name.lower() in taken:
@@ -221,10 +222,10 @@ def check_schema(schema: StructType, taken: Collection[str]) -> None:
 
 def merged_schema(schemas: Mapping[str, StructType]) -> StructType:
     """
-    Return the columns of a table that has topics with these schemas.
+    Merge the schemas of an archive's topics into the columns of its table.
 
     Raises:
-        ConfigError: Two topics have a field of the same name, in any case, with different types.
+        ConfigError: Two topics have a field of the same name with different types, or with a different case.
     """
     known: dict[str, tuple[str, StructField]] = {}
     for topic, schema in sorted(schemas.items()):
@@ -240,7 +241,16 @@ def merged_schema(schemas: Mapping[str, StructType]) -> StructType:
 
 
 def removed_or_changed(before: DataType, after: DataType, path: str = "") -> str | None:
-    """Return what a new schema removes or changes first, as ``a.b is removed``, or None if it only adds fields."""
+    """
+    Return the first removal or change of a field in a new schema, such as ``a.b is removed``.
+
+    Return None if the new schema only adds fields.
+
+    Args:
+        before: The type in the old schema.
+        after: The type in the new schema.
+        path: The name of the field, with dots between nested names; "" for the whole schema.
+    """
     if isinstance(before, StructType) and isinstance(after, StructType):
         kinds = {field.name: field.dataType for field in after.fields}
         for field in before.fields:
@@ -270,8 +280,8 @@ class JsonFields:
     """
     Reads the fields that a schema names from JSON values.
 
-    A value fits if it is one JSON object in UTF-8, in which no key occurs twice, and each field of the schema is of the
-    field's type, null or absent. Nothing is converted from one JSON type to another.
+    A value fits if it is one JSON object in UTF-8 without duplicate keys, and if each field of the schema has the
+    field's type, is null or is absent. No value is converted from one JSON type to another.
     """
 
     def __init__(self, schema: StructType) -> None:
@@ -279,7 +289,7 @@ class JsonFields:
 
     def read(self, value: bytes) -> dict[str, Any]:
         """
-        Return the fields of a value, converted so that Arrow can make a struct of them.
+        Return the fields of a value by name, converted for a struct of Arrow. An absent field is None.
 
         Raises:
             MisfitError: The value does not fit.
@@ -377,10 +387,12 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 def _reader(kind: DataType, path: str) -> tuple[pa.DataType, Read]:
     """
-    Return Arrow's type of a field, and the function that checks and converts its values, which are not null.
+    Return Arrow's type of a field, and a function that converts a value of the field.
+
+    The function accepts any value except None. It raises MisfitError for a value that does not fit.
 
     Raises:
-        ConfigError: As ``check_schema``.
+        ConfigError: No JSON value has this type, or a struct has no field or has a field twice.
     """
     if isinstance(kind, StructType):
         return _struct_reader(kind, path)

@@ -1,5 +1,5 @@
 """
-The driver's side of a stream: its start, the end of each batch, and its commits.
+Decide on the driver where a stream starts and where each batch ends, and commit its offsets.
 
 A query reads the partitions that its options name (``LogDriver``), or is a member of a group (``MemberDriver``).
 """
@@ -40,15 +40,15 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def open_driver(options: ReadOptions) -> QueryDriver:
-    """Create the driver of a query."""
+    """Create the driver of a query: a ``MemberDriver`` if the options join a group, or else a ``LogDriver``."""
     return MemberDriver(options) if options.joins else LogDriver(options)
 
 
 class QueryDriver(ABC):
     """
-    The driver of a stream. The stream reader calls its methods, and each of them returns in bounded time.
+    The driver of a stream. The stream reader calls its methods. Each method returns in bounded time.
 
-    It runs on one thread of the process that Spark keeps for a query.
+    The driver runs on one thread of the process that Spark keeps for a query.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -64,7 +64,7 @@ class QueryDriver(ABC):
 
     @abstractmethod
     def initial(self) -> Positions:
-        """Return the start of a new query, the same at every call."""
+        """Return the positions at which a new query starts. Every call returns the same positions."""
 
     @abstractmethod
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
@@ -72,8 +72,12 @@ class QueryDriver(ABC):
         Return the end of the next batch.
 
         Args:
-            start: The start of the batch, before which everything is done; None with Spark before 4.2.
-            limited: Whether the options bound the batch; in ``Trigger.Once``, Spark asks for all messages.
+            start: The start of the batch; None with Spark before 4.2. All messages before the start are done.
+            limited: Whether the options bound the batch. In ``Trigger.Once``, Spark asks for all messages.
+
+        Raises:
+            OffsetOutOfRangeError: Messages were lost before they were read, and ``failOnDataLoss`` is set.
+            KielGroupsError: A lookup failed, or an earlier commit failed and ``failOnCommitError`` is set.
         """
 
     def seen(self) -> Positions | None:
@@ -85,7 +89,11 @@ class QueryDriver(ABC):
         return self._bounds.seen
 
     def behind(self) -> dict[str, float]:
-        """Return the number of offsets from the end of the next batch to the ends of the logs, for progress reports."""
+        """
+        Return the least, the largest and the average number of offsets that partitions have after the next batch.
+
+        The numbers are for progress reports. The mapping is empty while they are unknown.
+        """
         if self._newest_end is None or (seen := self.seen()) is None:
             return {}
         ends = seen.offsets()
@@ -94,21 +102,25 @@ class QueryDriver(ABC):
         return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
 
     def lost(self) -> dict[str, int]:
-        """Return the numbers of lost ranges and, as far as they are known, of lost offsets, for progress reports."""
+        """
+        Return the number of lost ranges and the known number of lost offsets, for progress reports.
+
+        Without a loss, the mapping is empty.
+        """
         bounds = self._bounds
         return {"ranges": bounds.lost_ranges, "offsets": bounds.lost_offsets} if bounds.lost_ranges else {}
 
     def stop_at_current_ends(self) -> None:
-        """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
+        """Look up the ends of the logs, and never read beyond these ends. ``Trigger.AvailableNow`` needs this."""
         self._bounds.stop_at_current_ends()
 
     @abstractmethod
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
-        """Plan the tasks of the batch between two positions."""
+        """Plan the tasks of the batch between two positions. Raise OffsetOutOfRangeError for a loss, as ``latest``."""
 
     @abstractmethod
     def done(self, end: Positions) -> None:
-        """Record that everything before ``end`` was processed."""
+        """Record that all messages before ``end`` were processed."""
 
     def close(self) -> None:
         """End the query, and close its connections."""
@@ -117,9 +129,9 @@ class QueryDriver(ABC):
 
     def _end(self) -> bool:
         """
-        End the query, and close its connections. Return False if an earlier call has begun that.
+        End the query, and close its connections. Do nothing and return False after the first call.
 
-        The handler of SIGTERM may call this function during such a call.
+        The handler of SIGTERM may call this method during another call.
         """
         if self._ending:
             return False
@@ -133,11 +145,15 @@ class QueryDriver(ABC):
 
     @abstractmethod
     def _leave(self, done: Positions | None) -> None:
-        """Commit ``done``, the end of the last batch, if the checkpoint proves that this batch is done."""
+        """
+        Commit ``done``, and leave the group if the query is a member.
+
+        ``done`` is the end of the last batch, or None if the checkpoint does not prove that this batch is done.
+        """
 
 
 class LogDriver(QueryDriver):
-    """A QueryDriver that reads every partition that the options name, and commits batches that are done."""
+    """A driver for a query that reads all partitions that its options name. It commits batches that are done."""
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
@@ -201,12 +217,20 @@ class LogDriver(QueryDriver):
         return end
 
     def _read(self, positions: Positions) -> Positions:
-        """Return the positions without the topics that an archive's query does not read."""
+        """
+        Return the positions of the topics that the query reads.
+
+        These are all topics except those that the archive job excludes (``kiel.archive.held``).
+        """
         topics = self._options.held.topics
         return replace(positions, spans={p: span for p, span in positions.spans.items() if p.topic not in topics})
 
     def _latest_of_unknown(self) -> Positions:
-        """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
+        """
+        Return the end of the first batch that this process plans, with Spark before 4.2.
+
+        Then a source does not know whether the query is new or resumed, so the batch ends at the ends of the logs.
+        """
         try:
             # Starts are resolved before the ends: Spark calls ``initialOffset`` of a new query only after this.
             starts = self._resolved().offsets()
@@ -261,10 +285,12 @@ class LogDriver(QueryDriver):
 
 def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> None:
     """
-    Check that a checkpoint has topics of the query. Otherwise all of its records would seem to be lost.
+    Check that a checkpoint has at least one topic of the query. An empty checkpoint passes.
+
+    With the checkpoint of another query, all records of its topics would seem to be lost.
 
     Raises:
-        ConfigError: The options name none of the topics of the checkpoint.
+        ConfigError: The options name no topic of the checkpoint.
     """
     read = {partition.topic for partition in known}
     named = {*options.topics, *(partition.topic for partition in options.assigned)}
@@ -278,7 +304,11 @@ def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> Non
 
 
 def group_name(options: ReadOptions, positions: Positions) -> str | None:
-    """Return the group that the options name, or the query's own group, or None while the query's id is unknown."""
+    """
+    Return the group that the options name, or else the query's own group.
+
+    The name of the query's own group contains the query's id. While that is unknown, return None.
+    """
     if options.group is not None or positions.query is None:
         return options.group
     prefix = SPARK_GROUPS if options.group_prefix is None else f"{options.group_prefix}-"
@@ -287,11 +317,11 @@ def group_name(options: ReadOptions, positions: Positions) -> str | None:
 
 class MemberDriver(QueryDriver):
     """
-    A QueryDriver that is a member of a group: it reads the partitions that the group's leader assigns.
+    A driver for a query that is a member of a group. It reads the partitions that the group's leader assigns.
 
-    It joins its group when Spark first asks for offsets. The group stores an offset for every partition: a query starts
-    to read each claimed partition at the group's offset. The checkpoint stores what each batch reads. If no other
-    member has read a partition since the last batch, the query continues at the checkpoint's offset instead.
+    It joins its group when Spark first asks for offsets. The query starts to read a claimed partition at the group's
+    committed offset. The checkpoint stores what each batch reads. If no other member has read the partition since the
+    query's last batch, the query continues at the checkpoint's offset instead.
 
     Args:
         options: Must name a group and its ZooKeeper.
@@ -324,7 +354,7 @@ class MemberDriver(QueryDriver):
         return planned
 
     def _account_new_logs(self, known: Mapping[TopicPartition, Span], positions: Mapping[TopicPartition, Span]) -> None:
-        """Record a loss for each log that this query has not read to its end before the group went on to a new log."""
+        """Record a loss for each deleted log that the query has read, if the group now reads the new log instead."""
         renewed = self._identity.recreated(known)
         for partition in sorted(renewed.keys() & positions.keys()):
             if positions[partition].incarnation is None:
@@ -340,7 +370,7 @@ class MemberDriver(QueryDriver):
         return self._bounds.tasks(start, end)
 
     def done(self, end: Positions) -> None:
-        """Do nothing: the next ``latest`` reports the batch as done to the member, and releases revoked partitions."""
+        """Do nothing: the next call of ``latest`` tells the member that the batch is done."""
 
     def _leave(self, done: Positions | None) -> None:
         if self._member is not None:
@@ -388,8 +418,11 @@ def group_config(options: ReadOptions) -> GroupConfig:
     """
     Return the member's configuration.
 
-    The configuration has the settings that the group stores, the query's start policy unless that is ``group``, and a
-    job name.
+    Its store is the store of the group in ZooKeeper. Its start policy is that of the query, or with ``group`` that of
+    the group. Its job name contains the client id.
+
+    Raises:
+        CoordinationError: ZooKeeper did not answer.
     """
     assert options.group is not None
     assert options.zookeeper is not None

@@ -1,4 +1,4 @@
-"""Check what this machine has: pyspark, pyarrow, a recent Java, and what its Spark can do."""
+"""Check that this machine has pyspark, pyarrow, a recent Java and a Python for Spark's workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_libraries() -> None:
     Check that pyspark and pyarrow are installed.
 
     Raises:
-        ConfigError: A library is missing; the message names it and what to install.
+        ConfigError: A library is missing. The message names the library and the package to install.
     """
     missing = [library for library in ("pyspark", "pyarrow") if importlib.util.find_spec(library) is None]
     if missing:
@@ -39,7 +39,10 @@ def can_bound_batches() -> bool:
 
 def check_python() -> None:
     """
-    Check that the Python of Spark's workers exists here: the driver's Java starts it, too, to plan what to read.
+    Check that the Python of Spark's workers exists on this machine.
+
+    The driver's Java also starts this Python, to plan what to read. The check does nothing if ``PYSPARK_PYTHON`` is not
+    set, or if ``PYSPARK_DRIVER_PYTHON`` is set.
 
     Raises:
         ConfigError: ``PYSPARK_PYTHON`` names no program of this machine.
@@ -58,6 +61,7 @@ def check_java() -> None:
 
     Raises:
         ConfigError: Java is missing, too old, or does not print its version; the message names the remedy.
+        subprocess.TimeoutExpired: Java did not print its version within a minute.
     """
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")

@@ -1,7 +1,7 @@
 """
-Folders by their URIs: on this machine, on file systems that Spark's Java process reaches, and on those of pyarrow.
+Access folders by their URIs: on this machine, on file systems that Spark's Java process knows, or through pyarrow.
 
-A path without a scheme is on this machine. Other folders are named by URIs, such as ``hdfs://namenode/archive``.
+A path without a scheme is on this machine. Other folders have URIs, such as ``hdfs://namenode/archive``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LOCAL = "file:"
 
 
 def names_a_host(text: str) -> bool:
-    """Return whether ``text`` is a ``file:`` URI with a host; files on other hosts cannot be written."""
+    """Return whether ``text`` is a ``file:`` URI with a host. The archive cannot use such a URI."""
     return re.match(r"file://[^/]", text) is not None
 
 
 def located(text: str) -> str:
-    """Return the absolute URI of a path or URI, for use in every process. Like Hadoop's URIs, it has no escapes."""
+    """Return a path or a URI as an absolute URI, for use in every process. Like Hadoop's URIs, it has no escapes."""
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
     path = re.sub(r"^file:(//)?(?=/)", "", text)
@@ -63,9 +63,9 @@ def obstacle(folder: Path) -> str | None:
 
 def moved(source: Path, target: Path) -> None:
     """
-    Move a file on this machine; even after a crash of the machine, the complete file is at one of the two paths.
+    Move a file on this machine. Even after a crash of the machine, the complete file is at one of the two paths.
 
-    A rename may reach the disk before the contents of the file, and may not reach it until the folders are synced.
+    Without syncs, the disk may get the new name before the contents of the file, or not get the new name at all.
     """
     _synced(source)
     source.replace(target)
@@ -91,16 +91,16 @@ def _synced(path: Path) -> None:
 
 
 class FolderError(KielGroupsError):
-    """A folder cannot be read or written; the message names it and the reason."""
+    """A folder cannot be read or written. The message names the folder and the reason."""
 
 
 def draft_of(name: str) -> str:
-    """Return the name that a file has until it is complete; a killed process may leave a file of this name."""
+    """Return the name that a file has until it is complete. A killed process may leave a file of this name."""
     return f".{name}.draft"
 
 
 class HadoopFolder:
-    """A Folder on any file system that Spark knows, through Spark's Java process."""
+    """A ``Folder`` on any file system that Spark knows. It is read and written through Spark's Java process."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         java: Any = spark._jvm
@@ -148,7 +148,7 @@ class HadoopFolder:
 
 
 class ArrowFolder:
-    """A Folder on any file system that pyarrow knows, without Spark. It can only be read."""
+    """A ``Folder`` on any file system that pyarrow knows, without Spark. It can only be read."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -170,7 +170,7 @@ class ArrowFolder:
         raise FolderError(f"{self._uri}/{name} cannot be written without Spark")
 
     def opened(self, name: str) -> NativeFile:
-        """Open a file; its reads raise OSError."""
+        """Open a file for reading. Opening and reading may raise OSError."""
         return self._files.open_input_file(f"{self._path}/{name}")
 
     @contextmanager
@@ -182,7 +182,7 @@ class ArrowFolder:
 
 
 class LocalFolder(ArrowFolder):
-    """A Folder on this machine. It can be read and written."""
+    """A ``Folder`` on this machine. It can be read and written."""
 
     def write(self, name: str, text: str) -> None:
         path = Path(f"{self._path}/{name}")
@@ -195,10 +195,10 @@ class LocalFolder(ArrowFolder):
             raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-#: A folder, which may not exist yet. ``names`` returns the entries of a folder in any order: none if there is no
-#: folder. ``read`` returns the text of a file with damaged characters replaced, or None if there is no file. ``write``
-#: creates or replaces a file, and creates its missing folders. Names are relative paths. All methods may raise
-#: FolderError.
+#: A folder, which may not exist yet. ``names`` returns the names of the entries in any order, or no name if the folder
+#: does not exist. ``read`` returns the text of a file with damaged characters replaced, or None if the file does not
+#: exist. ``write`` creates or replaces a file, and creates its missing folders. Names are relative paths. All methods
+#: may raise FolderError.
 Folder: TypeAlias = "ArrowFolder | HadoopFolder"
 
 
@@ -208,7 +208,11 @@ def open_folder(uri: str, spark: SparkSession | None) -> Folder:
 
     Args:
         uri: An absolute URI, as ``located`` returns it.
-        spark: A session; without one, a folder that is not on this machine can only be read.
+        spark: A session. Without a session, a folder that is not on this machine can only be read.
+
+    Raises:
+        ConfigError: Without a session, as for ``side_tables.file_system``.
+        FolderError: Spark cannot use the file system.
     """
     if local_path(uri) is not None:
         return LocalFolder(uri)

@@ -1,9 +1,10 @@
 """
-The driver's view of the cluster: partitions, leaders and offsets, and whether logs are still those that were read.
+Look up partitions, leaders and offsets for a query's driver, and detect topics that were deleted and created again.
 
-With ZooKeeper, the creation zxid of the topic's znode is the incarnation. Without, a message that was read is compared
-with the one that the log has at its offset now. That is known for a message without which the log cannot continue where
-the query is, so a log that has grown past the query's position is recognised, too.
+With ZooKeeper, the creation zxid of the topic's znode is the *incarnation* of the topic. A new zxid shows a new log.
+Without ZooKeeper, the query keeps a *mark*: the offset and the checksum of a message before its position. If the log
+now has another message at that offset, the log is new. This also detects a new log that has grown past the query's
+position.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _SAMPLE_MS = 2_000
 
 class LogView:
     """
-    Looks up partitions, leaders and offsets, for use by one thread; the options bound the time of every call.
+    Looks up partitions, leaders and offsets, for use by one thread. The options bound the time of every call.
 
     The requests run on the view's own event loop. Callers may send other requests with ``loop`` and ``cluster``.
 
     Args:
         options: The brokers, and how often and how long to retry.
-        patient: Whether to retry after transient failures, as queries should. A command at a terminal should rather
-            report the first failure.
+        patient: Whether to retry after transient failures. A query should retry. A command at a terminal should report
+            the first failure.
     """
 
     def __init__(self, options: ReadOptions, *, patient: bool = True) -> None:
@@ -82,24 +83,28 @@ class LogView:
 
     def partitions(self, *, all_must_exist: bool = True) -> tuple[TopicPartition, ...]:
         """
-        Look up which of the partitions that the options name exist at this moment, in ascending order.
+        Look up the partitions that the options name, and return the existing partitions in ascending order.
 
         Raises:
             UnknownTopicError: A named topic or partition does not exist, and ``all_must_exist`` is set.
-            BrokerError: No broker could be reached, or none gave a usable answer.
+            BrokerError: No broker gave a usable answer.
         """
         return self._run(lambda: self._find_partitions(all_must_exist))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Look up the first offsets of the partitions' logs. Raises the errors of ``offset_lookup.list_offsets``."""
+        """Return the first offsets of the partitions' logs. Raises the errors of ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Look up the next offsets of the partitions' logs. Raises the errors of ``offset_lookup.list_offsets``."""
+        """Return the next offsets of the partitions' logs. Raises the errors of ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
-        """Return the last known leader of each partition, or None. Look up leaders that are not known yet."""
+        """
+        Return the last known leader of each partition, or None if it has no leader.
+
+        Leaders that are not known yet are looked up.
+        """
         if unled := {partition.topic for partition in partitions if self.cluster.leader_of(partition) is None}:
             self._run(lambda: self.cluster.refresh(unled, "leaders"))
         brokers = self.cluster.brokers
@@ -107,7 +112,7 @@ class LogView:
         return {partition: None if node is None else brokers.get(node) for partition, node in nodes.items()}
 
     def message_bytes(self, partition: TopicPartition, offset: int) -> float | None:
-        """Return about how many bytes of the log a message takes, as seen at ``offset``, or None if unknown."""
+        """Return the average size in bytes of the partition's messages, from a sample at ``offset``, or None."""
         request = FetchRequest(0, 1, {partition: FetchPosition(offset, _SAMPLE_BYTES)})
         try:
             answer = self.run(lambda: self.cluster.send(partition, request, timeout_ms=_SAMPLE_MS))
@@ -118,7 +123,7 @@ class LogView:
         return None if found is None else bytes_per_offset(found.message_set)
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Run ``ask`` on the loop once, within the time of one lookup attempt."""
+        """Run ``ask`` on the loop once, without retries. Raise TimeoutError after the time of one lookup attempt."""
         return self.loop.run(_as_coroutine(ask), self.timeout_s)
 
     # ------------------------------------------------------------------ asking
@@ -130,10 +135,10 @@ class LogView:
 
     def _run(self, lookup: Callable[[], Awaitable[T]]) -> T:
         """
-        Run a lookup.
+        Run a lookup, and return its result.
 
-        If patient, retry retriable errors at least ``fetchOffset.numRetries`` times, and at least for the request
-        timeout.
+        A patient view retries after retriable errors, at least ``fetchOffset.numRetries`` times and for the request
+        timeout. Then the last error is raised.
         """
         retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
         return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self.timeout_s + retries_s)
@@ -182,7 +187,7 @@ class LogView:
 
 def bytes_per_offset(messages: memoryview) -> float | None:
     """
-    Return the size of a message set divided by its number of offsets, or None if it has no message.
+    Return the average size of a message set's messages in bytes per offset, or None if the set has no whole message.
 
     The set may end within a message. Compressed messages count with their compressed size.
     """
@@ -218,11 +223,11 @@ _HEAD = Struct(">qq")
 
 class LogIdentity:
     """
-    Identifies the logs of one query; its methods block.
+    Detects whether the logs of one query are still the logs that it has read. The methods block.
 
     Args:
         view: The brokers.
-        options: The ZooKeeper of the cluster, if the query names one.
+        options: The options of the query. They may name the ZooKeeper of the cluster.
     """
 
     def __init__(self, view: LogView, options: ReadOptions) -> None:
@@ -242,17 +247,17 @@ class LogIdentity:
 
     def incarnations(self, topics: Iterable[str], *, again: bool = False) -> Mapping[str, int]:
         """
-        Return the creation zxids of topics, which may be some seconds old. Without ZooKeeper, return an empty mapping.
+        Return the creation zxids of topics. Without ZooKeeper, return an empty mapping.
 
-        If ZooKeeper fails after the first call, this method logs a warning, and returns the last known zxids. A later
-        call then notices a new incarnation.
+        The zxids may be some seconds old. A deleted topic keeps its last zxid. If ZooKeeper fails after a first
+        success, log a warning, and return the last known zxids. A later call then detects a new incarnation.
 
         Args:
             topics: The names of the topics.
-            again: Whether to read them now.
+            again: Whether to read the zxids from ZooKeeper even if they were read some seconds ago.
 
         Raises:
-            CoordinationError: ZooKeeper did not answer to the first call.
+            CoordinationError: ZooKeeper did not answer, and no earlier call has read zxids.
         """
         wanted = set(topics)
         if self._options.zookeeper is None or not wanted:
@@ -284,7 +289,7 @@ class LogIdentity:
             return {paths[path]: znode.czxid for path, znode in read_znodes(client, list(paths)).items()}
 
     def recreated(self, spans: Mapping[TopicPartition, Span]) -> dict[TopicPartition, str]:
-        """Return the partitions whose topics have another incarnation than their spans, with the reason."""
+        """Return the partitions whose topics now have another incarnation than their spans, with the reasons."""
         created = self.incarnations({partition.topic for partition in spans})
         return {
             partition: f"the topic was deleted and created again since (incarnation {span.incarnation}, and now"
@@ -294,7 +299,7 @@ class LogIdentity:
         }
 
     def missing(self, partition: TopicPartition) -> str:
-        """Look up why the brokers do not list a partition, and return the reason as a text."""
+        """Return the reason why the brokers do not list a partition. With ZooKeeper, look up the topic there now."""
         if self._options.zookeeper is not None:
             self.incarnations([partition.topic], again=True)
             if partition.topic in self._existing:
@@ -303,7 +308,9 @@ class LogIdentity:
 
     def outdated_offsets(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """
-        Return the partitions whose stored offsets are older than their topics; none without ZooKeeper.
+        Return the partitions whose stored offsets in ZooKeeper were written before their topics were created.
+
+        Without ZooKeeper, return an empty set.
 
         Raises:
             CoordinationError: ZooKeeper did not answer.
@@ -322,14 +329,16 @@ class LogIdentity:
         self, spans: Mapping[TopicPartition, Span], advancing: Collection[TopicPartition]
     ) -> dict[TopicPartition, str]:
         """
-        Return the partitions whose logs have another message than the one that was read, with the reason.
+        Return the partitions whose logs now have another message at the offset of a mark, with the reasons.
 
-        Messages are compared once a minute, and only where there is more to read. If a log cannot be compared, because
-        retention or compaction has removed the message, the other partitions of its topic decide.
+        Messages are compared once a minute. Between comparisons, return an empty mapping. Only the partitions in
+        ``advancing`` are compared at first, and then the other partitions of a topic with a difference. If a log cannot
+        be compared, because retention or compaction has removed the message, the other partitions of its topic decide.
+        Partitions whose incarnation is known from ZooKeeper are not compared.
 
         Args:
             spans: The query's position.
-            advancing: The partitions of which there is more to read.
+            advancing: The partitions that have more messages to read.
         """
         now_s = time.monotonic()
         self._is_comparing = self._compared_at_s is None or now_s >= self._compared_at_s + _MARKS_S
@@ -354,7 +363,11 @@ class LogIdentity:
     def others(
         self, spans: Mapping[TopicPartition, Span], advancing: Collection[TopicPartition]
     ) -> dict[TopicPartition, str]:
-        """Return the partitions that are ``recreated`` or ``replaced``, with the reasons."""
+        """
+        Return the partitions whose logs are new, with the reasons.
+
+        All ``spans`` are checked as by ``recreated``, and the spans in ``advancing`` also as by ``replaced``.
+        """
         lost = self.recreated(spans)
         return lost | self.replaced(
             {p: span for p, span in spans.items() if p not in lost and p in advancing}, advancing
@@ -368,13 +381,13 @@ class LogIdentity:
         self, spans: Mapping[TopicPartition, Span], known: Mapping[TopicPartition, Span]
     ) -> dict[TopicPartition, Span]:
         """
-        Return the spans with the identity of their logs: the incarnation, or without ZooKeeper a mark.
+        Return the spans with the identity of their logs: the incarnation, or a mark without ZooKeeper.
 
         An identity is changed only if necessary, because Spark plans a batch whenever a span has changed.
 
         Args:
             spans: The end of the next batch.
-            known: Its start.
+            known: The start of the next batch.
         """
         if self._options.zookeeper is not None:
             created = self.incarnations({partition.topic for partition in spans})
@@ -403,7 +416,11 @@ class LogIdentity:
         return {partition: mark for partition, mark in zip(offsets, found, strict=True) if mark is not None}
 
     async def _fetch_mark(self, partition: TopicPartition, offset: int) -> Mark | None:
-        """Fetch a message from the leader, twice if it is larger than the first fetch, and return its mark."""
+        """
+        Fetch a message from the leader, and return its mark, or None if the message cannot be fetched or compared.
+
+        If the message is larger than the first fetch, fetch it again.
+        """
         most_bytes = self._options.fetch_max_bytes
         size = min(_MARK_BYTES, most_bytes)
         try:
@@ -425,9 +442,10 @@ class LogIdentity:
 
     def _mark(self, message_set: memoryview, partition: TopicPartition, offset: int) -> Mark | None:
         """
-        Return the mark of the message at an offset, or None if the set does not begin with it.
+        Return the mark of the message at an offset, or None if the set does not have this message.
 
-        The checksum is of the content, because brokers may compress a message in another way when they compact the log.
+        The checksum covers the key and the value, not the stored bytes, because brokers may compress a message in
+        another way when they compact the log.
         """
         if not message_set:
             return None

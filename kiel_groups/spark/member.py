@@ -1,4 +1,4 @@
-"""Make the driver of a query a member of a consumer group that reads in micro-batches."""
+"""Make the driver of a streaming query a member of a consumer group. The member reads in micro-batches."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def on_sigterm(leave: Callable[[], bool]) -> None:
 
     Args:
         leave: Leaves the group. The handler may call it while the main thread executes any code, even ``leave`` itself.
-            It returns False if an earlier call has started; then the handler returns, so that the earlier call can
-            complete.
+            It returns False if an earlier call has started. Then the handler returns without an exit, so that the
+            earlier call can complete.
     """
 
     def handle(number: int, _: FrameType | None) -> None:
@@ -72,7 +72,7 @@ def default_on_sigterm() -> None:
 
 
 def _in_main_thread() -> bool:
-    """Return whether this is the main thread; Python lets no other thread set signal handlers."""
+    """Return whether this is the main thread. Python allows only this thread to set signal handlers."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -86,9 +86,10 @@ def _in_main_thread() -> bool:
 @dataclass(slots=True)
 class _Interval:
     """
-    One interval of reading a partition, which starts at the offset ``begin``.
+    An interval of reading: the query reads a partition from the offset ``begin`` on without a break.
 
-    ``planned`` means that the start is final: a batch was planned in the interval, or ``offset_changed`` started it.
+    ``token`` identifies the interval. ``planned`` means that ``begin`` is final, because a batch was planned in the
+    interval, or because ``offset_changed`` started the interval.
     """
 
     begin: int
@@ -110,7 +111,7 @@ class BatchHandler(GroupBrokers):
     Args:
         group: The group's name.
         cluster: The brokers that look up and store offsets.
-        subscription: The member's state; ``finished`` of a partition is the end of the last batch that is done.
+        subscription: The member's state. For a partition, its ``finished`` is the end of the last batch that is done.
         metrics: Counts commits that brokers refuse.
     """
 
@@ -122,17 +123,18 @@ class BatchHandler(GroupBrokers):
         self._batch: dict[TopicPartition, _Reading] = {}
         self._batch_ended = asyncio.Event()
         self._refused: dict[str, NoOffsetsError] = {}
-        #: The gate of the member's current session; never open before the first session.
+        #: The gate of the member's current session: it is open while the member may read. It is shut before the first
+        #: session.
         self.gate: Gate = DeliveryGate()
 
     # ------------------------------------------------------------------ the query's side
 
     def finish(self, reached: Mapping[TopicPartition, Span] | None) -> list[OffsetRange]:
         """
-        End the batch, and mark the offsets that it read as finished.
+        End the batch. If it ran, mark the offsets that it read as finished.
 
         Args:
-            reached: The query's position, which shows whether the batch ran. None means that the batch ran.
+            reached: The query's position. It shows whether the batch ran. None means that the batch ran.
 
         Returns:
             The ranges that must not be committed, because their partitions were lost, or their offsets were changed,
@@ -151,7 +153,7 @@ class BatchHandler(GroupBrokers):
         return unfenced
 
     def drop_batch(self) -> None:
-        """Stop tracking the batch, whether or not it is done, so that its revoked partitions can be released."""
+        """Forget the batch, done or not, so that the member can release the revoked partitions of the batch."""
         self._batch = {}
         self._batch_ended.set()
 
@@ -159,7 +161,7 @@ class BatchHandler(GroupBrokers):
         """
         Advance the starts of new intervals to the query's own positions, as returned by ``positions``.
 
-        The caller has checked that the logs reach these positions.
+        The caller must have checked that the logs reach these positions.
 
         Returns:
             Whether any start was advanced.
@@ -175,7 +177,7 @@ class BatchHandler(GroupBrokers):
         return found
 
     def restart(self, firsts: Mapping[TopicPartition, int]) -> None:
-        """Restart recreated partitions at the first offsets of their new logs; the caller commits these offsets."""
+        """Restart recreated partitions at the first offsets of their new logs. The caller commits these offsets."""
         for partition, first in firsts.items():
             if partition in self._intervals and self._subscription.offsets.is_open(partition):
                 self._subscription.offsets.seek(partition, first)
@@ -186,11 +188,11 @@ class BatchHandler(GroupBrokers):
         Return the position of every partition that may be read.
 
         A newly claimed partition continues at the query's own position if no other member has committed since the
-        query planned its last batch. So a restarted query reads nothing twice; ``resume`` then advances the group's
+        query planned its last batch. So a restarted query reads no record twice. Then ``resume`` advances the group's
         offsets.
 
         Args:
-            known: The query's position; everything before it is done.
+            known: The query's position. All records before this position are done.
 
         Raises:
             NoOffsetsError: The start position of a topic is unknown; see ``start_unknown``.
@@ -217,11 +219,11 @@ class BatchHandler(GroupBrokers):
         Start a batch of the partitions in ``wanted`` that the member still owns and that are not revoked.
 
         Args:
-            wanted: The span to read of each partition, which starts at its position in ``positions``.
-            may_read: Whether the member's gate is open. If it is shut, the batch reads nothing.
+            wanted: The span to read of each partition. A span starts at the position that ``positions`` has returned.
+            may_read: Whether the member's gate is open. If not, the batch reads nothing.
 
         Returns:
-            The position of each partition after the batch.
+            The position of each of these partitions after the batch.
         """
         spans = {}
         for partition, span in wanted.items():
@@ -244,11 +246,11 @@ class BatchHandler(GroupBrokers):
     # ------------------------------------------------------------------ the group's side
 
     def gate_changed(self, gate: Gate) -> None:
-        """Plan batches only while the gate of the new session is open."""
+        """Use the gate of a new session. Batches are planned only while this gate is open."""
         self.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Include these partitions in new batches."""
+        """Include these partitions in new batches, and start an interval of reading in each partition."""
         self._stopped.difference_update(partitions)
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
@@ -259,7 +261,7 @@ class BatchHandler(GroupBrokers):
         return _no_wait()
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Exclude these partitions from new batches. Return the partitions that the running batch reads."""
+        """Exclude these partitions from new batches. Return those of them that the running batch reads."""
         self._stopped.update(partitions)
         return self._in_flight(partitions)
 
@@ -272,27 +274,35 @@ class BatchHandler(GroupBrokers):
             self._intervals.pop(partition, None)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop partitions whose claims were lost: another member may own them already."""
+        """Drop partitions whose claims were lost, because another member may own the partitions already."""
         for partition in partitions:
             self._intervals.pop(partition, None)
             self._stopped.discard(partition)
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Start a new interval at ``offset``, which another client committed, or where a recreated topic starts."""
+        """
+        Start a new interval at ``offset``. Do nothing if the member does not own the partition.
+
+        Another client has committed this offset, or it is the start of a recreated log.
+        """
         if partition in self._intervals:
             self._intervals[partition] = _Interval(offset, new_token(), planned=True)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
-        """Have the next call of ``positions`` raise ``error``: the start position of the topic is unknown."""
+        """Make a later call of ``positions`` raise ``error``, because the start position of the topic is unknown."""
         self._refused[topic] = error
 
     def in_progress(self) -> tuple[Work, ...]:
-        """Report no work: a batch may take any time. If it delays other members, the group's leader raises an alarm."""
+        """
+        Return no work, because a batch may take any time.
+
+        If a batch delays other members, the group's leader logs an alarm.
+        """
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Do nothing: the watchdog itself logs that the loop is blocked."""
+        """Do nothing, because the watchdog of the event loop itself logs that the loop is blocked."""
 
 
 def _is_same(reached: Span | None, planned: Span) -> bool:
@@ -300,7 +310,7 @@ def _is_same(reached: Span | None, planned: Span) -> bool:
 
 
 async def _no_wait() -> None:
-    """Do nothing; ``assigned`` has nothing to wait for."""
+    """Do nothing. ``assigned`` returns this coroutine, because it has nothing to wait for."""
 
 
 # The group member of a query's driver.
@@ -328,7 +338,7 @@ class SparkMember:
         cluster: The brokers, used on that loop.
         config: The group, and the names of this member.
         zookeeper: The ZooKeeper of the group.
-        fail_on_commit_error: Whether a batch that could not be committed ends the query.
+        fail_on_commit_error: Whether the query ends if a batch could not be committed.
     """
 
     def __init__(
@@ -347,12 +357,14 @@ class SparkMember:
 
     @property
     def member_id(self) -> str | None:
-        """The member's id in the group; it changes after a lost session."""
+        """The member's id in the group, or None while there is none. It changes after a lost session."""
         return self._member.member_id
 
     async def start(self, topics: Collection[str]) -> None:
         """
-        Join the group, and wait up to ``SETTLE_S`` until this member owns all partitions assigned to it.
+        Join the group, and wait until this member owns all partitions assigned to it, at most ``SETTLE_S`` seconds.
+
+        After that time, log a warning and return.
 
         Raises:
             GroupConfigError: The group has other settings.
@@ -383,17 +395,17 @@ class SparkMember:
         End and commit the previous batch, and return the positions from which the next batch may read.
 
         Args:
-            topics: The topics to be subscribed to from now on.
-            reached: The query's position, which shows whether the previous batch ran. None means that the batch ran.
+            topics: The topics to subscribe to from now on.
+            reached: The query's position. It shows whether the previous batch ran. None means that the batch ran.
             known: The query's position, as far as it is known.
 
         Returns:
-            The position of each partition that this member owns and keeps.
+            The position of each partition that this member owns, without revoked partitions.
 
         Raises:
             NoOffsetsError: The start position of a topic is unknown.
-            KielGroupsError: The member has stopped for good, or the previous batch could not be committed: a retriable
-                failure is raised only if ``fail_on_commit_error`` is set.
+            KielGroupsError: The member has stopped for good, or the previous batch could not be committed. If
+                ``fail_on_commit_error`` is not set, a retriable failure to commit is only logged.
         """
         if self._failure is not None:
             raise self._failure
@@ -433,11 +445,14 @@ class SparkMember:
 
     async def plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
-        Start a batch of partitions that ``next_batch`` returned, each up to the end of its span.
+        Start a batch that reads partitions, each up to the end of its span.
+
+        Args:
+            wanted: The span of each partition. A span starts at the position that ``next_batch`` has returned.
 
         Returns:
-            The spans that the batch may read, without partitions that were revoked meanwhile. The member releases none
-            of these partitions before the next call of ``next_batch`` or ``close``, but it can lose them.
+            The spans that the batch may read, without partitions that were revoked meanwhile. The member keeps these
+            partitions until the next call of ``next_batch`` or ``close``, unless it loses its session.
         """
         if self._handler.resume(wanted):
             await self._commit()
@@ -464,10 +479,11 @@ class SparkMember:
         """
         Leave the group. Before that, commit the last batch if ``done`` shows that the batch is done.
 
-        After ``CLOSE_S``, the session is closed without a further commit, which deletes the claims.
+        After ``CLOSE_S`` seconds, close the session without a further commit. The end of the session deletes the claims
+        of this member.
 
         Args:
-            done: The end of the last batch, if it is known to be done.
+            done: The end of the last batch, or empty if the batch is not known to be done.
         """
         self._handler.finish(done)
         await self._member.close(CloseLimit(CLOSE_S))

@@ -1,4 +1,4 @@
-"""The offsets of a query on the driver: resolve offsets that options name, and commit those of its group."""
+"""Resolve the offsets that a query's options name, and commit the query's offsets for its group, on the driver."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def resolve(
         place: The value of the option.
         partitions: All partitions that the query reads.
         view: Looks up first, next and committed offsets, if the option requires them.
-        group: The group whose offsets ``group`` means. A partition without an offset starts at its earliest offset.
+        group: The group whose committed offsets ``group`` means. A partition without a committed offset starts at the
+            first offset of its log.
 
     Raises:
-        ConfigError: The option gives offsets, but not for exactly these partitions, or asks for the group's offsets of
-            brokers of 0.8.0, which do not store offsets.
+        ConfigError: The option gives offsets, but not for exactly these partitions; or it is ``group``, and the brokers
+            of Kafka 0.8.0 store no offsets.
         BrokerError: A lookup failed.
     """
     wanted = _wanted(name, place, partitions, view, group)
@@ -78,7 +79,12 @@ def _wanted(
 def _committed(
     name: str, view: LogView, group: str | None, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Fetch the next offsets that a group has committed. Partitions without a committed offset are left out."""
+    """
+    Return the offsets that a group has committed. Partitions without a committed offset are left out.
+
+    Raises:
+        ConfigError: The brokers, of Kafka 0.8.0, store no offsets.
+    """
     assert group is not None
     try:
         view.run(lambda: check_offset_api(view.cluster, group))
@@ -101,8 +107,17 @@ def check_bounds(
     """
     Return the range of a batch in each partition, limited to the offsets in the logs.
 
+    If ``fail_on_data_loss`` is not set, log each loss.
+
+    Args:
+        starts: The wanted first offset of each partition.
+        ends: The wanted ends (exclusive).
+        earliest: The first offsets of the logs.
+        latest: The next offsets of the logs.
+        fail_on_data_loss: Whether a loss raises an error.
+
     Raises:
-        ConfigError: A range ends before it begins.
+        ConfigError: A range ends before it begins, and its end is within the log.
         OffsetOutOfRangeError: A range is not entirely in its log, and ``fail_on_data_loss`` is set.
     """
     found = {}
@@ -125,7 +140,7 @@ def check_bounds(
 
 def data_loss(loss: Loss, offset_znode: str | None = None) -> errors.OffsetOutOfRangeError:
     """
-    Return the error of messages that were lost before they were read, with the remedies.
+    Return the error for messages that were lost before they were read. Its text has the remedies.
 
     Args:
         loss: The lost messages, and the reason.
@@ -140,7 +155,7 @@ def data_loss(loss: Loss, offset_znode: str | None = None) -> errors.OffsetOutOf
 
 
 def account_loss(archive: str | None, loss: Loss) -> None:
-    """Log messages that were lost before they were read, and record them in the archive of the query, if it has one."""
+    """Log a loss. If ``archive`` is the URI of an archive's output, also record the loss in its ``_losses``."""
     log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", loss)
     record_loss(archive, loss)
 
@@ -163,11 +178,13 @@ _NOTHING = -1
 
 def refuse_live_group(options: ReadOptions) -> None:
     """
-    Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
+    Check that the group of the options has no live members. Their offsets would move if this query committed.
+
+    Do nothing if the options name no group, or if the query does not commit.
 
     Raises:
-        ConfigError: The group has live members, whose offsets would move; it has its offsets in Kafka; its members are
-            programs; or the options do not name its ZooKeeper.
+        ConfigError: The group has live members; it has its offsets in Kafka; its members are programs; the name of the
+            group is not valid; or the options do not name a ZooKeeper.
         CoordinationError: ZooKeeper did not answer.
     """
     group = options.group
@@ -195,7 +212,7 @@ def refuse_live_group(options: ReadOptions) -> None:
 
 
 def _is_in_kafka(znodes: Snapshot, group: str) -> bool:
-    """Return whether the members of the group store its offsets in Kafka, which this source's commits do not reach."""
+    """Return whether the members of the group store its offsets in Kafka. This source does not commit there."""
     path = GroupLayout(group).config
     try:
         return path in znodes and GroupSettings.parse(znodes[path].data, path).store == BROKER_V1
@@ -221,8 +238,8 @@ class GroupOffsets:
     """
     Commits the offsets of one query that is not a member of its group.
 
-    A commit takes longer than planning a batch: brokers write one znode after another. So ``commit_soon`` commits on
-    the view's loop while the next batch runs.
+    A commit takes longer than planning a batch, because brokers write one znode after another. So ``commit_soon``
+    commits on the view's event loop while the next batch runs.
 
     Args:
         view: The brokers that store the offsets.
@@ -251,7 +268,7 @@ class GroupOffsets:
 
     def commit_soon(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
         """
-        Commit offsets in the background as ``commit`` does. If a commit is running, the newest offsets are next.
+        Commit offsets in the background, as ``commit`` does. While a commit is running, the newest offsets wait.
 
         Raises:
             KielGroupsError: An earlier commit in the background failed, and ``failOnCommitError`` is set.
@@ -273,7 +290,7 @@ class GroupOffsets:
 
         Raises:
             KielGroupsError: A commit in the background failed, and ``failOnCommitError`` is set.
-            TimeoutError: The time has passed.
+            TimeoutError: The offsets were not committed in this time.
         """
         self._view.loop.run(self._settled(), limit_s or 2 * self._view.timeout_s)
         self._raise_failure()
@@ -309,17 +326,18 @@ class GroupOffsets:
         """
         Commit offsets that are ahead of the stored offsets, or that belong to a recreated log.
 
-        A failure is logged, and the next call tries again.
+        Log a failure, unless ``failOnCommitError`` is set. The caller may call this method again.
 
         Args:
-            group: The group, or None while the query has none.
+            group: The group, or None while its name is unknown.
             offsets: The next offset of each partition.
-            only_missing: Commit only for partitions that have no stored offset. The start offsets of a query are
-                committed so: a query that restarts before its first batch is done still finds its original start, and
-                stored offsets remain until a batch has passed them.
+            only_missing: Commit only for partitions that have no stored offset. This is for the start offsets of a
+                query. So a query that restarts before its first batch is done finds its original start, and stored
+                offsets remain until a batch has passed them.
 
         Returns:
-            Whether these offsets, or later ones, are stored; with ``only_missing``, whether each partition has one.
+            Whether these or later offsets are stored. With ``only_missing``, whether each partition has a stored
+            offset. False if the query does not commit, or if ``group`` is None.
 
         Raises:
             KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
@@ -388,7 +406,7 @@ class GroupOffsets:
         }
 
     def _warn_of_later_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Warn of stored offsets that are ahead of the query, once for each partition."""
+        """Log a warning about stored offsets that are ahead of the query, once for each partition."""
         later = {each for each, offset in offsets.items() if offset < self._stored[each]} - self._recreated
         if not (fresh := sorted(later - self._warned_ahead)):
             return
@@ -408,9 +426,9 @@ class GroupOffsets:
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated.
+        Allow later calls of ``commit_soon`` to lower the stored offsets of these partitions.
 
-        This applies to later calls of ``commit_soon``.
+        The caller calls this for partitions whose logs were deleted or recreated.
         """
         self._forgotten.update(partitions)
 

@@ -1,4 +1,4 @@
-"""Parse and check the options of a query, which users pass with ``.option(…)``, and its schema."""
+"""Parse and check the options that users pass to a query with ``.option(…)``."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _spelled(name: str) -> str:
 
 def _check_known(options: Iterable[str], kind: str) -> None:
     """
-    Check that every option applies to this kind of query, or is ignored as Spark's own Kafka source ignores it.
+    Check that every option applies to this kind of query. Log a warning about options that are ignored.
 
     Args:
         options: The names of the options, in any case.
@@ -152,12 +152,12 @@ _DURATION = re.compile(r"([0-9]{1,18})\s*([a-z]*)")
 
 
 def _flag(name: str, text: str) -> bool:
-    """Parse ``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in upper or lower case. Raise ConfigError for other texts."""
     return _one_of(name, text, ("true", "false")) == "true"
 
 
 def _one_of(name: str, text: str, choices: Collection[str]) -> str:
-    """Parse one of a few words in any case, and return it in lower case."""
+    """Return the choice that a text names, in upper or lower case. Raise ConfigError if there is no such choice."""
     word = text.strip().lower()
     if word not in choices:
         raise ConfigError(f"{name}: {text!r} given; expected {' or '.join(choices)}")
@@ -165,7 +165,7 @@ def _one_of(name: str, text: str, choices: Collection[str]) -> str:
 
 
 def whole_number(name: str, text: str, least: int) -> int:
-    """Parse a decimal number that is at least ``least``."""
+    """Parse a whole decimal number of at least ``least``. Raise ConfigError for other texts."""
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS or int(digits) < least:
         raise ConfigError(f"{name}: {text!r} given; expected a whole number of at least {least}")
@@ -173,7 +173,14 @@ def whole_number(name: str, text: str, least: int) -> int:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Parse a duration such as ``500ms``, ``30s``, ``15m``, ``2h``, ``1d`` or, without a unit, milliseconds."""
+    """
+    Parse a duration, such as ``500ms``, ``30s``, ``15m``, ``2h`` or ``1d``, and return it in milliseconds.
+
+    A number without a unit is in milliseconds.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or (found[2] and found[2] not in _UNITS_MS):
         raise ConfigError(f"{name}: {text!r} given; expected a time such as '30s' or '15m'")
@@ -181,13 +188,13 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def _refuse_headers(name: str, text: str) -> None:
-    """Accept ``false`` and refuse ``true``, because messages of Kafka 0.8 have no headers."""
+    """Raise ConfigError unless the text is ``false``, because messages of Kafka 0.8 have no headers."""
     if _flag(name, text):
         raise ConfigError(f"{name}: refused: messages of Kafka 0.8 have no headers; drop it")
 
 
 def _pattern(name: str, text: str) -> re.Pattern[str]:
-    """Parse a regular expression for topics' names; blanks around the expression are removed."""
+    """Parse a regular expression for the names of topics, without blanks around it. Raise ConfigError if not valid."""
     expression = text.strip()
     if not expression:
         raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")
@@ -224,7 +231,12 @@ def _parsed_json(name: str, text: str, example: str) -> dict[str, object]:
 
 
 def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Parse the partitions of ``{"topic": [0, 1]}``, and return them in ascending order."""
+    """
+    Parse partitions in JSON, such as ``{"topic": [0, 1]}``, and return them in ascending order.
+
+    Raises:
+        ConfigError: The text has another form, or names no partition.
+    """
     example = '{"topic": [0, 1]}'
     found = set()
     for topic, numbers in _parsed_json(name, text, example).items():
@@ -240,7 +252,9 @@ def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 def _offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict[TopicPartition, int]:
     """
-    Parse the offsets of ``{"topic": {"0": 23, "1": -2}}``; ``special`` has the negative offsets that are allowed.
+    Parse offsets by partition in JSON, such as ``{"topic": {"0": 23, "1": -2}}``.
+
+    ``special`` has the negative offsets that are allowed.
 
     Raises:
         ConfigError: The text has another form, or an offset or a partition out of range.
@@ -310,7 +324,12 @@ def _end(name: str, text: str) -> Place:
 
 
 def _place(name: str, text: str, words: Sequence[str], special: Collection[int]) -> Place:
-    """Parse one of a few words in any case, or offsets in JSON; ``special`` as for ``_offsets_by_partition``."""
+    """
+    Parse a place: one of ``words``, in upper or lower case, or offsets in JSON, as ``_offsets_by_partition`` does.
+
+    Raises:
+        ConfigError: The text is neither such a word nor offsets.
+    """
     word = text.strip().lower()
     if word in words:
         return word
@@ -329,7 +348,7 @@ def _text(_: str, text: str) -> str:
 
 
 def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
-    """Parse a ZooKeeper connect string. Errors have the name of the option."""
+    """Parse a ZooKeeper connect string. The ConfigError for a wrong string has the name of the option."""
     try:
         return ZooKeeperConfig.parse(text)
     except ConfigError as error:
@@ -346,20 +365,24 @@ def _on_bad_record(name: str, text: str) -> str:
 
 
 class Held(NamedTuple):
-    """Topics that an archive's query does not read, and their positions, which every batch keeps in the checkpoint."""
+    """
+    The topics that an archive's query does not read, and their positions.
+
+    The end of every batch keeps these positions, so that a later run can continue at them.
+    """
 
     topics: frozenset[str] = frozenset()
     spans: Mapping[TopicPartition, Span] = {}
 
     @classmethod
     def parse(cls, _: str, text: str) -> Held:
-        """Parse a document of a checkpoint's positions, which may also have topics without positions."""
+        """Parse positions in the JSON of a checkpoint. A topic may have an empty object instead of positions."""
         document = json.loads(text)
         return cls(frozenset(document), Positions.from_json(document).spans)
 
 
 def _schemas(_: str, text: str) -> Mapping[str, StructType]:
-    """Parse schemas by topics, as the archive job writes them."""
+    """Parse the schemas of JSON values by topic, as the archive job passes them."""
     return {topic: StructType.fromJson(schema) for topic, schema in json.loads(text).items()}
 
 
@@ -368,7 +391,7 @@ def _joins(name: str, text: str) -> bool:
 
 
 class _OptionTexts:
-    """The texts of the options that Spark passes. They are looked up by the documented names, in any case."""
+    """The texts of the options that Spark passes. The case of their names does not matter."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
@@ -377,17 +400,17 @@ class _OptionTexts:
         return isinstance(name, str) and name.lower() in self._texts
 
     def get(self, name: str, parse: Callable[..., Any], default: Any, *arguments: object) -> Any:
-        """Return an option parsed by ``parse(name, text, *arguments)``, or the default if it was not given."""
+        """Return the value of an option, ``parse(name, text, *arguments)``, or the default if it is not given."""
         text = self._texts.get(name.lower())
         return default if text is None else parse(name, text, *arguments)
 
     def parsed(self, options: type[ReadOptions] | type[WriteOptions]) -> dict[str, Any]:
-        """Return the values of all fields that ``_option`` describes, by their names."""
+        """Return the values of all fields of ``options`` that ``_option`` describes, by the names of the fields."""
         described = [each for each in dataclasses.fields(options) if "name" in each.metadata]
         return {each.name: self.get(each.metadata["name"], *each.metadata["how"]) for each in described}
 
     def brokers(self) -> tuple[HostPort, ...]:
-        """Return the addresses of ``kafka.bootstrap.servers``, which is mandatory."""
+        """Return the addresses in ``kafka.bootstrap.servers``. Raise ConfigError if the option is missing or wrong."""
         name = "kafka.bootstrap.servers"
         if name not in self:
             raise ConfigError(f"{name}: not given; name one broker at least, as 'host:{KAFKA_PORT}'")
@@ -398,7 +421,7 @@ def _option(
     name: str, parse: Callable[..., Any], default: Any = None, *arguments: object, only: str | None = None
 ) -> Any:
     """
-    Describe the field of an option: its name, and how ``_OptionTexts.get`` reads it.
+    Return a dataclass field for an option. Its metadata have the option's name, and how ``_OptionTexts.get`` reads it.
 
     Args:
         name: The name of the option.
@@ -406,7 +429,7 @@ def _option(
         default: The value if the option is not given.
         arguments: The further arguments of ``parse``.
         only: The kind of query that has the option. None means every kind whose class has the field. ``_ARCHIVE``
-            means that the archive job gives it to its query, and that users are not told of it.
+            means that only the archive job passes the option, and that messages to users do not name it.
     """
     return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
 
@@ -414,11 +437,12 @@ def _option(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """
-    The options of a batch or a stream; times in milliseconds, sizes in bytes.
+    The options of a batch query or a stream. Times are in milliseconds, and sizes in bytes, unless a name says ``mb``.
 
     Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
-    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None. ``schemas``
-    has the schemas of JSON values by topic.
+    group. For an archive, ``archive`` is the URI of its output, and ``held`` has the topics that its query does not
+    read. The side tables, with bad records and losses, are in that output. ``schemas`` has the schemas of JSON values
+    by topic.
     """
 
     brokers: tuple[HostPort, ...]
@@ -470,8 +494,8 @@ class ReadOptions:
         Parse and check the options that Spark passes.
 
         Args:
-            options: The texts of the options, by names in any case.
-            streaming: Whether the query is a stream. Some options apply only to streams, others only to batches.
+            options: The texts of the options, by names in upper or lower case.
+            streaming: Whether the query is a stream. Some options apply only to streams, or only to batches.
 
         Raises:
             ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not
@@ -554,7 +578,7 @@ def _codec(name: str, text: str) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """
-    The options of a write; times in milliseconds.
+    The options of a write. Times are in milliseconds.
 
     ``topic`` is None if a column names the topic of each row. ``acks`` is -1 for all in-sync replicas.
     """

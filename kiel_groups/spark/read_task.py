@@ -1,9 +1,10 @@
 """
 Read the ranges of one Spark task from their leaders, as Arrow batches.
 
-With more than one range, a task has two requests in flight, for different ranges: the broker works on one while the
-task decodes the other answer and passes it to Spark. If a leader has moved, the task looks up the new one. A task fails
-when it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
+The ranges of a leader are divided into two *lanes*. A task has one request in flight for each lane. So the broker
+works on the request of one lane while the task decodes the answer for the other lane, and passes it to Spark. If a
+leader has moved, the task looks up the new leader. A task fails when it has received nothing for
+``kafkaConsumer.pollTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -57,12 +58,13 @@ _MAX_EMPTY_ANSWERS = 5
 @dataclass(slots=True, eq=False)
 class RangeReader:
     """
-    The state of reading one range.
+    Tracks the reading of one range, and decodes its answers.
 
-    ``position`` is the next offset to fetch. ``sizes`` has the size of the messages read so far. ``needed_bytes`` is
-    the fetch size for the next message, or 0 if an ordinary share is enough. ``empty_answers`` counts answers in a row
-    without a message, although the broker's high watermark covered the whole range. ``suspect`` is a damaged message
-    that was received once, so that its log may be whole.
+    ``archive`` is the URI of the archive's output, or None for other queries. ``position`` is the next offset to fetch.
+    ``sizes`` has the size of the messages read so far. ``needed_bytes`` is the fetch size for the next message, or 0 if
+    an ordinary share is enough. ``empty_answers`` counts successive answers without a message, although the broker's
+    high watermark covered the whole range. ``suspect`` has the bytes of a damaged message that was received once. The
+    network may have damaged it, so it is fetched again.
     """
 
     range: OffsetRange
@@ -105,13 +107,19 @@ class RangeReader:
         """
         Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
 
-        If the first message is damaged in two answers, advance the position past it, and return the error.
+        If the first message is damaged in the same way in two answers, advance the position past this message, and
+        return the error. If the broker sent nothing several times in a row, and ``fail_on_data_loss`` is not set,
+        record the rest of the range as lost, and skip it.
+
+        Args:
+            fetched: What the answer has of this partition, or None if it lacks the partition.
+            asked: The position and the size of the fetch, as ``ask`` returned them.
 
         Raises:
-            RetriableBrokerError: The broker sent nothing although its high watermark covers the range; the caller
+            RetriableBrokerError: The broker sent nothing although its high watermark covers the range. The caller
                 should retry on another connection.
             OffsetOutOfRangeError: The broker sent nothing several times in a row, and ``fail_on_data_loss`` is set.
-            BrokerError: The broker refuses; the error has its code.
+            BrokerError: The broker refused the fetch, or left out the partition. The error has the broker's code.
             MessageTooLargeError: The next message is larger than ``max_message_bytes``.
             ProtocolError: The messages cannot be decoded, and it is not known where the damage ends.
         """
@@ -161,9 +169,9 @@ class RangeReader:
 
     def _on_empty_answer(self, high_watermark: int) -> None:
         """
-        Raise an error for a retry, or treat the rest of the range as lost.
+        Raise an error so that the caller retries. After several empty answers, treat the rest of the range as lost.
 
-        A gap that compaction has left does not cause an empty answer: the broker sends the messages after the gap.
+        A gap that compaction has left causes no empty answer, because the broker sends the messages after the gap.
         """
         self.empty_answers += 1
         # Brokers of 3.x send nothing of a message that is larger than the fetch.
@@ -183,7 +191,11 @@ class RangeReader:
         self.position = self.range.end
 
     def _on_loss(self, what: str, remedy: str, end: int) -> None:
-        """Raise an error because messages up to ``end`` are lost, or log and record that if the options allow it."""
+        """
+        Raise an error because the messages from the position to ``end`` are lost.
+
+        If ``fail_on_data_loss`` is not set, log and record the loss instead.
+        """
         loss = Loss(self.topic_partition, self.position, end, self.range.incarnation, what)
         if self.fail_on_data_loss:
             raise errors.OffsetOutOfRangeError(f"{loss}. {remedy}")
@@ -202,11 +214,17 @@ class RangeReader:
 
     def resolve_out_of_range(self, earliest: int, latest: int) -> None:
         """
-        Handle a position that the log does not have: continue where the log begins, or skip the rest of the range.
+        Handle a position that the log does not have, and record the loss.
+
+        If the log begins within the range, continue at its first offset. Otherwise, skip the rest of the range.
+
+        Args:
+            earliest: The first offset of the log.
+            latest: The next offset of the log.
 
         Raises:
-            OffsetOutOfRangeError: ``fail_on_data_loss`` is set; the message names the wanted offsets, those of the log
-                and the remedy.
+            OffsetOutOfRangeError: ``fail_on_data_loss`` is set. The message names the wanted offsets, the offsets of
+                the log and the remedy.
         """
         what = (
             f"offsets {self.position} to {self.range.end} are to be read, and the log has {earliest} to {latest}:"
@@ -223,13 +241,13 @@ class RangeReader:
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
     """
-    Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
+    Return the fetches of one request: the first unfinished ranges, as many as fill the answer.
 
-    ``clients.fetch.partition_fetch`` explains why a request has few ranges and fetches much of each.
+    ``clients.fetch.partition_fetch`` explains why a request has few ranges, and fetches many messages of each range.
 
     Args:
-        readings: The ranges in the order in which to read them; one request has at most one range of a partition.
-        most_bytes: The most bytes of messages in the answer; exceeded if one message needs more.
+        readings: The ranges in the order in which to read them. One request has at most one range of a partition.
+        most_bytes: The most bytes of messages in the answer, unless one message needs more.
     """
     share = max(_MIN_SHARE_BYTES, most_bytes)
     first: dict[TopicPartition, RangeReader] = {}
@@ -251,10 +269,10 @@ def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema, **giv
     Return messages as a record batch.
 
     Args:
-        columns: The messages; the batch shares their buffers.
+        columns: The messages. The batch shares their buffers.
         source: The range of the messages.
-        schema: Columns of the source, in any order.
-        given: The values of columns that are not in messages; such a column is null without them.
+        schema: The columns of the batch.
+        given: The values of further columns, by name. A column without values here or in messages is null.
     """
     arrays = [
         pa.array(given[field.name], field.type)
@@ -268,7 +286,7 @@ def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema, **giv
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Merge small batches into larger ones, and yield them; the rows keep their order. Merging copies the rows."""
+    """Merge small batches, and yield the larger batches. The rows keep their order. Merging copies the rows."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -306,7 +324,7 @@ _COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
 #: How to pass a bad record, at the end of its error.
 _BAD_RECORD_REMEDY = "set kiel.onBadRecord to 'skip', or to 'row' for a row without a value"
 _BAD_RECORD_REMEDY_OF_ARCHIVES = "set bad_records to 'quarantine' or 'skip'"
-#: So many bad records of a task are logged one by one.
+#: The number of bad records of a task that are logged one by one.
 _MOST_LOGGED = 10
 
 
@@ -326,7 +344,9 @@ class _BadRecords:
 
     def note(self, bad: errors.DamagedRecordError, reading: RangeReader) -> None:
         """
-        Log a bad record of this range, and record it in the archive's ``_quarantine``.
+        Count a bad record of this range, and record it in the ``_quarantine`` of an archive.
+
+        Only the first ten bad records of a task are logged.
 
         Raises:
             DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
@@ -358,9 +378,11 @@ class _BadRecords:
 
     def rows(self, bad: errors.DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
         """
-        Call ``note`` for a damaged message, and return the rows that replace it: one at its first offset, or none.
+        Call ``note`` for a damaged message, and return the rows that replace the message.
 
-        The query of an archive has the column ``error``. It counts and drops the rows in which this column is not null.
+        This is one row at the first offset of the damage if ``kiel.onBadRecord`` is ``row``, or in an archive's query
+        with the column ``error``. That query counts and drops the rows in which this column is not null. Other queries
+        get no row.
         """
         self.note(bad, reading)
         if self._choice != ROW and (self._archive is None or "error" not in self._schema.names):
@@ -369,7 +391,7 @@ class _BadRecords:
         return [record_batch(columns, reading.range, self._schema, error=[str(bad)], raw=[bad.value])]
 
     def finish(self) -> None:
-        """Write the collected bad records into ``_quarantine``. Call this before the task ends."""
+        """Write the collected bad records into ``_quarantine``. The caller must call this before the task ends."""
         for each in self._records.values():
             each.flush()
         if self._count > _MOST_LOGGED:
@@ -389,12 +411,18 @@ _TRIES_OUT_OF_RANGE = 6
 
 def task_rows(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """
-    Yield all messages in the ranges of a task that ``task_partitions`` has wrapped, each range in the order of its
-    offsets.
+    Return an iterator over all messages in the ranges of a task. The messages of a range are in the order of offsets.
+
+    The iterator raises the errors below.
+
+    Args:
+        partition: A task that ``task_partitions`` has wrapped.
+        options: The options of the query.
+        schema: The columns of the rows.
 
     Raises:
         OffsetOutOfRangeError: A log lacks a range or a part of it, and ``fail_on_data_loss`` is set.
-        BrokerError: A broker refuses for good, or no broker has sent anything for ``poll_timeout_ms``.
+        BrokerError: A broker refuses permanently, or no broker has sent anything for ``poll_timeout_ms``.
         DamagedRecordError: A message is damaged, and ``kiel.onBadRecord`` is ``fail``.
         ProtocolError: Messages cannot be decoded, and it is not known where the damage ends.
     """
@@ -403,7 +431,7 @@ def task_rows(partition: InputPartition, options: ReadOptions, schema: StructTyp
 
 
 class _Sent(NamedTuple):
-    """A request in flight. The ranges in ``lane`` share its slot; ``positions`` has what the request fetches."""
+    """A request in flight. ``lane`` has the ranges of its lane, and ``positions`` has what the request fetches."""
 
     lane: Sequence[RangeReader]
     positions: Mapping[RangeReader, FetchPosition]
@@ -414,7 +442,7 @@ _Answer: TypeAlias = Mapping[TopicPartition, FetchedPartition]
 
 
 class _TaskReader:
-    """Reads the ranges of one task, once."""
+    """Reads the ranges of one task. It is used once."""
 
     def __init__(self, task: ReadTask, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -471,10 +499,10 @@ class _TaskReader:
 
     def _receive(self, broker: BrokerSocket, asked: Mapping[RangeReader, FetchPosition]) -> _Answer:
         """
-        Return the next answer. Stop waiting if another broker has become the leader of a range meanwhile.
+        Return the next answer. Raise BrokerConnectionError if another broker becomes the leader of a range meanwhile.
 
-        A computer that is frozen or cut off keeps its connections, so only the other brokers tell that it is not the
-        leader any more.
+        A computer that is frozen or cut off keeps its connections. So only the other brokers show that it is no longer
+        the leader.
         """
 
         def look_up_leaders() -> None:
@@ -498,7 +526,7 @@ class _TaskReader:
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> errors.KielGroupsError | None:
-        """Send the next request for a lane's ranges, unless they are finished. Return the error if sending failed."""
+        """Send the next request for the ranges of a lane, unless all are finished. Return the error of a failure."""
         positions = ask_for(lane, self._options.fetch_max_bytes)
         if not positions:
             return None
@@ -518,7 +546,7 @@ class _TaskReader:
     def _take(
         self, asked: Mapping[RangeReader, FetchPosition], answer: _Answer
     ) -> tuple[list[pa.RecordBatch], errors.KielGroupsError | None]:
-        """Return the messages of an answer, and its first error, if any."""
+        """Return the messages of an answer as rows, and the first error in the answer, or None without an error."""
         batches: list[pa.RecordBatch] = []
         failures: list[errors.KielGroupsError] = []
         for reading, position in asked.items():
@@ -542,7 +570,12 @@ class _TaskReader:
         return batches, failures[0] if failures else None
 
     def _rows(self, columns: Columns, reading: RangeReader) -> pa.RecordBatch:
-        """Return messages as rows. Rows of a topic with a schema have the fields of their JSON values, or an error."""
+        """
+        Return messages as rows. For a topic with a schema, each row has the fields of its JSON value, or an error.
+
+        Raises:
+            DamagedRecordError: A value does not fit its schema, and ``kiel.onBadRecord`` is ``fail``.
+        """
         partition = reading.topic_partition
         fields = self._fields.get(partition.topic)
         if fields is None:
@@ -573,7 +606,11 @@ class _TaskReader:
     # ------------------------------------------------------------------ recovery
 
     def _recover(self, error: errors.KielGroupsError) -> None:
-        """Wait, and look up the present leaders. Raise an error that is permanent, or has lasted too long."""
+        """
+        Wait, and look up the present leaders.
+
+        Raise ``error`` if it is permanent, or RequestTimeoutError if the task has made no progress for too long.
+        """
         out_of_range, self._out_of_range = self._out_of_range, []
         if not (error.retriable or out_of_range):
             raise error
@@ -607,7 +644,11 @@ class _TaskReader:
         return list(dict.fromkeys([*self._options.brokers, *filter(None, self._leaders.values())]))
 
     def _check_bounds(self, reading: RangeReader) -> None:
-        """Look up the bounds of the log of a range, and skip the offsets that the log certainly does not have."""
+        """
+        Look up the bounds of the log of a range, and skip the offsets that the log certainly does not have.
+
+        If the partition has no known leader, do nothing. Raises the errors of ``resolve_out_of_range``.
+        """
         leader = self._leaders.get(reading.topic_partition)
         if leader is None:
             return

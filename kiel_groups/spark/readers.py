@@ -1,9 +1,9 @@
 """
-The readers of a batch and of a stream. Spark calls them for offsets and tasks and, on workers, for messages.
+The readers of a batch and of a stream. Spark calls a reader for offsets and tasks and, on workers, for messages.
 
-Spark creates a reader several times. A stream's reader for offsets and tasks is in a process that lasts as long as the
-query. Spark also creates readers in short-lived processes, only to pickle them for the workers. So the first call for
-offsets or tasks opens the connections.
+Spark creates a reader several times. The reader that plans a stream's offsets and tasks is in a process that lasts as
+long as the query. Spark also creates readers in short-lived processes, only to pickle them for the workers. So a reader
+opens connections at the first call for offsets or tasks, not when it is created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Reader(PortablePickle):
-    """The base class of both readers. It has the method that runs on workers."""
+    """The base class of the batch reader and the stream reader. It has the method that runs on workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class _Reader(PortablePickle):
 
     @cause_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task; runs on a worker."""
+        """Return an iterator over the messages of one task. Spark calls this method on a worker."""
         return task_rows(partition, self._options, self._schema)
 
 
@@ -58,7 +58,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader):
-    """The stream reader for Spark 4.0 and later; ``BoundedStreamReader`` has what Spark 4.2 added."""
+    """The stream reader for Spark 4.0 and 4.1. ``BoundedStreamReader`` adds the methods of Spark 4.2."""
 
     _opened: QueryDriver | None = None
 
@@ -77,16 +77,16 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
     @cause_first
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts."""
+        """Return the start positions of a new query as JSON."""
         return self._driver.initial().to_json()
 
     @cause_first
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """
-        Return the end of the next batch, equal to ``start`` if there is nothing to read.
+        Return the end of the next batch. The end equals ``start`` if there is nothing to read.
 
         Args:
-            start: The end of the previous batch, which is done by now; None with Spark before 4.2.
+            start: The end of the previous batch, which is done; None with Spark before 4.2.
             limit: A ``ReadLimit``; None with Spark before 4.2.
         """
         known = None if start is None else Positions.from_json(start)
@@ -97,12 +97,12 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
     @cause_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of the batch between two offsets."""
+        """Plan the tasks of the batch between two positions, as ``latestOffset`` returns them."""
         return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
 
     @cause_first
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that everything before ``end`` was processed; Spark calls this while it builds the next batch."""
+        """Record that all messages before ``end`` were processed. Spark calls this while it builds the next batch."""
         self._driver.done(Positions.from_json(end))
 
     def stop(self) -> None:
@@ -113,10 +113,10 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
 
 class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
-    """A stream reader whose batches are bounded as the options say, which needs Spark 4.2."""
+    """A stream reader for Spark 4.2 and later. The options bound its batches."""
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the options' bound; Spark passes it to ``latestOffset``, except in ``Trigger.Once``."""
+        """Return the bound that the options set. Spark passes it to ``latestOffset``, except in ``Trigger.Once``."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -128,10 +128,10 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """
-        Return the log ends of the last look-up, for Spark's progress reports, or None before the first one.
+        Return the log ends of the last look-up, for Spark's progress reports, or None before the first look-up.
 
-        ``@lost`` has the losses that the driver has found, if there are any. ``@behind`` has what Spark's own Kafka
-        source has in its metrics, which a Python source cannot add to.
+        ``@lost`` has the losses that the driver has found. ``@behind`` has the values that Spark's own Kafka source
+        puts into its metrics. A Python source cannot report metrics. An empty entry is left out.
         """
         seen = self._driver.seen()
         notes = {"@behind": self._driver.behind(), "@lost": self._driver.lost()}
@@ -139,5 +139,5 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     @cause_first
     def prepareForTriggerAvailableNow(self) -> None:
-        """Bound the query by the present ends of the logs."""
+        """Make the query end at the present ends of the logs."""
         self._driver.stop_at_current_ends()

@@ -1,8 +1,8 @@
 """
 Write rows to topics from Spark's workers, at least once.
 
-Spark runs a failed task again, and the records that it had already sent remain: readers must expect duplicates.
-Only queries that write import this module, and with it the producer.
+Spark runs a failed task again. The records that the task has already sent remain, so readers must expect duplicates.
+Only queries that write import this module and the producer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACK_TIMEOUT_MS = 10_000
 
 
 class _RowWriter(PortablePickle):
-    """The part of batch and stream writers that runs on workers."""
+    """The base class of the batch writer and the stream writer. It sends the rows of a task on a worker."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -49,7 +49,7 @@ class _RowWriter(PortablePickle):
         Send the rows of a task, and wait until the brokers have acknowledged every record, as ``kafka.acks`` says.
 
         Raises:
-            ConfigError: A row has no topic, or a partition that its topic does not have.
+            ConfigError: A row has no topic, or its topic lacks the partition of the row.
             BrokerError: A record could not be stored.
         """
         with LoopThread("the Spark sink's producer") as loop:
@@ -68,7 +68,7 @@ class BatchWriter(_RowWriter, DataSourceWriter):
 
 
 class StreamWriter(_RowWriter, DataSourceStreamWriter):
-    """The writer of ``df.writeStream.format("kiel")``. ``write`` stores the rows: a commit has nothing left to do."""
+    """The writer of ``df.writeStream.format("kiel")``. ``write`` stores the rows, so a commit does nothing."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log that stored rows remain, and will be duplicated when Spark repeats the batch."""
@@ -98,11 +98,11 @@ class _RowSender:
 
     @classmethod
     async def opened(cls, options: WriteOptions, columns: WriteColumns) -> _RowSender:
-        """Create a sender on the running loop, on which its producer must be created."""
+        """Create a sender. A coroutine does so, because the producer must be created on the running loop."""
         return cls(options, columns)
 
     async def send(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Pass rows to the producer, wait while its buffer is full, and raise the failures of earlier rows."""
+        """Pass rows to the producer, and wait while its buffer is full. Raise the failure of an earlier row, if any."""
         for row in rows:
             if self._producer.buffered_bytes > _MOST_BUFFERED_BYTES:
                 await self._producer.drain()
@@ -126,7 +126,7 @@ class _RowSender:
             record.result()
 
     async def finish(self) -> None:
-        """Wait until all records are stored. Raise the first failure."""
+        """Wait until all records are stored. If records failed, raise one of their errors."""
         await self._producer.flush()
         if self._pending:
             await asyncio.wait(self._pending)
@@ -140,7 +140,11 @@ class _RowSender:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Encode text as UTF-8, and copy a bytearray, which Spark before 4.1 passes for binary columns."""
+    """
+    Return a value as bytes, or None for None. Text is encoded as UTF-8.
+
+    Spark before 4.1 passes a bytearray for a binary column.
+    """
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)

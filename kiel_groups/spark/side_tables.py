@@ -1,11 +1,11 @@
 """
-The side tables of an archive: ranges of offsets that its own table lacks, each with the reason, as Parquet files.
+The side tables of an archive. They list the ranges of offsets that the archive's own table lacks, with the reasons.
 
-``_quarantine`` has messages that could not be decoded, ``_losses`` has messages that were gone. The process that finds
-such a range writes it: a worker, or the driver's runner. Spark repeats failed tasks and batches, so the name of a file
-follows from its rows, and a repeated task replaces the files of the first one: each range is in the table once. A
-file's place in the table shows nothing about its batch: of a batch that is not done, there may be rows of ranges that
-the archive has not reached yet.
+``_quarantine`` has bad records: messages that could not be decoded, and values that do not fit their schema.
+``_losses`` has messages that were deleted before they were read. Both tables are Parquet files. The process that finds
+such a range writes it: a worker or the driver. Spark repeats failed tasks and batches. The name of a file depends only
+on its rows, so a repeated task replaces the files of the failed task, and each range is in the table once. A batch that
+is not done may have written rows, too. Such rows may have offsets that the archive has not reached yet.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _MOST_REASON_CHARACTERS: Final = 1_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRow:
     """
-    The offsets from ``offset`` to ``end_offset`` (exclusive) of one partition, which the archive's table lacks.
+    A row of a side table: the archive's table lacks the offsets of one partition from ``offset`` to ``end_offset``.
 
-    ``end_offset`` is ``offset`` where it is unknown how far a lost log went. ``incarnation`` is that of the topic, or
-    None if it is unknown. ``raw`` is the damaged message with its header; None if its bytes were not kept, and in
-    ``_losses``.
+    ``end_offset`` is exclusive. It equals ``offset`` if the end of a lost log is unknown. ``incarnation`` is the
+    creation zxid of the topic, or None if unknown. ``raw`` has the bytes of the bad record. It is None if the bytes
+    were not kept, and in ``_losses``.
     """
 
     topic: str
@@ -74,21 +74,22 @@ class SideRow:
 
     @property
     def loss(self) -> Loss:
-        """This row as a loss."""
+        """This row as a ``Loss``. Its end is None if ``end_offset`` equals ``offset``."""
         end = self.end_offset if self.end_offset > self.offset else None
         return Loss(self.topic_partition, self.offset, end, self.incarnation, self.reason)
 
 
 def record_loss(archive: str | None, loss: Loss) -> None:
     """
-    Write a loss into an archive's ``_losses``, whether the driver or a worker has found it.
+    Write a loss into an archive's ``_losses``. Do nothing if the query is not that of an archive.
 
     Args:
-        archive: The absolute URI of the archive's output, or None for other queries, whose log has the loss.
-        loss: The loss; one that begins at the same offset is replaced.
+        archive: The absolute URI of the archive's output, or None for other queries.
+        loss: The loss. It replaces an earlier loss that begins at the same offset.
 
     Raises:
-        KielGroupsError: As ``write_rows``.
+        ConfigError: As for ``file_system``.
+        KielGroupsError: The file cannot be written.
     """
     if archive is not None:
         row = SideRow(
@@ -105,15 +106,15 @@ def record_loss(archive: str | None, loss: Loss) -> None:
 
 def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
     """
-    Write rows of one partition as one file, which replaces the file of a repeated task.
+    Write rows of one partition as one file. The file replaces an earlier file whose first row has the same offset.
 
     Args:
         archive: The absolute URI of the archive's output.
         table: ``QUARANTINE`` or ``LOSSES``.
-        rows: At least one row, in the order of the offsets. A repeated task must write rows from the same first one.
+        rows: At least one row, in the order of the offsets. A repeated task must begin with the same row.
 
     Raises:
-        ConfigError: As ``file_system``.
+        ConfigError: As for ``file_system``.
         KielGroupsError: The file cannot be written.
     """
     # Imported here: most tasks write no row, and these imports would take a part of their time.
@@ -146,16 +147,16 @@ def _replace(files: FileSystem, draft: str, path: str) -> None:
 
 def read_rows(archive: str, table: str) -> list[SideRow]:
     """
-    Return the rows of a table, without the bytes of messages, in ascending order of partitions and offsets.
+    Return the rows of a table, without the bytes of messages. If the table does not exist, return an empty list.
 
-    If there is no table, there are no rows.
+    The rows are in ascending order of partitions, incarnations and offsets.
 
     Args:
         archive: The absolute URI of the archive's output.
         table: ``QUARANTINE`` or ``LOSSES``.
 
     Raises:
-        ConfigError: As ``file_system``.
+        ConfigError: As for ``file_system``.
         KielGroupsError: The table cannot be read.
     """
     from pyarrow.dataset import dataset
@@ -175,7 +176,7 @@ def read_rows(archive: str, table: str) -> list[SideRow]:
 
 def file_system(archive: str) -> tuple[FileSystem, str]:
     """
-    Return Arrow's file system for a URI, and the path in that file system. Nothing is written.
+    Return Arrow's file system for a URI, and the path in that file system.
 
     Raises:
         ConfigError: Arrow does not know the file system, or lacks a library for it.
@@ -200,7 +201,7 @@ def file_system(archive: str) -> tuple[FileSystem, str]:
 
 #: A file has rows of one block of offsets: a repeated task has the same files, even if it ends at another offset.
 _BLOCK_OFFSETS: Final = 1_000
-#: So many bytes of damaged messages wait for their file.
+#: The size of waiting bad records at which they are written, in bytes.
 _MOST_WAITING_BYTES: Final = 32 << 20
 
 
@@ -218,7 +219,12 @@ class Quarantine:
         self._waiting_bytes = 0
 
     def add(self, row: SideRow) -> None:
-        """Add the next bad record of the range."""
+        """
+        Add the next bad record of the range. This may write the rows collected before.
+
+        Raises:
+            KielGroupsError: The rows cannot be written.
+        """
         is_other = bool(self._waiting) and self._waiting[0].offset // _BLOCK_OFFSETS != row.offset // _BLOCK_OFFSETS
         if is_other or self._waiting_bytes > _MOST_WAITING_BYTES:
             self.flush()
@@ -226,7 +232,7 @@ class Quarantine:
         self._waiting_bytes += len(row.raw or b"")
 
     def flush(self) -> None:
-        """Write the collected rows. Call this before the task ends."""
+        """Write the collected rows. The caller must call this before the task ends. Raises as ``write_rows``."""
         if self._waiting:
             write_rows(self._archive, QUARANTINE, self._waiting)
             self._waiting, self._waiting_bytes = [], 0

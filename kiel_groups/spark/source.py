@@ -1,7 +1,8 @@
 """
-The data source ``kiel``, which Spark instantiates for ``format("kiel")``.
+The data source ``kiel``. Spark instantiates it for ``format("kiel")``.
 
-Spark imports this module in many short-lived processes, even for queries of other sources. So it imports little.
+Spark imports this module in many short-lived processes, even for queries of other sources. So the module imports
+little.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class KielDataSource(PortablePickle, DataSource):
     A data source that presents topics of Kafka 0.8 as tables and streams; ``docs/spark.rst`` lists its options.
 
     Raises:
-        ConfigError: pyarrow is missing. The methods raise it for an option or a schema that is not valid, an option
-            that needs a later Spark, and a mode that would replace records.
+        ConfigError: pyarrow is missing. The methods also raise ConfigError for an option or a schema that is not
+            valid, for an option that needs a later Spark, and for a mode that would replace records.
     """
 
     @cause_first

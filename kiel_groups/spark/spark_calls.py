@@ -1,12 +1,13 @@
 """
-What Spark gets from this package besides data: the text of errors, and pickles for workers.
+Shape what Spark gets from this package besides data: the text of errors, and pickles for workers.
 
-Spark passes on the text of Python's traceback, which ends with the error's own line; a hundred lines of Java follow. An
-error that was raised from another one is printed after that. So errors leave this package as if they had been raised
-from a copy of themselves without a traceback, which prints as its one line: the cause is the first line, too.
+Spark reports the text of Python's traceback, and a hundred lines of Java after it. The error's own line is the last
+line of the traceback. But Python prints the cause of an error first. So an error leaves this package with a copy of
+itself as its cause. The copy has no traceback, so its one line is also the first line of the report.
 
-An ordinary pickle only names modules: on a worker without this package, it fails inside of Spark's own code, without a
-hint of the remedy. A ``PortablePickle`` has the code of the function that loads it, which explains what is missing.
+An ordinary pickle only names modules. On a worker without this package, it fails inside Spark's own code, with an
+error that does not name the remedy. A ``PortablePickle`` includes the code of the function that loads it. That
+function raises an error that names the missing module and the remedy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def cause_first(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatena
     """
     Decorate a method that Spark calls, so that Spark's report of a KielGroupsError begins with the error's own line.
 
-    If the method returns an iterator, this also applies to errors that the iterator raises.
+    If the method returns an iterator, the same applies to errors that the iterator raises.
     """
 
     @wraps(method)
@@ -60,7 +61,8 @@ def _restated(kind: type[KielGroupsError]) -> type[KielGroupsError]:
     """
     Return a class like ``kind`` whose errors have a copy of themselves as their cause.
 
-    An ordinary cause would not do: Spark sets it to None where it leaves frames of its own out of the traceback.
+    The cause is a property without effect on assignment, because Spark sets ``__cause__`` to None when it removes its
+    own frames from a traceback.
     """
 
     def cause(error: KielGroupsError) -> KielGroupsError:
@@ -110,7 +112,7 @@ unpacked.__module__ = "__main__"
 
 
 class PortablePickle:
-    """A base class of objects whose pickles name the missing module if a worker cannot load them."""
+    """A base class for objects that Spark pickles. If a module is missing on a worker, the error names the module."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__

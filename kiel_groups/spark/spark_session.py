@@ -1,4 +1,4 @@
-"""Run a job on Spark: start the session of a command, run a streaming query to its end, and shorten Spark's errors."""
+"""Run a job on Spark: start its session, run its streaming query to the end, and shorten Spark's errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TWO_QUERIES = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detecte
 
 
 class LateWorkerError(KielGroupsError):
-    """Spark gave up on a Python process that started too slowly; nothing was read or written."""
+    """Spark gave up on a Python process that started too slowly. Nothing was read or written; the caller may retry."""
 
     retriable = True
 
@@ -72,8 +72,8 @@ class Batch:
     """
     A completed batch of a query.
 
-    ``records`` is its number of records, without bad ones. ``left`` is the number of offsets still to be read, or None
-    if unknown. ``counts`` has the numbers that the query observes, by their names.
+    ``records`` is its number of records, without bad records. ``left`` is the number of offsets from the end of the
+    batch to the ends of the logs, or None if unknown. ``counts`` has the metrics that the query observes, by name.
     """
 
     number: int
@@ -92,7 +92,7 @@ def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping
         stopping: The event that stops the query after the running batch.
 
     Raises:
-        KielGroupsError: The query failed; the message is one line.
+        KielGroupsError: The query failed. See ``shortened_spark_errors``.
     """
     last, awaited = -1, None
     with shortened_spark_errors():
@@ -170,7 +170,9 @@ def plain_error(text: str) -> KielGroupsError:
 
 
 def _known_failure(text: str) -> KielGroupsError | None:
-    """Return the error for a failure of the machine or of the cluster whose remedy is known, or None."""
+    """
+    Return an error with the remedy for a failure of the machine or the cluster, or None if the remedy is not known.
+    """
     if found := _NO_PACKAGE.search(text):
         return ConfigError(found[1].strip())
     if found := _NO_PROGRAM.search(text):
@@ -193,7 +195,11 @@ def _known_failure(text: str) -> KielGroupsError | None:
 
 
 def _error_line(text: str) -> str:
-    """Return the last error of a Python traceback, or the first line that is not about Spark's call."""
+    """
+    Return the message of the last error in a Python traceback.
+
+    If the text has no traceback, return the first line that is not about Spark's call, and the last cause.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_THE_CALL)]
     raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
     if raised:
@@ -239,11 +245,11 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         master: The cluster to run on. None means spark-submit's cluster or, without spark-submit, all cores of this
             machine.
         settings: Settings of Spark, each as ``name=value``.
-        log: The file for the standard error of Java and the workers. None lets them share this process's own.
+        log: The file for the standard error of Java and the workers. If None, they use this process's standard error.
 
     Raises:
         ConfigError: There is no Java, it is too old, there is no Python for workers, or a setting is not valid.
-        KielGroupsError: No master can be reached, or Spark did not start; the message has the cause in its log.
+        KielGroupsError: No master can be reached, or Spark did not start. The message has the cause from Spark's log.
     """
     pairs = dict(_pair(each) for each in settings)
     if _SUBMITTED not in os.environ:
@@ -270,7 +276,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop a session. If its Java process has died, only log this, because the job has already reported it."""
+    """Stop a session. If its Java process has ended, log that and return: the job has already reported the failure."""
     try:
         spark.stop()
     except JAVA_ENDED as error:
@@ -287,10 +293,11 @@ def _pair(text: str) -> tuple[str, str]:
 @contextmanager
 def _no_java_left() -> Iterator[None]:
     """
-    End the Java process if the block ends, as by Ctrl-C, before Spark is connected to it.
+    End the Java process if the block ends before pyspark has connected to it, as after Ctrl-C.
 
-    Java ends with this process, whose pipe it reads, but only once it has stored its port in a folder. When pyspark is
-    interrupted while it waits for that, it deletes the folder; Java then fails to store the port, and runs for ever.
+    Java stores its port in a folder. Only then does it watch a pipe from this process, and end with this process. If
+    pyspark is interrupted before the port is stored, pyspark deletes the folder. Then Java fails to store the port, and
+    would run for ever.
     """
     launcher: Any = java_gateway
     started: list[subprocess.Popen[bytes]] = []
@@ -318,7 +325,11 @@ def _no_java_left() -> Iterator[None]:
 
 @contextmanager
 def _errors_to(log: Path | None) -> Iterator[None]:
-    """Redirect standard error to a file within the block; processes that are started there keep writing to the file."""
+    """
+    Redirect standard error to a file within the block. Do nothing for None.
+
+    Processes that are started in the block write to the file after the block, too.
+    """
     if log is None:
         yield
         return
@@ -337,7 +348,11 @@ _START_FAILED = re.compile(r"(?:Exception in thread \S+ |Caused by: |Error: )(?:
 
 
 def cause_in(log: Path | None) -> str:
-    """Return the line of Spark's log that says why it did not start: the last cause, or the last line."""
+    """
+    Return the reason why Spark did not start: the last cause in its log, or else the last line of the log.
+
+    Without a log, return a text that refers to the output.
+    """
     text = log.read_text(encoding="utf-8", errors="replace") if log is not None else ""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     causes = [found[1] for line in lines if (found := _START_FAILED.match(line))]
@@ -346,11 +361,13 @@ def cause_in(log: Path | None) -> str:
 
 def check_master(master: str) -> None:
     """
-    Check that one of the masters of a standalone cluster can be reached, because Spark would try that for a minute.
+    Check that one of the masters of a standalone cluster accepts connections. Do nothing for other kinds of masters.
+
+    Without this check, Spark would try for a minute before it fails.
 
     Raises:
-        ConfigError: The URL has no host and port.
-        KielGroupsError: No master accepts a connection; the message has the reason for each one.
+        ConfigError: An address in the URL lacks its host or its port.
+        KielGroupsError: No master accepts a connection; the message has the reason for each master.
     """
     if not master.startswith(_STANDALONE):
         return

@@ -1,12 +1,12 @@
 """
-Plan the tasks that read ranges of offsets: merge small ranges, and split large ones if the options ask for it.
+Plan the tasks that read ranges of offsets. Small ranges share a task; large ranges are split if the options ask for it.
 
 A Spark task costs tens of milliseconds of overhead, and a topic may have a hundred partitions with a few messages each.
-So ranges whose partitions have the same leader share tasks, of about equal size, about as many as can run at once.
-A range is split only if the user asks for that, because its messages would no longer be read in order.
+So ranges whose partitions have the same leader share tasks. The tasks are of about equal size, and about as many as can
+run at once. A range is split only if the user asks for that, because its messages would no longer be read in order.
 
-A sink of files writes at least one file for each topic of a task. For such sinks, a topic has as few tasks as its size
-allows, whatever its leaders.
+A sink of files writes at least one file for each topic of a task. For such a sink, a topic has as few tasks as its size
+allows, and a task may read from several leaders.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TaskBounds:
     """
     The bounds on the tasks of a batch, from the options and the machine.
 
-    ``parallelism`` is the number of tasks without other bounds. ``most_records`` bounds the offsets of a task: larger
-    ranges are split, and ranges are not merged beyond it. ``file_bytes`` asks for few files of about this size.
+    ``parallelism`` is the most tasks if ``most_tasks`` is None. ``most_records`` bounds the offsets of a task: larger
+    ranges are split, and ranges are not merged beyond this bound. ``file_bytes`` asks for few files of about this size.
     """
 
     parallelism: int
@@ -90,7 +90,7 @@ def plan_tasks(
     ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, HostPort | None], bounds: TaskBounds
 ) -> list[ReadTask]:
     """
-    Plan the tasks of one batch; every offset of the ranges is in exactly one task.
+    Plan the tasks of one batch. Every offset of the ranges is in exactly one task.
 
     There are at most ``most_tasks`` tasks, unless the number of leaders or ``most_records`` requires more. There are at
     least ``least_tasks``, unless there are fewer offsets. The same input gives the same tasks.
@@ -121,16 +121,17 @@ def plan_topic_tasks(
     message_bytes: Callable[[OffsetRange], float],
 ) -> list[ReadTask]:
     """
-    Plan tasks for a sink of files, which writes a file for each topic of a task; ``file_bytes`` must be given.
+    Plan the tasks of one batch for a sink that writes a file for each topic of a task.
 
-    A topic has one task for each ``file_bytes`` of its messages, and no more than its share of all tasks. Small topics
-    share tasks.
+    A topic has one task for each ``file_bytes`` of its messages, but no more tasks than its share of all tasks. Small
+    topics share tasks.
 
     Args:
         ranges: The ranges of the batch.
         leaders: The leader of each partition.
-        bounds: The number of tasks, and the size of files.
-        message_bytes: Returns the average size of a range's messages. It is called for topics with a large share only.
+        bounds: The number of tasks, and the size of files; ``file_bytes`` must be given.
+        message_bytes: Returns the average size of the messages in a range. It is called only for topics whose share is
+            more than one task.
     """
     assert bounds.file_bytes is not None
     by_topic: dict[str, list[OffsetRange]] = defaultdict(list)
@@ -176,7 +177,11 @@ def _split(ranges: Sequence[OffsetRange], bounds: TaskBounds) -> list[OffsetRang
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Split a range into ``parts`` ranges, or one for each offset; their sizes differ by one at most."""
+    """
+    Split a range into ``parts`` ranges whose sizes differ by one offset at most.
+
+    If the range has fewer than ``parts`` offsets, return a range for each offset.
+    """
     parts = max(1, min(parts, whole.size))
     cuts = [whole.start + whole.size * part // parts for part in range(parts + 1)]
     return [whole._replace(start=start, end=end) for start, end in pairwise(cuts)]
@@ -185,7 +190,11 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 def _task_counts(
     by_leader: Mapping[HostPort | None, Sequence[OffsetRange]], bounds: TaskBounds
 ) -> dict[HostPort | None, int]:
-    """Return the number of tasks for each leader: first one each, then more where the tasks would be largest."""
+    """
+    Return the number of tasks for each leader.
+
+    Each leader gets one task. Each further task goes to the leader whose tasks would be largest.
+    """
     sizes = {leader: sum(piece.size for piece in pieces) for leader, pieces in by_leader.items()}
     worthwhile = -(-sum(sizes.values()) // _OFFSETS_WORTH_A_TASK)
     wanted = max(min(bounds.most_tasks or bounds.parallelism, worthwhile), bounds.least_tasks or 0)
@@ -199,7 +208,7 @@ def _task_counts(
 
 
 def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -> list[tuple[OffsetRange, ...]]:
-    """Put each range, largest first, into the smallest task. If it would exceed ``most_records``, add a task."""
+    """Put each range, largest first, into the smallest task. If that task would exceed ``most_records``, add a task."""
     loads: list[tuple[int, int]] = [(0, number) for number in range(tasks)]
     bins: list[list[OffsetRange]] = [[] for _ in range(tasks)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):
@@ -214,5 +223,5 @@ def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -
 
 
 def task_partitions(tasks: Sequence[ReadTask]) -> list[InputPartition]:
-    """Wrap tasks for Spark. If there are none, return an empty task, or Spark would create a task of its own."""
+    """Wrap tasks for Spark. Without tasks, return one empty task, because Spark would otherwise create its own task."""
     return [InputPartition(task) for task in tasks] or [InputPartition(ReadTask({}, ()))]

@@ -1,8 +1,8 @@
 """
-The connections to brokers that a Spark worker keeps from one task to the next, by process.
+The connections to brokers that a Spark worker keeps from one task to the next.
 
-Spark forks workers and reuses them for many tasks, and a new connection costs as much as reading a few thousand
-messages.
+Spark forks worker processes, and reuses a process for many tasks. A new connection costs as much time as reading a few
+thousand messages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SILENCE_S = 2.0
 
 class BrokerSocket:
     """
-    A connection to one broker. A failure closes the connection, which then cannot be used again.
+    A connection to one broker. A failure closes the connection. After that, it cannot be used again.
 
     Args:
         address: The broker's address.
@@ -64,9 +64,10 @@ class BrokerSocket:
 
     def is_readable(self, wait_s: float) -> bool:
         """
-        Wait up to ``wait_s`` seconds for a part of an answer, or for the end of the connection. Return whether it came.
+        Wait up to ``wait_s`` seconds for a part of an answer, or for the end of the connection.
 
-        While no answer is in flight, only the end can come: brokers close unused connections after ten minutes.
+        Return whether either arrived. While no request is in flight, True means that the broker has closed the
+        connection. Brokers close unused connections after ten minutes.
         """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
@@ -74,7 +75,7 @@ class BrokerSocket:
 
     def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
         """
-        Write a request, whose answer ``receive`` returns later.
+        Write a request. A later call of ``receive`` returns its answer.
 
         Args:
             request: Any request of ``kiel_groups.wire`` that has an answer.
@@ -96,7 +97,7 @@ class BrokerSocket:
 
     def receive(self, timeout_s: float, on_silence: Callable[[], None] = lambda: None) -> Any:
         """
-        Read the answer to the oldest request in flight.
+        Read and return the decoded answer to the oldest request in flight.
 
         Args:
             timeout_s: How long to wait for each part of the answer, in seconds; the whole answer may take longer.
@@ -132,13 +133,13 @@ class BrokerSocket:
             raise errors.ProtocolError(f"{self.address}: {error}") from error
 
     def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
-        """Send a request while none is in flight, and return its answer. Raises what ``send`` and ``receive`` raise."""
+        """Send a request, and return its answer. No request may be in flight. Raises as ``send`` and ``receive``."""
         self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
         answer: T = self.receive(timeout_s)
         return answer
 
     def close(self) -> None:
-        """Close the connection; answers in flight are lost."""
+        """Close the connection. Answers in flight are lost."""
         self._in_flight.clear()
         self._socket.close()
 
@@ -171,7 +172,9 @@ _frozen: set[int] = set()
 @contextmanager
 def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
-    Yield a kept or new connection to the block, and keep it for later blocks. Close it if the block raises.
+    Yield an open connection to a broker: an unused connection of this process or, without any, a new connection.
+
+    After the block, keep the connection for later blocks. If the block raises an error, close the connection.
 
     Raises:
         BrokerConnectionError: The connection could not be opened.
@@ -195,7 +198,9 @@ def find_leaders(
     brokers: Sequence[HostPort], client_id: str, topics: Collection[str]
 ) -> dict[TopicPartition, HostPort | None]:
     """
-    Return the leader of each partition of the topics (None if it has no leader), from the first broker that answers.
+    Ask the brokers in turn until one answers, and return the leader of each partition of the topics.
+
+    The leader is None if the partition has no leader. Topics that the broker does not know are left out.
 
     Raises:
         NoBrokersError: No broker answers; the message has the reasons.
@@ -221,10 +226,10 @@ def find_leaders(
 
 def freeze_collector() -> None:
     """
-    Exclude all present objects from Python's garbage collection, once in each process.
+    Exclude all present objects from Python's garbage collection. Do nothing after the first call in a process.
 
     Spark's daemon has some hundred thousand objects in memory when it forks a worker. A full collection in the worker
-    writes to all these objects and so copies their memory pages, which takes longer than a small task.
+    writes to all these objects, and so copies their memory pages. That takes longer than a small task.
     """
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())

@@ -194,7 +194,7 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
 
 
 def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, Any]) -> None:
-    """Raise ConfigError if an option about ZooKeeper is given."""
+    """Raise ConfigError if an option about ZooKeeper is given, because this version of Kafka runs without ZooKeeper."""
     from kiel_groups.errors import ConfigError
 
     given = {
@@ -211,7 +211,7 @@ def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, A
 
 
 def _running(name: str) -> RunningCluster:
-    """Return the running cluster of this name; the ServerError for an unknown name lists the running clusters."""
+    """Return the running cluster of this name. Raise ServerError with the names of running clusters if none has it."""
     from kiel_groups.embedded.named_clusters import find_cluster, running_clusters
     from kiel_groups.errors import ServerError
 

@@ -25,7 +25,7 @@ _name_argument = click.argument("name", metavar="CONNECTOR")
 
 
 def _file_argument(file: IO[bytes]) -> dict[str, Any]:
-    """Return the JSON object in a file."""
+    """Return the JSON object in a file. Raise ConfigError if the file cannot be read or has another content."""
     import json
 
     from kiel_groups.errors import ConfigError
@@ -277,14 +277,18 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
 
 
 def _short_names(classes: Sequence[str]) -> dict[str, str]:
-    """Return the shortest name of each class that connector.class takes: its alias, or its full name if two have it."""
+    """
+    Return the shortest name of each class that the setting ``connector.class`` accepts.
+
+    This is the alias of the class, or its full name if several classes have the same alias.
+    """
     aliases = {name: name.rpartition(".")[2].removesuffix("Connector") for name in classes}
     shared = Counter(aliases.values())
     return {name: alias if shared[alias] == 1 else name for name, alias in aliases.items()}
 
 
 def _problem(status: Mapping[str, Any]) -> str:
-    """Return what is wrong with a connector or a task, in one line, or ``""``."""
+    """Return the problem of a connector or a task as a text of one line, or "" if there is no problem."""
     from kiel_groups.cli.terminal.worker_report import cause_of
 
     problem = status.get("problem", "")
@@ -317,12 +321,12 @@ def _ask(
         worker: The worker.
         method: The method of HTTP.
         path: The path, with the query.
-        document: What is sent as JSON, or None.
-        of: What is wrong with an answer that is no object, or None if the answer may be anything.
+        document: The object to send as JSON, or None to send nothing.
+        of: The text for the error if the answer is not an object, or None if the answer may be anything.
 
     Raises:
         KielGroupsError: As for ``WorkerClient.call``.
-        ProtocolError: The answer is no object, so another program listens there.
+        ProtocolError: The answer is not an object, so another program listens at this address.
     """
     import asyncio
 
@@ -356,13 +360,15 @@ def _token_advice(worker: WorkerAddress) -> str:
 
 def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[str], *, force: bool) -> Sequence[str]:
     """
-    Return the warnings of a worker about settings.
+    Let a worker validate the settings of a connector, and return its warnings.
+
+    If the worker refuses to validate them, return no warning: storing the settings raises the error.
 
     Args:
         worker: The worker.
-        config: All settings.
-        new: The names of those that are not stored already.
-        force: Whether to accept misspelt names.
+        config: All settings of the connector.
+        new: The names of the settings that are not stored yet.
+        force: Whether to accept names that are probably misspelt.
 
     Raises:
         ConfigError: A new name is probably misspelt.
@@ -387,7 +393,7 @@ def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[s
 
 
 def _without(config: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
-    """Return settings without some of them."""
+    """Return the settings without those in ``remove``. Raise ConfigError for a name that is not a setting."""
     from kiel_groups.errors import ConfigError
 
     if missing := [name for name in remove if name not in config]:
@@ -405,12 +411,12 @@ def _warn(lines: Lines, warnings: Iterable[str]) -> None:
 
 def _difference(before: Mapping[str, str], given: Mapping[str, Any], after: Mapping[str, str]) -> str:
     """
-    Return what a change has done to the settings of a connector, such as ``added: a, b; changed: c``.
+    Return a text about the changes to a connector's settings, such as ``added: a, b; changed: c``.
 
     Args:
-        before: The settings before, without secrets.
-        given: What the user has given, with new secrets.
-        after: The settings after the change, without secrets.
+        before: The settings before the change, with secrets hidden.
+        given: The settings from the user, with new secrets.
+        after: The settings after the change, with secrets hidden.
     """
     from kiel_groups.secret_texts import HIDDEN
 
@@ -427,12 +433,12 @@ def _difference(before: Mapping[str, str], given: Mapping[str, Any], after: Mapp
 
 
 def _summary(states: Iterable[str]) -> str:
-    """Return how many tasks are in each state, such as ``2 running, 1 failed``."""
+    """Return a text with the number of tasks in each state, such as ``2 running, 1 failed``."""
     return ", ".join(f"{count:,} {state.lower()}" for state, count in Counter(states).most_common()) or "none"
 
 
 def _changed(changes: Sequence[str]) -> dict[str, str]:
-    """Return settings that are given as ``SETTING=VALUE``."""
+    """Parse settings that the user gives as ``SETTING=VALUE``. Raise ConfigError for another form."""
     from kiel_groups.errors import ConfigError
 
     pairs = [change.partition("=") for change in changes]

@@ -211,7 +211,13 @@ def consume(
 
 
 def _line(context: click.Context, template: str | None, key_separator: bytes | None, *, as_json: bool) -> RecordLine:
-    """Return the function that formats records. Raise ConfigError for a wrong template, UsageError for two formats."""
+    """
+    Return the function that formats records, as the options choose.
+
+    Raises:
+        ConfigError: The template is not valid.
+        click.UsageError: The command line has another option for the format besides ``--format``.
+    """
     from kiel_groups.cli.terminal.record_printer import json_line, parse_format, plain_line
 
     if template is None:
@@ -229,7 +235,7 @@ class _Reader(NamedTuple):
 
 def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> _Reader:
     """
-    Check the options and names, and return a group member.
+    Check the options, the topics and the group, and return a reader that joins the group.
 
     Raises:
         click.UsageError: An option is missing, has no effect in a group, or has an invalid value.
@@ -265,7 +271,7 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
 
 
 def _by_zookeeper(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the consumer's arguments about a group in ZooKeeper. Raise an error for a wrong option."""
+    """Return the consumer's arguments for a group in ZooKeeper. Raise MissingParameter or ConfigError."""
     from kiel_groups.cli.parameters.function_loading import load_allocator
 
     if options["zookeeper"] is None:
@@ -284,7 +290,7 @@ def _by_zookeeper(context: click.Context, options: dict[str, Any]) -> dict[str, 
 
 
 def _by_brokers(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the consumer's arguments about a group of brokers. Raise an error for a wrong option."""
+    """Return the consumer's arguments for a group of brokers. Raise UsageError or ConfigError for a wrong option."""
     from kiel_groups.cli.parameters.function_loading import load_assignors
 
     refuse_zookeeper(context)
@@ -310,11 +316,11 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Offset(int):
-    """An offset to start at; a plain int is BEGINNING or END."""
+    """An offset to start at. A plain int in a ``Position`` is BEGINNING or END instead."""
 
 
 class Tail(int):
-    """A number of offsets, 1 or more: start this far before the end of each partition."""
+    """A number of offsets, 1 or more. Reading starts this number of offsets before the end of each partition."""
 
 
 #: BEGINNING, END, an offset, a number of offsets before the end, a time, or how long ago.
@@ -323,12 +329,13 @@ Position: TypeAlias = int | Offset | Tail | datetime | timedelta
 
 def parse_position(text: str) -> Position:
     """
-    Parse ``earliest``, ``latest``, an offset, a time in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
+    Parse the start position of a consumer without a group.
 
-    ``-N`` starts N offsets before the end of each partition; N is 1 or more.
+    The text is ``earliest``, ``latest``, an offset, a time in ISO 8601, or the time that has passed since then, such as
+    ``90s``, ``10m``, ``2h`` or ``7d``. Or it is ``-N``, for N offsets before the end of each partition.
 
     Raises:
-        ConfigError: The text is none of these.
+        ConfigError: The text has another form.
     """
     from kiel_groups.errors import ConfigError
 
@@ -353,7 +360,7 @@ def parse_position(text: str) -> Position:
 
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> _Reader:
     """
-    Check the options, and return a consumer without a group.
+    Check the options, and return a reader without a group.
 
     Raises:
         click.UsageError: An option needs a group.
@@ -388,7 +395,9 @@ async def _start(
 
 async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicPartition, tuple[int, int]]:
     """
-    Return the first and the next offset of each assigned partition of a consumer that starts at the beginning.
+    Return the first and the next offset of the log of each partition that is assigned to a consumer.
+
+    The consumer must be positioned at the beginning of each log.
 
     Raises:
         NoOffsetsError: A leader did not answer.
@@ -405,12 +414,12 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
 
 def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -> str:
     """
-    Check that the topics exist, and whether the group is new: a new name is often a misspelt one.
+    Check that the topics exist, and return a notice if the group is new. A new name is often a misspelt name.
 
-    The check asks ZooKeeper, or brokers for all topics, because a broker may create a topic that it is asked about.
+    Brokers are asked for all topics, because a broker may create a topic that a request names.
 
     Returns:
-        A notice if the group does not exist yet, or if it has offsets but no member has ever joined, or "".
+        A notice if the group does not exist yet, or if it has offsets but no member has ever joined; otherwise "".
 
     Raises:
         UnknownTopicError: A topic does not exist.

@@ -118,19 +118,19 @@ def _show(
     first: bool | None = None,
 ) -> bool:
     """
-    Show a load with the problems that all loads so far have revealed.
+    Show a group, as it was just loaded, with its problems. Some problems show only in a comparison with earlier loads.
 
     Args:
-        loaded: The group.
-        progress: Has the earlier loads.
-        cluster: Where the group is.
+        loaded: The result of the load.
+        progress: Compares the loads.
+        cluster: The servers of the group.
         listed: Which partitions to list.
-        generations: How many plans a report on ZooKeeper's groups shows.
-        as_json: Whether to show the document.
-        first: Whether this is the first load of ``--watch``; None for a single one.
+        generations: How many plans to show of a group in ZooKeeper.
+        as_json: Whether to show the JSON document.
+        first: Whether this is the first load of ``--watch``; None for a single load.
 
     Returns:
-        Whether there is no problem that needs an operator.
+        True if no problem needs an operator.
     """
     from kiel_groups.cli.terminal.rendering import clock, present
     from kiel_groups.ops.views.checks import check_group

@@ -29,7 +29,7 @@ _drain_only = in_zookeeper_only(
 
 
 def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that all three commands share."""
+    """Add the options that ``drain``, ``undrain`` and ``rebalance`` share to a command."""
     for option in (
         seconds_option(
             "--timeout", "How long to wait until the group has settled; after that, the exit status is 1.", 300
@@ -125,7 +125,12 @@ def rebalance(lines: Lines, /, *, group: str, reason: str, **options: Any) -> in
 
 
 def _target(context: click.Context, member: str | None, host: str | None) -> str:
-    """Return the member, or the members of a host, as texts name them. Raise UsageError unless one of both is given."""
+    """
+    Return the words for the member or for the members of a host in messages.
+
+    Raises:
+        click.UsageError: Both a member and a host are given, or neither is given.
+    """
     if (member is None) == (host is None):
         raise click.UsageError("give either MEMBER or --host.", context)
     return member if member is not None else f"every member of host {host}"
@@ -151,17 +156,22 @@ def change_config(
     """
     Show a change of a group's config, make it after a confirmation, and wait until the group has settled.
 
+    Return the exit status.
+
     Args:
         lines: Prints messages.
         plan: Plans the change.
-        what: What to confirm, without the question mark.
-        stays: What stays as it is after Ctrl-C or a timeout.
+        what: The question for the confirmation, without the question mark.
+        stays: A text about what remains in force after Ctrl-C or a timeout.
         group: The group's name.
         zookeeper: ZooKeeper's servers.
         how: How to make the change.
-        no_wait: Whether to not wait.
+        no_wait: Whether to return without waiting.
         timeout_s: How long to wait, in seconds.
-        restore_file: Where to write unreadable data that the change replaces; None chooses the default.
+        restore_file: The file for unreadable data that the change replaces. None chooses the default.
+
+    Raises:
+        CoordinationError: ZooKeeper did not answer, or the group has not settled in time.
     """
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled

@@ -17,7 +17,7 @@ from kiel_groups.wording import counted, own_command
 
 
 class _ListingByDefault(click.Group):
-    """A command group that runs ``list`` if no command is named, also with the options of ``list``."""
+    """A command group that runs ``list`` if no command is named. The options of ``list`` can be given then, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_asking = args[:1] in (["-h"], ["--help"]) or (ctx.resilient_parsing and not args)

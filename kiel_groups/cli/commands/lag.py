@@ -116,7 +116,7 @@ def lag(
 
 class _Presenter:
     """
-    Shows successive loads of groups, with the trends of the groups that were sampled.
+    Shows the results of successive loads of groups, with the trends of the sampled groups.
 
     ``names`` are the groups that the user asked for. If there is one name, the group is shown by its partitions;
     otherwise, groups are shown by their sums.
@@ -132,9 +132,12 @@ class _Presenter:
 
     def sample(self, loads: Iterator[LoadedGroups | KielGroupsError], window_s: float) -> LoadedGroups:
         """
-        Sample the groups for ``window_s`` seconds, and return the last load. Raise the error of the first one.
+        Load the groups repeatedly for ``window_s`` seconds, and return the last result.
 
-        If loads are slow, sampling takes longer, until there are as many as a trend needs.
+        If loads are slow, sampling continues until a trend has enough samples. A failed load is only reported.
+
+        Raises:
+            KielGroupsError: The first load failed.
         """
         from kiel_groups.cli.terminal.rendering import waiting
         from kiel_groups.errors import KielGroupsError
@@ -157,7 +160,11 @@ class _Presenter:
                 wait(min(window_s, (passed_s // interval_s + 1) * interval_s))
 
     def has_good_trends(self, loaded: LoadedGroups, most: int | None) -> bool:
-        """Return whether no trend is a problem, and the lag of each group is at most ``most``, unless that is 0."""
+        """
+        Return whether no trend is a problem and the lag is known.
+
+        If ``most`` is neither None nor 0, the lag of each group must also be at most ``most``.
+        """
         from kiel_groups.ops.views.lag_trend import PROBLEMS
 
         found = [each.verdict for trends in (self._trends or {}).values() for each in trends.values()]
@@ -168,7 +175,11 @@ class _Presenter:
         )
 
     def show(self, loaded: LoadedGroups, *, first: bool | None = None) -> None:
-        """Show a load; ``first`` says whether it is the first of ``--watch``, None is a single one."""
+        """
+        Show the result of a load. Raise ConfigError if the user has named a group whose members have no lag.
+
+        ``first`` says whether this is the first result of ``--watch``. It is None without ``--watch``.
+        """
         from kiel_groups.cli.terminal.rendering import clock, present
         from kiel_groups.ops.views.documents import lag_document, lags_document
         from kiel_groups.ops.views.report import lag_report, lags_report
@@ -196,8 +207,10 @@ class _Presenter:
 
     def _with_lag_only(self, loaded: LoadedGroups) -> LoadedGroups:
         """
-        Return the load without groups that have no lag, the largest lag first. Refuse such a group if the user named
-        it.
+        Return the load without groups whose members consume no partitions. The group with the largest lag is first.
+
+        Raises:
+            ConfigError: The user has named such a group.
         """
         from kiel_groups.errors import ConfigError
 
@@ -217,7 +230,11 @@ def _is_within(loaded: LoadedGroups, most: int) -> bool:
 
 
 def _lagless(view: GroupView) -> str:
-    """Return the error for a group whose members have no lag. It names the command that shows them."""
+    """
+    Return the error text for a group whose members consume no partitions.
+
+    The text names the command that shows the members.
+    """
     text = f"the members of group {view.group} are of the type {view.protocol_type!r}, and consume no partitions"
     if not view.are_workers:
         return f"{text}; {own_command('describe', view.group)} shows them"

@@ -26,7 +26,7 @@ _path = click.Path(dir_okay=False, path_type=Path)
 
 
 def _parsed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> Selection | None:
-    """Return the partitions that ``--topic`` names, or None if it is not given."""
+    """Return the partitions that ``--topic`` names, or None if the option is not given."""
     from kiel_groups.ops.views.offset_changes import parse_selection
 
     return parse_selection(names) if names and not context.resilient_parsing else None
@@ -51,7 +51,7 @@ new_option = click.option("--new", "is_new", is_flag=True, help="Begin the group
 
 
 class _Change(NamedTuple):
-    """The options of a command that changes offsets, except those that say what to change."""
+    """The options that ``reset``, ``import``, ``copy`` and ``delete`` share."""
 
     cluster: ClusterAddress
     store: str | None
@@ -61,7 +61,11 @@ class _Change(NamedTuple):
 
 
 def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say where the group and its offsets are: ``cluster`` and ``store``."""
+    """
+    Add the options of the cluster and ``--store`` to a command. Its function gets them as ``cluster`` and ``store``.
+
+    The command raises UsageError for ``--store`` if brokers coordinate the group.
+    """
 
     @store_option
     @cluster_options
@@ -78,7 +82,7 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``asked``."""
+    """Add the options in ``_Change`` to a command that changes offsets. Its function gets them as ``asked``."""
 
     @_cluster_options
     @change_options
@@ -141,7 +145,7 @@ def show(
 
 
 def _kinds(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say where a reset moves offsets. The user gives one of them."""
+    """Add the options for the target of a reset to a command. The user gives one of these options."""
     for option in reversed(
         (
             click.option("--to-earliest", is_flag=True, help="To the start of the log."),
@@ -344,7 +348,11 @@ def _check_selection(context: click.Context, selection: Selection | None, all_to
 
 
 def _carry_out(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
-    """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
+    """
+    Show a plan, ask for confirmation, write the former offsets to the restore file, and apply the plan.
+
+    Return the exit status.
+    """
     from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
 
@@ -392,7 +400,9 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
 
 def _order(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
     """
-    Order live members to set offsets, and wait until they have set them. After a timeout or Ctrl-C, withdraw the rest.
+    Order live members to set offsets, wait until all offsets are set, and return the exit status.
+
+    After a timeout or Ctrl-C, withdraw the order for the offsets that are not set yet.
     """
     from kiel_groups.ops.zookeeper_client import zookeeper
 
@@ -424,5 +434,5 @@ def _order(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
 
 
 def _named(owners: Mapping[TopicPartition, str | None]) -> str:
-    """Name partitions with their owners."""
+    """Return a text with the partitions and their owners."""
     return some(f"{partition} ({owner or 'no member owns it'})" for partition, owner in owners.items())

@@ -33,11 +33,12 @@ def release(
     """
     Take the partitions from a member that does not release them.
 
-    MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
+    MEMBER is a member id as 'describe' shows it, the session id at the end of a member id, or an instance id.
 
-    The command asks first if the member is alive. Then it removes the member from the group, waits for its session
-    timeout at most, and deletes the claims that are left, so that other members own the partitions. Records in flight
-    may be processed twice. If the process of the member still works, it joins again as another member.
+    If the member is alive, the command first asks for confirmation. It removes the member from the group, and waits
+    until the member has released its partitions, at most for the session timeout or --wait. Then it deletes the
+    remaining claims, so that other members can own the partitions. Records in flight may be processed twice. If the
+    member's process is still running, it joins again as a new member.
     """
     from kiel_groups.ops.actions.release import find_member_id, plan_release
     from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
@@ -78,7 +79,7 @@ def _document(plan: Release) -> dict[str, Any]:
 
 
 def _preview(plan: Release) -> str:
-    """Say what there is to release."""
+    """Return a text about the state of the member, its partitions, and what a release would take from it."""
     claims = f"; what it has not released after {plan.wait_ms / 1000:g} s would be taken" if plan.owned else ""
     state = "alive" if plan.is_alive else "gone"
     return f"{plan.member_id} is {state}, and owns {some(sorted(plan.owned)) or 'no partition'}{claims}"

@@ -190,7 +190,7 @@ def serve(
 
 
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
-    """Report that the group does not exist yet, or that its config overrides options."""
+    """Print a message if the group does not exist yet, or if its config overrides options of this command."""
     from kiel_groups.group.znodes.layout import GroupLayout
     from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 
@@ -206,7 +206,11 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 
 def _clean_up(zookeeper: str, group: str) -> None:
-    """Remove the empty znodes of a group that no member joined, because ``groups`` would list that group for ever."""
+    """
+    Remove the znodes of a group that no member has joined. Ignore errors.
+
+    Otherwise, the command ``groups`` would list the group for ever.
+    """
     from kiel_groups.ops.actions.groups import remove_empty_group
     from kiel_groups.ops.zookeeper_client import zookeeper as session
 
@@ -234,7 +238,12 @@ async def _run(
     zookeeper: ZooKeeperConfig,
     allocator: Allocator,
 ) -> int:
-    """Serve and lead until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
+    """
+    Serve all groups, and lead the named groups, until a signal arrives. Return the exit status.
+
+    Raises:
+        BaseException: A candidate for the lead of a group has failed permanently, so that a new session has no use.
+    """
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
     from kiel_groups.zookeeper.runtime import Runtime

@@ -57,7 +57,7 @@ _NAMES = {"topics": "TOPIC", **{name: f"--{name.replace('_', '-')}" for name in 
 
 
 def _read_schemas(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Return the texts of the files of ``--schema``, by topic."""
+    """Return the contents of the files in ``--schema``, by topic. Raise BadParameter for a value of another form."""
     texts = {}
     for text in given:
         topic, equals, file = text.partition("=")
@@ -266,7 +266,11 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
 
 
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:
-    """Return whether a log record is not py4j's. py4j uses the root logger, so only the path identifies its records."""
+    """
+    Return whether a log record comes from another package than py4j.
+
+    py4j uses the root logger, so only the path of the code identifies its records.
+    """
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -300,7 +304,7 @@ def _report_ending(lines: Lines, asked: threading.Event) -> None:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Replace the names of settings in error messages by the options of the command line."""
+    """Replace the names of settings in error messages from the block by the options of the command line."""
     from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 
     try:
@@ -320,7 +324,12 @@ def _translated(text: str) -> str:
 
 @contextmanager
 def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
-    """Yield a file for Spark's own log, kept if Spark fails, or None if ``verbose``, which prints the log at once."""
+    """
+    Yield the path of a temporary file for Spark's log. With ``verbose``, yield None: Spark then logs to standard error.
+
+    The file is deleted at the end, unless it has content and the block raises a KielGroupsError other than ConfigError.
+    Then its path is printed.
+    """
     from kiel_groups.errors import ConfigError, KielGroupsError
 
     if verbose:
@@ -346,12 +355,12 @@ def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
 @contextmanager
 def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callable[[Batch], None]]:
     """
-    Show the progress within the block, and yield the function to call after each batch.
+    Show the progress of an archive run within the block, and yield a function to call after each batch.
 
     Args:
         lines: Prints a line for each batch if no bar can be shown.
         total: The most records to archive, or None for a run without an end.
-        quiet: Show nothing.
+        quiet: Whether to show nothing.
     """
     if quiet:
         yield lambda batch: None
@@ -387,7 +396,7 @@ _MOST_PARTITIONS = 4
 
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
-    """Yield lines that describe the offsets to read and the folders to write."""
+    """Yield lines that describe a plan: the offsets to read, the topics left out, and the folders to write."""
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield from _lost_lines(plan.lost)
@@ -398,7 +407,7 @@ def plan_lines(plan: ArchivePlan) -> Iterator[str]:
 
 
 def plan_document(plan: ArchivePlan) -> dict[str, Any]:
-    """Return the plan as a JSON document."""
+    """Return the plan of an archive run as a JSON document."""
     return {
         "records": plan.records,
         "topics": _topics(plan.ranges),
@@ -411,7 +420,7 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
-    """Yield lines that describe the archived records, the new files and the commit."""
+    """Yield lines that describe a run: the archived records, the new files, the commit, losses and bad records."""
     from rich.filesize import decimal
 
     bad = [row.loss for row in summary.bad_records]
@@ -450,7 +459,7 @@ def _left_out_document(report: ArchivePlan | ArchiveSummary) -> dict[str, Any]:
 
 
 def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
-    """Return the summary as a JSON document; ``took_s`` is in seconds."""
+    """Return the summary of an archive run as a JSON document. ``took_s`` is in seconds."""
     return {
         "records": summary.records,
         "topics": _topics(summary.ranges),
@@ -467,7 +476,7 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
 
 
 def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> Iterator[str]:
-    """Yield a line for each topic; lost offsets, and those of bad records, do not count."""
+    """Yield a line for each topic with its ranges. The count of offsets leaves out the offsets in ``lost``."""
     for topic, found in groupby(ranges, lambda each: each.topic_partition.topic):
         parts = list(found)
         offsets = sum(each.size - _lost_offsets(lost, each) for each in parts)
@@ -478,7 +487,7 @@ def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> It
 
 
 def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
-    """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
+    """Yield a line with the number of lost offsets, and a line for each topic with its first lost ranges."""
     if not lost:
         return
     known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
@@ -493,7 +502,11 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
 
 
 def _lost_offsets(lost: Iterable[Loss], within: OffsetRange | None = None) -> int:
-    """Count lost offsets as far as they are known, each once; with ``within``, those in that range of the same log."""
+    """
+    Return the number of lost offsets. Each offset counts once, and losses without a known end do not count.
+
+    With ``within``, count only the offsets in this range of the same log.
+    """
     from kiel_groups.spark.archive_verification import common, layers, size
 
     log = attrgetter("topic_partition", "incarnation")
@@ -509,8 +522,8 @@ def lost_document(lost: Sequence[Loss]) -> dict[str, Any]:
     """
     Return losses as a JSON document.
 
-    ``offsets`` is their number as far as it is known. ``topics`` has the ranges by topic and partition; ``to`` is
-    exclusive, and null if it is unknown how far the lost log went.
+    ``offsets`` is the number of lost offsets, without losses of unknown length. ``topics`` has the lost ranges by topic
+    and partition. In a range, ``to`` is exclusive, or null if the end of the lost log is unknown.
     """
     topics: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for loss in lost:
@@ -520,7 +533,7 @@ def lost_document(lost: Sequence[Loss]) -> dict[str, Any]:
 
 
 def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return the ranges by topic and partition; ``to`` is exclusive."""
+    """Return the ranges by topic and partition for a JSON document. ``to`` is exclusive."""
     return {
         topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
         for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)

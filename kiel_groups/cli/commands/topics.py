@@ -265,7 +265,7 @@ def _settings(given: Sequence[str], unset: Container[str]) -> dict[str, str]:
 
 
 def _show_config(change: TopicConfigChange, *, by_brokers: bool, as_json: bool) -> None:
-    """Show the settings of a topic that are known."""
+    """Show the known settings of a topic. ZooKeeper has only the topic's own settings, and a line says so."""
     from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     settings = dict(sorted(change.settings.items()))
@@ -343,7 +343,7 @@ def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress
 
 
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
-    """Yield a line that describes the topic, and a line for each problem."""
+    """Yield a line that describes a topic, and a line for each problem of the topic."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted((state.config or {}).items()))
     yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
@@ -359,13 +359,15 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
     """
-    Return whether a leader is not registered. ZooKeeper names the last live replica as leader even after its death.
+    Return whether the leader of a partition is a broker that is not registered.
+
+    If no replica is alive, ZooKeeper still names the last live replica as the leader.
     """
     return leader is not None and leader not in alive
 
 
 def _table(partitions: Iterable[Mapping[str, Any]]) -> Table:
-    """Return the table of a topic from the partitions of its document."""
+    """Return a table of a topic's partitions. ``partitions`` are those of the topic's JSON document."""
     from kiel_groups.cli.terminal.rendering import plain_table
 
     numbers = ("partition", "leader", "start", "end", "offsets")

@@ -87,7 +87,14 @@ def verify(
 def _look(
     lines: Lines, cluster: ClusterAddress, group: str, verification: Verification, *, window_s: float, timeout_s: float
 ) -> GroupView:
-    """Look at the group until the findings are final, or until it has not settled in time. Return the last view."""
+    """
+    Load the group repeatedly until the findings are final, and return the last view.
+
+    If the group still rebalances after ``timeout_s``, stop then.
+
+    Raises:
+        KielGroupsError: The group cannot be loaded.
+    """
     from kiel_groups.cli.terminal.rendering import waiting
     from kiel_groups.errors import KielGroupsError
 

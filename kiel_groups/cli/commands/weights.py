@@ -126,7 +126,12 @@ def _change(
     replaces: bool = False,
 ) -> int:
     """
-    Show a change of weights, and make it after a confirmation. Check before that the partitions of ``given`` exist.
+    Show a change of weights, and make it after a confirmation. Return the exit status.
+
+    Before that, check that the partitions in ``given`` exist.
+
+    Raises:
+        CoordinationError: Another client has changed the weights meanwhile, or ZooKeeper did not answer.
     """
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.weights import check_partitions, plan_weights
@@ -185,7 +190,7 @@ def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
 
 
 def weights_of_file(file: IO[bytes]) -> dict[TopicPartition, float]:
-    """Read weights in JSON from a file; raise ConfigError for anything else."""
+    """Return the weights of partitions from a JSON file. Raise ConfigError if the file has another content."""
     from kiel_groups.errors import ConfigError, ProtocolError
     from kiel_groups.group.znodes.contents import parse_object
     from kiel_groups.group.znodes.group_settings import checked_weights

@@ -157,7 +157,7 @@ def run(
 
 
 async def _run(settings: WorkerSettings) -> int:
-    """Run the worker until a signal arrives, and return the exit status."""
+    """Run the worker until a signal arrives, and return the exit status. Raise the error with which the worker ends."""
     from kiel_groups.cli.terminal.termination import Termination
     from kiel_groups.workers.execution.worker import Worker
 
@@ -173,10 +173,10 @@ async def _run(settings: WorkerSettings) -> int:
 
 def _end_at_once(works: Sequence[object]) -> None:
     """
-    End the process without closing its ZooKeeper session.
+    Log an error, and end the process with status 1 without closing its ZooKeeper session.
 
-    Some work has not stopped, and its claims must not be released while it runs. They end after the process, at the
-    session timeout.
+    ``works`` are connectors and tasks that have not stopped. Their claims must not be released while they run. The
+    claims end at the session timeout, after the process.
     """
     from kiel_groups.cli.terminal.termination import end_process
 

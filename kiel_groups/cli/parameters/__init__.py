@@ -1,6 +1,6 @@
 """
-Define arguments and options: shared options, the environment and the file, servers, completion of names.
+Define arguments and options that commands share, and get their values.
 
-The commands use it, and ``cli.app`` for the environment and the file.
-It imports nothing slow, so that ``kiel-groups --help`` is fast.
+The commands use this package, and ``cli.app`` uses it to read environment variables and the file of ``--config``. Its
+modules import nothing slow, so that ``kiel-groups --help`` is fast.
 """

@@ -1,7 +1,7 @@
 """
-The servers that a command asks about groups and topics, and the names that a shell completes after TAB.
+Complete names of groups, topics, members and clusters when the user presses TAB in a shell.
 
-If a server fails or is slow, there are no names to complete.
+If a server fails or is slow, no name is completed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ import click
 
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 
-#: How long a completion waits for an answer, in seconds.
+#: How long a completion waits for the answer of a server, in seconds.
 _TIMEOUT_S = 1.0
 
 
 def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """
-    Return the topics with this prefix, as brokers know them if brokers coordinate groups, or else as in ZooKeeper.
+    Return the topics whose names begin with ``typed``.
 
-    The command line, the environment or the file names the servers.
+    If brokers coordinate the groups, the brokers list the topics, or else ZooKeeper does. The command line, the
+    environment or the file of ``--config`` names the servers. Without servers, return no name.
     """
     return _named(context, typed, lambda cluster: cluster.topics().names())
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the groups with this prefix, of all clients; the servers are found as in ``complete_topics``."""
+    """Return the groups of all clients whose names begin with ``typed``, from the servers as ``complete_topics``."""
     return _named(context, typed, lambda cluster: cluster.groups().names())
 
 
 def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the member ids with this prefix in the group that the command line names."""
+    """Return the member ids that begin with ``typed``, in the group in ZooKeeper that the command line names."""
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.ops.zookeeper_client import zookeeper
     from kiel_groups.ops.zookeeper_reader import list_members
@@ -48,7 +49,11 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the allocators with this prefix. If brokers coordinate groups, the assignors of Java are among them."""
+    """
+    Return the names of allocators that begin with ``typed``.
+
+    If brokers coordinate the groups, these are the assignors for groups of brokers, and installed allocators.
+    """
     from kiel_groups.allocators import ALLOCATORS, installed_allocators
 
     if _setting(context, "coordination") == BROKERS:
@@ -59,14 +64,14 @@ def complete_allocators(context: click.Context, parameter: click.Parameter, type
 
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the names of this user's running clusters that have this prefix."""
+    """Return the names of this user's running clusters that begin with ``typed``."""
     from kiel_groups.embedded.named_clusters import running_clusters
 
     return _matching(typed, (running.name for running in running_clusters()))
 
 
 def complete_servers(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the servers with this prefix of the cluster that the command line names."""
+    """Return the servers whose names begin with ``typed``, of the running cluster that the command line names."""
     from kiel_groups.embedded.named_clusters import find_cluster
 
     running = find_cluster(str(context.params.get("name") or "default"))
@@ -92,7 +97,7 @@ def _matching(typed: str, names: Iterable[str]) -> list[str]:
 
 
 def _setting(context: click.Context, name: str) -> str:
-    """Return a setting of all commands from the command line, the file or the environment, or ""."""
+    """Return the value of a shared setting from the command line, the file or the environment, or "" if not set."""
     given = context.params.get(name)
     if name == "coordination" and given != BROKERS:
         given = None  # The default: a command may lack the option, or not have parsed it yet.

@@ -16,7 +16,7 @@ from kiel_groups.errors import ConfigError
 
 def load_allocator(name: str | None, setting: str) -> Allocator | None:
     """
-    Load a built-in or an installed allocator by its name, or a user's function.
+    Return a built-in or installed allocator by its name, or import a user's function.
 
     Args:
         name: One of ``ALLOCATORS``, the name of an entry point, or ``module:function``. For None, the function returns
@@ -42,14 +42,15 @@ def load_allocator(name: str | None, setting: str) -> Allocator | None:
 
 def load_assignors(names: str | None, setting: str) -> list[str | Allocator] | None:
     """
-    Load what a member offers to a group of brokers: names of assignors, and a user's functions, separated by commas.
+    Return the assignors that a member offers to a group of brokers: names of assignors, and imported functions.
 
     Args:
-        names: The names, the preferred one first. For None, the function returns None.
+        names: The names, separated by commas, with the preferred name first. A function is named ``module:function``.
+            For None, the function returns None.
         setting: The name of the setting in errors.
 
     Raises:
-        ConfigError: There is no assignor of a name, one is named twice, or a function cannot be loaded.
+        ConfigError: There is no assignor of a name, an assignor is named twice, or a function cannot be loaded.
     """
     if names is None:
         return None
@@ -60,14 +61,14 @@ def load_assignors(names: str | None, setting: str) -> list[str | Allocator] | N
 
 def load_function(name: str, setting: str) -> Callable[..., Any]:
     """
-    Import a function; its module may be in the current folder.
+    Import a function by its name. The current folder is added to Python's path, so the module may be there.
 
     Args:
         name: ``module:function``.
         setting: The name of the setting in errors.
 
     Raises:
-        ConfigError: The name has another form, the module cannot be imported, or it has no such function.
+        ConfigError: The name has another form, the module cannot be imported, or the module has no such function.
     """
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):

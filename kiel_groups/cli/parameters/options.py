@@ -1,4 +1,4 @@
-"""Options that several commands share, and where their values come from: the command line, the environment, a file."""
+"""Define options that several commands share, and find option values in the environment and the file of --config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterA
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 
-#: How long a command waits for ZooKeeper's first answer, or for one of a broker, in seconds: a person is waiting.
+#: How long a command waits for ZooKeeper's first answer, or for an answer of a broker, in seconds. A user is waiting.
 SERVER_WAIT_S: Final = 5.0
 
 #: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
@@ -39,12 +39,12 @@ def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
 
 brokers_option = _brokers_option(required=True)
 
-#: For commands that need brokers only if these coordinate the groups.
+#: For commands that need brokers only if brokers coordinate the groups.
 optional_brokers_option = _brokers_option(required=False)
 
 
 def coordination_option(help_text: str, **settings: Any) -> Callable[[FC], FC]:
-    """Return the option that says what coordinates groups; ``settings`` are further ones of ``click.option``."""
+    """Return the option ``--coordination``. ``settings`` are further arguments of ``click.option``."""
     return click.option(
         "--coordination",
         type=click.Choice([ZOOKEEPER, BROKERS]),
@@ -58,7 +58,7 @@ def coordination_option(help_text: str, **settings: Any) -> Callable[[FC], FC]:
 
 
 def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
-    """Reject a wrong address before the command starts, with an error that names the option."""
+    """Return the value of ``--zookeeper``, or raise BadParameter for a wrong address before the command starts."""
     from kiel_groups.config import ZooKeeperConfig
 
     try:
@@ -125,7 +125,12 @@ key_separator_option = click.option(
 
 
 def separator_bytes(given: str | None) -> bytes | None:
-    r"""Return the separator as bytes, with ``\t`` replaced by a tab, or None for None. Raise ConfigError if empty."""
+    r"""
+    Return the separator as bytes, with ``\t`` replaced by a tab, or None for None.
+
+    Raises:
+        ConfigError: The separator is empty.
+    """
     if given == "":
         raise ConfigError("--key-separator: nothing given; expected at least one character")
     return None if given is None else given.replace("\\t", "\t").encode()
@@ -133,15 +138,15 @@ def separator_bytes(given: str | None) -> bytes | None:
 
 class OptionalNumber(click.ParamType[float]):
     """
-    A number that the user of an option may leave out.
+    The type of a number that the user of an option may leave out.
 
-    If GROUP follows such an option, click takes GROUP as the number, and the error says so.
+    If GROUP follows such an option, click takes GROUP for the number. Then the error says that GROUP goes before.
 
     Args:
-        what: What is counted, in the plural.
+        what: The counted things, in the plural, such as ``seconds``.
         least: The least number.
-        whole: Whether the number is an integer.
-        is_optional: Whether the number can be left out.
+        whole: Whether the number must be an integer.
+        is_optional: Whether the user may leave out the number.
     """
 
     def __init__(self, what: str, *, least: float, whole: bool = False, is_optional: bool = True) -> None:
@@ -151,26 +156,26 @@ class OptionalNumber(click.ParamType[float]):
         self._number: click.ParamType[float] = click.IntRange(min=int(least)) if whole else click.FloatRange(min=least)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; fail if it is none, or less than the least one."""
+        """Return the value as a number. Raise BadParameter if it is not a number, or is less than the least number."""
         try:
             return self._number.convert(value, param, ctx)
         except click.BadParameter:
             self.refuse(value, param, ctx)
 
     def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
-        """Raise BadParameter for a value that is no such number."""
+        """Raise BadParameter for a value that ``convert`` does not accept."""
         hint = "; GROUP goes before this option" if self._is_optional and not _is_number(value) else ""
         self.fail(f"{value!r} is not a number of {self.name} ≥ {self._least:g}{hint}.", param, ctx)
 
 
 class Seconds(OptionalNumber):
-    """A number of seconds, such as ``60`` or ``60s``; see ``OptionalNumber``."""
+    """The type of a number of seconds, such as ``60`` or ``60s``; see ``OptionalNumber``."""
 
     def __init__(self, *, least: float, is_optional: bool = True) -> None:
         super().__init__("seconds", least=least, is_optional=is_optional)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number of seconds; fail as for ``OptionalNumber``."""
+        """Return the number of seconds. Raise BadParameter as ``OptionalNumber`` does."""
         return super().convert(value.removesuffix("s") if isinstance(value, str) else value, param, ctx)
 
 
@@ -178,7 +183,9 @@ def optional_number(
     name: str, parameter: str, number: OptionalNumber, omitted: float, help_text: str
 ) -> Callable[[FC], FC]:
     """
-    Return an option whose number is ``omitted`` if the user leaves it out, as in ``--watch``; see ``NumbersCommand``.
+    Return an option whose number the user may leave out, as in ``--watch``. Then the number is ``omitted``.
+
+    The command must be a ``NumbersCommand``.
     """
     what = "N" if number.name == "plans" else number.name.upper()
     return click.option(
@@ -187,7 +194,7 @@ def optional_number(
 
 
 def seconds_option(name: str, help_text: str, default: float | None = None) -> Callable[[FC], FC]:
-    """Return an option such as ``--timeout``, whose seconds the command gets as ``timeout_s``."""
+    """Return an option for a number of seconds. The command gets ``--timeout``, for example, as ``timeout_s``."""
     return click.option(
         name,
         f"{name.removeprefix('--')}_s",
@@ -201,9 +208,10 @@ def seconds_option(name: str, help_text: str, default: float | None = None) -> C
 
 class NumbersCommand(click.Command):
     """
-    A command with optional numbers, which refuses a negative one as a number.
+    A command with options of type ``OptionalNumber``. For a negative number, its error names the number.
 
-    Click takes each word with a leading hyphen for the next option, even the value of ``--check=-1``.
+    Click takes a word with a leading hyphen for an option, even the value of ``--check=-1``. So its own error would be
+    about an unknown option.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -216,7 +224,15 @@ class NumbersCommand(click.Command):
 
 
 def _hyphenated(names: Sequence[str], words: Sequence[str]) -> str:
-    """Return the value of an option if it begins with a hyphen: a joined value, or the next word if it is a number."""
+    """
+    Return the value of an option if the value begins with a hyphen, or "" otherwise.
+
+    The value is joined to the option by ``=``, or is the next word if that is a number.
+
+    Args:
+        names: The names of the option.
+        words: The words of the command line.
+    """
     before_arguments = takewhile(lambda pair: pair[0] != "--", zip_longest(words, words[1:], fillvalue=""))
     for word, following in before_arguments:
         name, is_joined, joined = word.partition("=")
@@ -249,7 +265,7 @@ _SIMILARITY = 0.85
 
 
 def default_file() -> Path | None:
-    """Return the file that is read if the caller names none, or None if there is none that this user may look up."""
+    """Return the file that is read without ``--config``, or None if it does not exist or is not accessible."""
     # Where a user has neither HOME nor a passwd entry, as in containers with a random user id, "~" stays as it is.
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
     path = folder / "kiel-groups" / "config.toml"
@@ -258,7 +274,13 @@ def default_file() -> Path | None:
 
 
 def _load(context: click.Context, parameter: click.Parameter, given: Path | None) -> None:
-    """Make the values of the file the defaults of the options."""
+    """
+    Make the values of the file the defaults of the options, and check the names of environment variables.
+
+    Raises:
+        ConfigError: The file cannot be read or has a wrong key, or a variable is misspelt. During completion, these
+            errors are ignored.
+    """
     if not context.resilient_parsing:
         _check_environment(context)
     path = given or default_file()
@@ -287,7 +309,7 @@ config_option = click.option(
 
 
 def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
-    """Return the variable or the file that sets a parameter, or None for the command line or a built-in default."""
+    """Return the variable or the file that sets a parameter. Return None for the command line and for a default."""
     source = context.get_parameter_source(parameter.name or "")
     if source is click.core.ParameterSource.DEFAULT_MAP:
         return str(context.meta.get(_FILE_KEY))
@@ -297,7 +319,11 @@ def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
 
 
 def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> None:
-    """Give every option without an environment variable one that is named after the command and the option."""
+    """
+    Set the environment variable of every option that has no variable yet.
+
+    The variable has the names of the command and of the option, such as ``KIEL_GROUPS_LAG_CHECK``.
+    """
     inner = f"{prefix}_{_upper(name)}"
     if isinstance(command, click.Group):
         for further, subcommand in command.commands.items():
@@ -321,7 +347,19 @@ def _read(path: Path) -> dict[str, Any]:
 def _defaults(
     context: click.Context, group: click.Group, table: Mapping[str, Any], place: str, shared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return click's defaults for all commands of a group, from one table of the file."""
+    """
+    Return click's defaults for all commands of a group, from one table of the file.
+
+    Args:
+        context: The context of the program.
+        group: The command group.
+        table: The table of the file for this group.
+        place: The name of the table in errors.
+        shared: The values of the settings that all commands share; empty at the top of the file.
+
+    Raises:
+        ConfigError: The table has an unknown key, or a value of a wrong kind.
+    """
     commands = dict(_commands(context, group))
     at_top = context.parent is None and not shared
     shared = {key: _value(table[key], f"{place}: {key}") for key in SHARED if key in table} if at_top else shared
@@ -353,7 +391,7 @@ def _commands(context: click.Context, group: click.Group) -> Iterator[tuple[str,
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """Return the options by their long names, without leading dashes."""
+    """Return the options of a command by their long names, without leading dashes."""
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     return {name: option for option in options for name in _long_names(option)}
 
@@ -378,7 +416,7 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> N
 
 
 def _value(value: Any, place: str, multiple: bool = False) -> Any:
-    """Return a value of the file, a list joined by commas unless ``multiple``. Raise ConfigError for a table."""
+    """Return a value of the file. Join a list by commas, unless ``multiple`` is set. Raise ConfigError for a table."""
     if isinstance(value, Mapping):
         raise ConfigError(f"{place}: a table given; expected a value")
     if isinstance(value, list):
@@ -386,12 +424,12 @@ def _value(value: Any, place: str, multiple: bool = False) -> Any:
     return value
 
 
-#: How the variables begin that Kubernetes sets in all containers, if there is a service named kiel-groups.
+#: The prefixes of variables from Kubernetes. It sets them in all containers if a service has the name kiel-groups.
 _OF_KUBERNETES = (f"{_PREFIX}_SERVICE_", f"{_PREFIX}_PORT")
 
 
 def _check_environment(context: click.Context) -> None:
-    """Raise ConfigError for a variable that is probably misspelt; ignore other variables with our prefix."""
+    """Raise ConfigError for a variable that is probably misspelt. Ignore other unknown variables with our prefix."""
     assert isinstance(context.command, click.Group)
     ours = {name for name in os.environ if name.startswith(f"{_PREFIX}_")}
     if not ours:
@@ -419,8 +457,8 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     """
     Add three options to a command: ``--coordination``, ``--zookeeper`` and ``--brokers``.
 
-    Its function gets a ``ClusterAddress`` as ``cluster``. If brokers coordinate the groups, ``--brokers`` is required,
-    and otherwise ``--zookeeper``.
+    The command's function gets a ``ClusterAddress`` as ``cluster``. The option for brokers or ZooKeeper is required,
+    whichever coordinates the groups. The command line must not have the other option.
     """
 
     @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
@@ -440,10 +478,12 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
     """
-    Add ``--zookeeper`` to a command that serves groups in ZooKeeper only, and refuse the options for groups of brokers.
+    Return a decorator for a command that works only with groups in ZooKeeper. It adds the option ``--zookeeper``.
+
+    The command refuses ``--coordination brokers``, and ``--brokers`` on the command line, with a UsageError.
 
     Args:
-        why: Why it does not, as the end of a sentence.
+        why: Why the command does not work with groups of brokers, as the end of a sentence.
     """
 
     def refuse(context: click.Context, parameter: click.Parameter, given: str | None) -> None:
@@ -467,7 +507,7 @@ def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
 
 def refuse_given(context: click.Context, names: Sequence[str], why: str) -> None:
     """
-    Raise UsageError if the command line has one of these options, which would have no effect. ``why`` ends its message.
+    Raise UsageError if the command line has one of these options. ``why`` is the end of its message.
     """
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
@@ -476,7 +516,7 @@ def refuse_given(context: click.Context, names: Sequence[str], why: str) -> None
 
 
 def refuse_zookeeper(context: click.Context) -> None:
-    """Raise UsageError if the command line names a ZooKeeper, although brokers coordinate the groups."""
+    """Raise UsageError if the command line has ``--zookeeper``. The caller knows that brokers coordinate the groups."""
     source = source_of(context, _parameter(context, "coordination"))
     aside = f", which is set in {source}" if source else ""
     refuse_given(context, ("zookeeper",), f"does not go with '--coordination brokers'{aside}: no ZooKeeper is asked")
@@ -504,19 +544,24 @@ def _parameter(context: click.Context, name: str) -> click.Parameter:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8083"
 
-#: Others than the owner may not read, write or run a file with a secret.
+#: The permissions of other users than the owner. A file with a secret must not have them.
 _OTHERS = 0o077
 
 
 class WorkerAddress(NamedTuple):
-    """The URL of a worker's REST interface, and the token of the workers, or ""."""
+    """The URL of a worker's REST interface, and the token of the workers, or "" if they need no token."""
 
     url: str
     token: str
 
 
 def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
-    """Return the token in a file, or "" without one; warn if other users can read it."""
+    """
+    Return the token in a file, or "" without a file. Print a warning if other users can read the file.
+
+    Raises:
+        click.BadParameter: The file cannot be read, or its token is not valid.
+    """
     from kiel_groups.errors import ConfigError
     from kiel_groups.rest.settings import checked_token
 
@@ -537,7 +582,7 @@ def _read_token(context: click.Context, parameter: click.Parameter, path: Path |
 
 
 def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--token-file``, whose value in the command is the token, or ""."""
+    """Return the option ``--token-file``. The command gets the token in the file as ``token``, or "" without a file."""
     return click.option(
         "--token-file",
         "token",
@@ -551,7 +596,7 @@ def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable
 
 
 def worker_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--url`` and ``--token-file`` to a command, whose function gets a ``WorkerAddress`` as ``worker``."""
+    """Add ``--url`` and ``--token-file`` to a command. Its function gets a ``WorkerAddress`` as ``worker``."""
 
     @click.option(
         "--url",
@@ -576,7 +621,12 @@ _MILLISECONDS = click.IntRange(min=0)
 
 
 def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of the debounce to a command, whose function gets a ``DebounceConfig`` as ``debounce``."""
+    """
+    Add the options of the debounce to a command. The debounce is the time for which a leader waits before it plans.
+
+    The command's function gets a ``DebounceConfig`` as ``debounce``. The command raises ConfigError if
+    ``--debounce-ms`` is above ``--debounce-bound-ms``.
+    """
 
     @click.option(
         "--debounce-ms",

@@ -1,4 +1,4 @@
-"""Make a change from a command: show it, ask, and write to a restore file what is lost."""
+"""Help commands that change something: show the change, ask for confirmation, and save former data in a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ class ChangeOptions(NamedTuple):
     yes: bool
 
     def show(self, document: Mapping[str, Any], *report: RenderableType) -> None:
-        """Show a change before it is made: with ``--json`` its document, to which ``dry_run`` is added."""
+        """
+        Show a change before it is made.
+
+        With ``--json``, print the document with ``dry_run`` added. Otherwise, print the report, if there is any.
+        """
         from kiel_groups.cli.terminal.rendering import show_result
 
         if self.as_json or report:
@@ -35,11 +39,13 @@ class ChangeOptions(NamedTuple):
 
     def is_confirmed(self, question: str) -> bool:
         """
-        Return whether to make the change: never with ``--dry-run``, at once with ``--yes``. Otherwise, ask.
+        Return whether to make the change. If neither ``--dry-run`` nor ``--yes`` is given, ask the user first.
+
+        Return False with ``--dry-run``, and otherwise True.
 
         Raises:
-            click.UsageError: There is no terminal to ask at.
-            click.Abort: The answer is no.
+            click.UsageError: Standard input is no terminal, so that the user cannot be asked.
+            click.Abort: The user has answered no.
         """
         if not self.dry_run and not self.yes:
             if sys.stdin is None or not sys.stdin.isatty():
@@ -49,7 +55,7 @@ class ChangeOptions(NamedTuple):
 
 
 def change_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--json``, ``--dry-run`` and ``--yes`` to a command, whose function gets ``ChangeOptions`` as ``how``."""
+    """Add ``--json``, ``--dry-run`` and ``--yes`` to a command. Its function gets ``ChangeOptions`` as ``how``."""
 
     @json_option
     @click.option("--dry-run", is_flag=True, help="Show the change, and make none.")
@@ -62,7 +68,7 @@ def change_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def restore_file_option(help_text: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return the option ``--restore-file``; see ``write_restore_file``."""
+    """Return the option ``--restore-file``. Its value is the ``path`` for ``write_restore_file``."""
     return click.option(
         "--restore-file",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -80,17 +86,17 @@ def write_restore_file(
     is_secret: bool = False,
 ) -> Path:
     """
-    Write what a command overwrites or deletes to a new file, and return its path.
+    Write the data that a command overwrites or deletes to a new file, and return the path of the file.
 
     Args:
-        path: The file; None chooses ``restore_path``.
+        path: The path of the file. None chooses ``restore_path``.
         group: The group.
-        offsets: Its offsets.
-        znodes: The data of its znodes; see ``OffsetsFile``.
-        is_secret: Whether only its owner may read the file.
+        offsets: The former offsets of the group.
+        znodes: The former data of the group's znodes; see ``OffsetsFile``.
+        is_secret: Whether only the owner may read the file.
 
     Raises:
-        ConfigError: The file exists, or it cannot be written; the text names the option.
+        ConfigError: The file exists already, or it cannot be written. The text names the option.
     """
     from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
 

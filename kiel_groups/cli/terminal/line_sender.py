@@ -1,4 +1,4 @@
-"""Send the lines of a file, a pipe or a terminal to a topic, and report those that were not stored."""
+"""Send the lines of a file, a pipe or a terminal to a topic, and report the lines that were not stored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LineInput:
 
     async def lines(self) -> AsyncIterator[list[bytes]]:
         """
-        Yield lists of lines, without newlines, as soon as they arrive; the last line need not have a newline.
+        Yield lists of lines, without newlines, as soon as they arrive. The last line may lack a newline.
 
         Raises:
             ConfigError: The input cannot be read, or has a line of over 64 MiB.
@@ -72,7 +72,7 @@ class LineInput:
         return data
 
     async def _wait(self) -> None:
-        """Wait for data. A file is always readable: in that case, only let other tasks run."""
+        """Wait for data. A file is always readable; then only let other tasks run."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         try:
             loop.add_reader(self._descriptor, readable.set)
@@ -87,7 +87,7 @@ class LineInput:
 
 def open_input(path: Path | None) -> LineInput:
     """
-    Open a file, or standard input for None.
+    Open a file for reading lines. For None, use standard input.
 
     Raises:
         ConfigError: The file cannot be opened, or standard input is closed.
@@ -110,17 +110,18 @@ _SHOW_INTERVAL_S = 0.1
 
 class LineSender:
     """
-    Sends each line of an input as a record; used once.
+    Sends each line of an input as a record, and counts the outcomes. It is used once.
 
     Args:
         producer: A producer that is not connected yet; ``run`` connects and closes it.
         topic: The topic to send to.
         key_separator: The text between key and value of a line. Without a separator, lines have no key.
-        null: The value that is sent as null.
-        partition: The partition of all records; by default, the producer's partitioner chooses.
-        say: Called with a message about each kind of failure, when it first occurs.
+        null: The text that stands for a null value, or None.
+        partition: The partition of all records. By default, the producer's partitioner chooses.
+        say: Called with a message when an error text occurs for the first time.
 
-    ``show`` is called ten times a second, for a display of the progress.
+    ``read`` and ``stored`` are the numbers of lines that were read and stored so far. ``show`` is called ten times a
+    second, to display the progress. The caller may replace it.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class LineSender:
 
     @property
     def took_s(self) -> float:
-        """Seconds from the first line to the last outcome so far: the input may begin late, and end late."""
+        """The seconds from the first line to the last outcome so far. The input may begin late, and end late."""
         return self._last_s - self._first_s
 
     @property
@@ -183,12 +184,14 @@ class LineSender:
         """
         Send all lines of the input, and wait until every record has an outcome.
 
+        After SIGINT or SIGTERM, stop reading. Lines that were read have two seconds to be stored.
+
         Returns:
-            0, or 128 plus the number of the signal that ended the run. After a signal, reading stops, and lines that
-            were read have two seconds to be stored.
+            0, or 128 plus the number of the signal that ended the run.
 
         Raises:
-            KielGroupsError: The input cannot be read, no broker answers, or no line can be stored at all.
+            KielGroupsError: The input cannot be read, no broker answers, or an error occurred that would occur for all
+                lines.
         """
         ending = Termination()
         self._reading = asyncio.current_task()
@@ -270,7 +273,7 @@ async def _called_regularly(show: Callable[[], None]) -> AsyncIterator[None]:
 
 async def check_topic(brokers: str, topic: str) -> None:
     """
-    Check that a topic exists. Brokers that create topics on demand create it now, as they do for a first record.
+    Check that a topic exists. If the brokers create topics on demand, this creates the topic, as a first record would.
 
     Raises:
         UnknownTopicError: The topic does not exist.
@@ -284,7 +287,11 @@ async def check_topic(brokers: str, topic: str) -> None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Format ascending numbers, with consecutive numbers as a range: ``3, 7 to 12``."""
+    """
+    Return ascending numbers as a text, with consecutive numbers as a range, such as ``3, 7 to 12``.
+
+    After ten ranges, the text has only the number of further ranges.
+    """
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     more = f" and {len(texts) - _MOST_RANGES} more ranges" if len(texts) > _MOST_RANGES else ""
@@ -293,7 +300,11 @@ def ranges(numbers: Iterable[int]) -> str:
 
 @contextmanager
 def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator[None]:
-    """Show a bar within the block, unless ``quiet`` is set, there is no terminal, or the user types the lines."""
+    """
+    Show a bar with the progress of ``sending`` within the block.
+
+    Show nothing if ``quiet`` is set, if standard error is no terminal, or if the user types the lines.
+    """
     if quiet or source.is_terminal or not has_bar():
         yield
         return
@@ -309,9 +320,10 @@ def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator
 
 def summarize(lines: Lines, sending: LineSender, *, acks: str, quiet: bool) -> None:
     """
-    Print the numbers of the lines that failed or have an unknown outcome.
+    Print which lines have failed, and which lines have an unknown outcome.
 
-    Unless ``quiet`` is set, first print the count and rate of the stored records (with ``acks`` "0", the sent records).
+    Unless ``quiet`` is set, first print the count and the rate of the stored records. With ``acks`` "0", say "sent" in
+    place of "stored".
     """
     done = "sent" if acks == "0" else "stored"
     if not quiet:

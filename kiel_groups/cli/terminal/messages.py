@@ -1,4 +1,4 @@
-"""Messages and log lines on standard error, one line each, and exit codes."""
+"""Print messages and log records on standard error as lines, and define the exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EPILOG: Final = (
 )
 
 
-#: The options of commands by the names that programs give the same settings, as errors of the package have them.
+#: The options of commands, by the names of the same settings in the package's Python interface and its errors.
 _OPTIONS: Final = {
     "zk_hosts": "--zookeeper",
     "partition_allocator": "--allocator",
@@ -39,8 +39,7 @@ _OPTIONS: Final = {
     "instance_id": "--instance-id",
     "coordination": "--coordination",
 }
-#: One of these names, unless it is quoted, an argument of a call, or a part of another word. "coordination" is also a
-#: word of sentences.
+#: One of these names before ``:`` or ``=``, unless the name is quoted, an argument of a call, or part of another word.
 _SETTING: Final = re.compile(rf"""(?<![\w'"(-])(?:{"|".join(_OPTIONS)}(?=[:=]))(?![\w'"-])""")
 
 
@@ -50,10 +49,11 @@ VISIBLE = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not
 
 class Lines:
     """
-    Prints lines ``level: text``, without repetition: the error that ends a command is often logged just before.
+    Prints lines of the form ``level: text``, and omits repetitions. The error that ends a command is often logged
+    before.
 
     Args:
-        complete: Adds to the commands that a text names the options with which a shell can run them.
+        complete: Completes the commands in a text by the options of the present call, so that a shell can run them.
     """
 
     def __init__(self, complete: Callable[[str], str] = lambda text: text) -> None:
@@ -65,17 +65,18 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", logger: str = "", reports: object = None) -> None:
         """
-        Print a line.
+        Print a message as a line on standard error.
 
-        Do not print it if the previous line of the same level ends with this text, or if an earlier line has reported
-        the same error.
+        Do not print the line if the previous line has the same level and ends with this text, or if an earlier line
+        has reported the same error.
 
         Args:
-            level: The level, such as ``error``, with which the line begins.
+            level: The level, such as ``error``. The line begins with the level.
             text: The message.
-            stamp: The time, for commands that run long.
-            logger: The name of the logger, which only JSON has; "" for the command itself.
-            reports: The error that the line reports in other words; this error may end the command later.
+            stamp: The time to print before the level, or "".
+            logger: The name of the logger, or "" for the command itself. Only JSON shows the name.
+            reports: The error that the line reports in other words. If this error ends the command later, it is not
+                printed again.
         """
         line = self.complete(_line(text))
         last_level, last = self._last
@@ -94,7 +95,7 @@ class Lines:
 
 
 def _line(text: str) -> str:
-    """Return a message as one line, with the names of options in place of those of a program's settings."""
+    """Return a message as one line. Names of settings are replaced by options, and control characters by ``?``."""
     line = " ".join(line.strip() for line in text.splitlines()).translate(VISIBLE)
     return _SETTING.sub(lambda found: _OPTIONS[found[0]], line)
 
@@ -104,13 +105,13 @@ _KAZOO = ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")
 
 def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] = (), timed: bool = False) -> None:
     """
-    Print warnings and errors of the log from now on, one line each.
+    Print later log records of level WARNING and above, each as one line.
 
     Args:
         lines: Prints the lines.
-        verbose: Print log records of level INFO, too.
+        verbose: Whether to print log records of level INFO, too.
         reported_elsewhere: Loggers to show only with ``verbose``, because the command itself reports their failures.
-        timed: Begin each line with its time, for commands that run for days.
+        timed: Whether to begin each line with its time, for commands that run for days.
     """
     handler = _LineHandler(lines, timed=timed)
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
@@ -137,6 +138,6 @@ class _LineHandler(logging.Handler):
 
 
 def _text(record: logging.LogRecord) -> str:
-    """Return the message and, if the record has an exception, its type and text without the traceback."""
+    """Return the message of a log record, with the type and text of its exception, but without the traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return record.getMessage() + (f": {type(error).__name__}: {error}" if error is not None else "")

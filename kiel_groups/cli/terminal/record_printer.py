@@ -1,4 +1,4 @@
-"""Print the records of a consumer, one line each, in the format that the user asks for."""
+"""Print the records of a consumer in the format that the user has chosen."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ RecordLine: TypeAlias = Callable[[Record], bytes]
 
 def plain_line(key_separator: bytes | None = None) -> RecordLine:
     """
-    Return a function that formats the value of a record. If a separator is given, key and separator precede the value.
-    Null becomes empty.
+    Return a function that formats a record as a line with its value, or with the key, the separator and the value.
+
+    A null key or value becomes empty.
     """
 
     def line(record: Record) -> bytes:
@@ -42,7 +43,7 @@ def json_line(record: Record) -> bytes:
     """
     Format a record as a JSON object: topic, partition, offset, key and value.
 
-    A key or value that is not UTF-8 is in ``key_base64`` or ``value_base64`` instead.
+    If the key or the value is not UTF-8, the object has ``key_base64`` or ``value_base64`` instead.
     """
     fields: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     fields |= _text("key", record.key) | _text("value", record.value)
@@ -86,11 +87,11 @@ _PIECES = re.compile(r"(?P<token>%.?)|(?P<escape>\\(?:x[0-9A-Fa-f]{2}|.?))|[^%\\
 
 def parse_format(template: str) -> RecordLine:
     r"""
-    Return a function that formats records by a template. It adds no newline of its own.
+    Return a function that formats records by a template. The function adds no newline.
 
     Args:
-        template: Text with tokens, a key of ``TOKENS`` each, and the escapes ``\n``, ``\r``, ``\t``, ``\\`` and
-            ``\xNN``, a byte by its two hexadecimal digits.
+        template: Text with tokens (the keys of ``TOKENS``) and the escapes ``\n``, ``\r``, ``\t``, ``\\`` and ``\xNN``.
+            ``NN`` are the two hexadecimal digits of a byte.
 
     Raises:
         ConfigError: The template is empty, or has an unknown token or escape.
@@ -126,7 +127,7 @@ class Output:
     """
     Writes bytes to an open file, pipe or terminal at once, without Python's buffers.
 
-    Written bytes have left this process, so they are not lost if it is killed.
+    Written bytes have left this process, so they are not lost if the process is killed.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -136,10 +137,10 @@ class Output:
 
     async def write(self, data: bytes) -> None:
         """
-        Write all of the data; while the reader is behind, other tasks of the event loop run.
+        Write all of the data. While the reader is slow, other tasks of the event loop run.
 
         Raises:
-            BrokenPipeError: The reader of the output is gone.
+            BrokenPipeError: The reader has closed the pipe.
             KielGroupsError: Writing failed for another reason, such as a full disk.
         """
         rest = memoryview(data)
@@ -163,7 +164,11 @@ class Output:
             loop.remove_writer(self._descriptor)
 
     def when_reader_goes(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, on the running loop, when the reader of a pipe is gone; never for other outputs."""
+        """
+        Arrange a call of ``callback`` on the running loop when the reader closes the pipe.
+
+        If the output is no pipe, do nothing.
+        """
         if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
             return
         loop = asyncio.get_running_loop()
@@ -178,10 +183,10 @@ class Output:
 
 def standard_output() -> Output:
     """
-    Return the standard output of this process.
+    Return the standard output of this process, after flushing Python's buffer.
 
     Raises:
-        KielGroupsError: Standard output was closed at the start of the process, so a connection may use its descriptor.
+        KielGroupsError: Standard output was closed at the start of the process.
     """
     if sys.stdout is None:
         raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
@@ -191,10 +196,10 @@ def standard_output() -> Output:
 
 class RecordPrinter:
     """
-    Prints a consumer's records; used once.
+    Prints a consumer's records, and counts them in ``printed``. It is used once.
 
     Args:
-        consumer: A consumer that is not connected yet; ``run`` connects and closes it.
+        consumer: A consumer that is not connected yet. ``run`` connects and closes it.
         output: The output of the lines. A record is finished when its whole line is written.
         line: Formats a record as a line.
         most: The number of records after which printing ends, or None for no limit.
@@ -220,12 +225,16 @@ class RecordPrinter:
 
     @property
     def took_s(self) -> float:
-        """Seconds since the start."""
+        """The seconds since this object was created."""
         return time.monotonic() - self._began_s
 
     @property
     def rate(self) -> float | None:
-        """Records per second from the first to the last record: waits before and after say nothing about the speed."""
+        """
+        The records per second from the first to the last record, or None for fewer than two records.
+
+        Waits before the first and after the last record do not count.
+        """
         return (self.printed - 1) / max(self._last_s - self._first_s, 1e-3) if self.printed > 1 else None
 
     async def run(self, subscribe: Callable[[], Awaitable[None]]) -> int:
@@ -233,8 +242,8 @@ class RecordPrinter:
         Subscribe, print records, and close the consumer.
 
         Returns:
-            The exit status: 0, or 128 plus the number of the signal that ended the run: 130 (Ctrl-C), 143 (SIGTERM),
-            141 (the reader of the output is gone). A second signal ends the process before the consumer is closed.
+            The exit status: 0, 130 after Ctrl-C, 143 after SIGTERM, or 141 if the reader of the output has closed the
+            pipe. A second signal kills the process before the consumer is closed.
 
         Raises:
             KielGroupsError: Connecting, reading or writing the output failed.

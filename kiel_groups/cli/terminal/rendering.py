@@ -1,4 +1,4 @@
-"""The output of commands on standard output: tables for people, JSON for programs."""
+"""Print the results of commands on standard output: tables for users, JSON for programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def console(file: IO[str] | None = None) -> Console:
 
 
 class _VisibleConsole(Console):
-    """A console on which texts from outside, such as the error of a plugin, cannot control the terminal."""
+    """A console that replaces control characters, so that the text of a plugin's error cannot control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -57,7 +57,7 @@ class _VisibleConsole(Console):
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Iterable[str]], *, right: Sequence[str] = ()) -> Table:
-    """Return a table without lines between its rows; columns named in ``right`` are aligned to the right."""
+    """Return a table without lines between its rows. The columns named in ``right`` are aligned to the right."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -71,14 +71,14 @@ def show(*things: RenderableType) -> None:
     Print tables and texts.
 
     Raises:
-        BrokenPipeError: The reader of the output is gone.
+        BrokenPipeError: The reader of the output has closed the pipe.
         KielGroupsError: Standard output cannot be written.
     """
     show_lines(rendered(*things))
 
 
 def show_result(document: Any, *things: RenderableType, as_json: bool) -> None:
-    """Print a document for programs, or else tables and texts. Raises the errors of ``show``."""
+    """Print a document if ``as_json`` is set, or else tables and texts. Raises the errors of ``show``."""
     if as_json:
         show_json(document)
     else:
@@ -91,7 +91,7 @@ def show_lines(lines: Iterable[str]) -> None:
 
 
 def rendered(*things: RenderableType) -> list[str]:
-    """Return the lines that ``show`` would print."""
+    """Return the lines that ``show`` would print. Raise KielGroupsError if standard output is closed."""
     lines: list[str] = []
     context = click.get_current_context(silent=True)
     complete = context.obj.complete if context is not None and isinstance(context.obj, Lines) else str
@@ -109,7 +109,7 @@ def rendered(*things: RenderableType) -> list[str]:
 
 
 def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> RenderableType:
-    """Return a text or ``Sentences`` with commands that a shell can run; see ``Lines``."""
+    """Return a text or ``Sentences`` with complete commands; see ``Lines``. Return other things unchanged."""
     if isinstance(thing, str):
         return complete(thing)
     if isinstance(thing, Text) and (completed := complete(thing.plain)) != thing.plain:
@@ -119,7 +119,7 @@ def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> Ren
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines that show text on the terminal; colour codes alone count as blank."""
+    """Return the lines that show text on the terminal. Lines with only blanks and colour codes are left out."""
     return [line for line in lines if Text.from_ansi(line).plain.strip()]
 
 
@@ -130,7 +130,7 @@ def rows_to_clear() -> int | None:
 
 
 def show_json(value: Any, *, on_one_line: bool = False) -> None:
-    """Print one JSON document, its keys in the given order. Raises the errors of ``show``."""
+    """Print a value as a JSON document. Keys keep their order. Raises the errors of ``show``."""
     # An encoding such as latin-1 would change characters that JSON can escape.
     escaped = not _standard_output().encoding.lower().startswith("utf")
     _write(json.dumps(value, indent=None if on_one_line else 2, ensure_ascii=escaped) + "\n")
@@ -164,14 +164,14 @@ def watch(
     interval_s: float,
 ) -> NoReturn:
     """
-    Show each load until Ctrl-C.
+    Load groups again and again, and show each result, until Ctrl-C. For ``--watch``.
 
-    An error before the first load is raised. A later error is printed, but not again while it repeats.
+    An error before the first result is raised. A later error is printed, but not again while it repeats.
 
     Args:
         lines: Prints errors.
-        loads: An endless iterator; its next item is taken when it is due.
-        show: Called with each load, and whether it is the first.
+        loads: An endless iterator. Taking its next item loads the groups.
+        show: Called with each result, and whether it is the first result.
         interval_s: The pause between two loads, in seconds.
     """
     printed: str | None = None
@@ -190,10 +190,10 @@ def watch(
 
 def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: Listed | None, *, first: bool) -> None:
     """
-    Show one of the repeated reports.
+    Show one of the reports of ``--watch``. On a terminal, clear the screen first.
 
     Args:
-        report: Returns the report; its argument says which partitions to list.
+        report: Returns the report. Its argument says which partitions to list.
         listed: Which partitions to list. None lists as many as fit the terminal.
         first: Whether this is the first report.
     """
@@ -214,13 +214,13 @@ def present(
     first: bool | None = None,
 ) -> None:
     """
-    Show a report or, for programs, its document instead.
+    Show a report or, for programs, a document in JSON.
 
     Args:
-        document: The document for JSON; None shows the report.
+        document: The document for JSON. None shows the report.
         report: As for ``show_next``.
-        listed: Which partitions to list. None lists all or, of a repeated report, as many as fit the terminal.
-        first: Whether this is the first of repeated reports; None for a single one.
+        listed: Which partitions to list. None lists all partitions or, with ``--watch``, as many as fit the terminal.
+        first: Whether this is the first report of ``--watch``; None for a single report.
     """
     if document is not None:
         show_json(document, on_one_line=first is not None)
@@ -231,13 +231,13 @@ def present(
 
 
 def clock() -> str:
-    """Return the local time of day."""
+    """Return the local time of day, such as ``13:05:00``."""
     return time.strftime("%H:%M:%S")
 
 
 def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
     """
-    Return the report with as many partitions as fit, those with a problem first. Drop blank lines unless all fit.
+    Return the lines of a report with as many partitions as fit into ``rows``. Drop blank lines unless all lines fit.
 
     If the report does not fit even without partitions, its last lines are cut.
     """
@@ -257,14 +257,14 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
 
 
 class UpdateBar(Protocol):
-    """A function that updates the bar."""
+    """A function that updates a bar of progress."""
 
     def __call__(self, text: str, completed: float | None = None) -> None:
         """Show ``text`` beside the bar, and set the completed amount. None leaves the amount unchanged."""
 
 
 def has_bar() -> bool:
-    """Return whether standard error can redraw a line. Without such a terminal, each update would print a new line."""
+    """Return whether standard error is a terminal that can redraw a line, as a bar of progress needs."""
     console = Console(stderr=True)
     return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
 
@@ -272,7 +272,7 @@ def has_bar() -> bool:
 @contextmanager
 def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
     """
-    Show a bar within the block, and yield the function that updates it; printed lines appear above the bar.
+    Show a bar of progress within the block, and yield a function that updates the bar. Lines appear above the bar.
 
     Args:
         total: The final value of ``completed``, or None for work without an end.
@@ -282,7 +282,7 @@ def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
     from rich.table import Column
 
     class SteadyConsole(Console):
-        """A console that never hides the cursor: a process that a signal kills could not show it again."""
+        """A console that never hides the cursor, because a process that a signal kills would leave it hidden."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -306,16 +306,16 @@ _MOVE_S: Final = 0.5
 @contextmanager
 def waiting(lines: Lines, what: str, most_s: float) -> Iterator[Callable[[float], float]]:
     """
-    Show within the block that a command waits: by a bar, or by a line where standard error cannot redraw one.
+    Show within the block that a command waits: by a bar, or by a line if standard error cannot redraw a line.
 
     Args:
         lines: Prints the line.
         what: What the command does meanwhile.
-        most_s: How long it waits at most, in seconds.
+        most_s: How long the command waits at most, in seconds.
 
     Yields:
-        A function that waits until its argument, in seconds since the block was entered, is over. It returns how many
-        seconds are over then.
+        A function that waits until a time, given in seconds since the block was entered. It returns the time after the
+        wait, in the same way.
     """
     began_s = time.monotonic()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Termination of a command: in order by a signal, with the matching exit status, or at once."""
+"""End a command at a signal, with the exit status of that signal, or end its process at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Termination:
     """
-    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process, also if
-    a callback blocks the event loop, so that the loop has not processed the first one.
+    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process.
 
-    ``status`` is the exit status, or None until the task is cancelled.
+    This also works if a callback blocks the event loop, so that the loop has not processed the first signal. ``status``
+    is the exit status, or None until the task is cancelled.
     """
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Termination:
             signal.signal(number, _restore_defaults)
 
     def end(self, number: int) -> None:
-        """Cancel the task as if this signal had arrived; do nothing after ``settle`` or an earlier cancellation."""
+        """Cancel the task as if this signal had arrived. Do nothing after ``settle`` or an earlier cancellation."""
         if self.status is None and not self._is_settled and self._task is not None:
             self.status = _SIGNALLED + number
             self._task.cancel()
 
     def settle(self) -> None:
-        """Ignore ``end`` and the next signal: the work is done, and a cancellation would only disturb the close."""
+        """Never cancel the task from now on, because its work is done. A second signal still kills the process."""
         self._is_settled = True
 
     def _on_signal(self, number: int) -> None:
@@ -79,13 +79,13 @@ class BlockingTermination:
 
 
 def _restore_defaults(*_: object) -> None:
-    """Restore the default handlers: the next SIGINT or SIGTERM kills the process. This is itself a handler."""
+    """Restore the default handlers, so that the next SIGINT or SIGTERM kills the process. May be used as a handler."""
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_DFL)
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process at once, after its logs and its output are flushed: nothing is closed, nothing is waited for."""
+    """Flush logs and output, and end this process at once. It closes no connection and waits for no thread."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # The reader of the output may be gone.

@@ -1,4 +1,4 @@
-"""The lines and the document about a verified archive, for ``kiel-groups spark verify``."""
+"""Return the report and the JSON document about a verified archive, for ``kiel-groups spark verify``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONLY_FILES = (
 
 
 def verification_report(found: Verification) -> list[RenderableType]:
-    """Return the verdict, a line for each topic with its ranges, and the totals; wrapped lines keep their indent."""
+    """Return the lines about a verification: the verdict, the topics with their ranges, and the totals."""
     lines = ((line.lstrip(), len(line) - len(line.lstrip())) for line in _lines(found))
     return [Padding(Text(line), (0, 0, 0, indent), expand=False) for line, indent in lines]
 
@@ -99,7 +99,7 @@ def _total_lines(found: Verification) -> Iterator[str]:
 
 
 def verification_document(found: Verification) -> dict[str, Any]:
-    """Return a verification as a JSON document; ``to`` is exclusive."""
+    """Return a verification as a JSON document. In its ranges, ``to`` is exclusive."""
     return {
         "output": found.output,
         "checkpoint": found.checkpoint,

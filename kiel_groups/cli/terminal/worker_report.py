@@ -1,4 +1,4 @@
-"""The problems, the tables and the document of a worker group, for commands."""
+"""Return the problems, the tables and the JSON document of a worker group, for commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiel_groups.workers.values import TaskId, Work
 
 
 def cause_of(trace: str) -> str:
-    """Return the line of a trace that names the error: the first one after the calls, or the only one."""
+    """Return the line of a traceback that names the error, or a default text for an empty traceback."""
     lines = trace.rstrip().splitlines() or ["for an unknown reason"]
     calls = [number for number, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
     after_calls = 1 + max(calls, default=-1)
@@ -26,7 +26,7 @@ def cause_of(trace: str) -> str:
 
 
 def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
-    """Return the problems and tables about a group."""
+    """Return the report about a worker group: a summary, the problems, and tables of workers and of their work."""
     configuration = group.configuration
     counts = (
         counted(group.workers, "worker"),
@@ -45,7 +45,7 @@ def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
 
 
 def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
-    """Return a group as a JSON document, without the settings of connectors, which have secrets."""
+    """Return a worker group as a JSON document. It omits the settings of connectors, because they may be secret."""
     works = group.configuration.works()
     return {
         "group": name,
@@ -89,7 +89,7 @@ def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
 
 
 def worker_group_problems(group: WorkerGroup) -> Iterator[str]:
-    """Yield what needs an operator, one line each."""
+    """Yield a line for each problem of a worker group that an operator must solve."""
     if group.configuration.connectors and not group.workers:
         yield "no worker is alive, so no connector runs"
     if len(same_token := workers_by_token(map(_info, group.workers.values()))) > 1:
@@ -137,7 +137,7 @@ def _work_table(group: WorkerGroup) -> Table:
 
 
 def _info(data: bytes) -> WorkerInfo:
-    """Return what a worker's znode has. The URL is "" if there is none."""
+    """Decode the data of a worker's znode. For data that cannot be decoded, return a WorkerInfo with the URL ""."""
     with suppress(ProtocolError):
         return WorkerInfo.parse(data, "worker")
     return WorkerInfo(url="")
