@@ -151,19 +151,19 @@ class _Shares:
         changed: set[Slot] = set()
         moves = 0
         while givers and moves < most:
-            (most, giver), (least, taker) = (-givers[0][0], givers[0][1]), takers[0]
-            if most != self._level(giver):
+            (level, giver), (least, taker) = (-givers[0][0], givers[0][1]), takers[0]
+            if level != self._level(giver):
                 heappop(givers)  # An outdated entry: the member's present load has an entry of its own.
                 continue
             if least != self._level(taker):
                 heappop(takers)
                 continue
-            if most - least <= slack:
+            if level - least <= slack:
                 break
             chosen = self._choose(giver, taker, pool, mean, slack)
             if chosen is None and len({capacities[member] for member in members}) > 1:
                 # A member of more capacity may have more room, although its load is not the least.
-                taker = max(members, key=lambda each: (self._room(each, most), each))
+                taker = max(members, key=lambda each: (self._room(each, level), each))
                 chosen = self._choose(giver, taker, pool, mean, slack)
             if chosen is None:
                 heappop(givers)

@@ -101,7 +101,7 @@ def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Act
     def decorate(change: _Change) -> Callable[[Actions, RestCall], Awaitable[Answer]]:
         @wraps(change)
         async def checked(self: Actions, call: RestCall) -> Answer:
-            return await change(self, call, _Body(call, fields))
+            return await change(self, call, _Body(call, fields, required))
 
         properties = {**fields, "dry_run": _DRY_RUN}
         checked.body = {  # type: ignore[attr-defined]
@@ -305,10 +305,12 @@ class _Body:
         ConfigError: The body has an unknown field, or ``dry_run`` is neither true nor false.
     """
 
-    def __init__(self, call: RestCall, names: Collection[str]) -> None:
+    def __init__(self, call: RestCall, names: Collection[str], required: Collection[str]) -> None:
         self.fields: Mapping[str, Any] = parse_object(call.body) if call.body else {}
         if unknown := sorted(self.fields.keys() - names - {"dry_run"}):
             raise ConfigError(f"the body has {unknown[0]!r:.100}; expected {some(sorted({*names, 'dry_run'}), 10)}")
+        if missing := [name for name in required if name not in self.fields]:
+            raise ConfigError(f"{missing[0]}: missing in the body, which needs {some(required)}")
         #: Whether to only show what would change.
         self.dry_run = self.flag("dry_run") or call.is_set("dry_run")
 
@@ -328,8 +330,6 @@ class _Body:
 
     def selection(self) -> Selection | None:
         """Return the partitions that the required field ``topics`` selects, or None (all partitions) for null."""
-        if "topics" not in self.fields:
-            raise ConfigError("topics: missing; expected a list such as ['pv', 'orders:0,1'], or null for all topics")
         names = self.fields["topics"]
         if names is None:
             return None

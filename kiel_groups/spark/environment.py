@@ -60,16 +60,19 @@ def check_java() -> None:
     Check that the Java that Spark will start is new enough.
 
     Raises:
-        ConfigError: Java is missing, too old, or does not print its version; the message names the remedy.
-        subprocess.TimeoutExpired: Java did not print its version within a minute.
+        ConfigError: Java is missing, too old, or does not print its version within a minute; the message names the
+            remedy.
     """
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
     if java is None:
         raise ConfigError(f"Spark needs Java {_MIN_JAVA} or later, and there is no 'java' here; install one")
-    printed = subprocess.run(
-        [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
-    ).stderr
+    try:
+        printed = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        printed = ""
     found = _VERSION.search(printed)
     if found is None or int(found[1]) < _MIN_JAVA:
         which = f"{java} is Java {found[1]}" if found else f"{java} does not print its version"

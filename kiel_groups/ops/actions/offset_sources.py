@@ -225,7 +225,10 @@ class ZooKeeperOffsets:
 
     def _can_delete_in_kafka(self, found: GroupOffsets) -> bool:
         brokers = ",".join(map(str, found.brokers))
-        return in_session(brokers, self._timeout_s, _deletes_offsets, of_groups=False)
+        # A session about groups refuses brokers that are too old for them. Those cannot delete offsets, either.
+        with suppress(ConfigError):
+            return in_session(brokers, self._timeout_s, _deletes_offsets)
+        return False
 
     def _delete_in_kafka(
         self, client: Client, layout: GroupLayout, found: GroupOffsets, deleted: Collection[TopicPartition]

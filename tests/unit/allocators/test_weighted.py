@@ -52,6 +52,15 @@ def test_loads_are_balanced(members: str, loads: list[float], before: Allocation
     assert allocated(members, loads, before) == after
 
 
+def test_the_moves_of_a_plan_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that would need more moves ends after the bound; the next plans go on from there."""
+    monkeypatch.setattr("kiel_groups.allocators.by_load.MOST_MOVES", 2)
+    before = {"a": some(*range(8)), "b": some()}
+    after = allocated("a b", [1.0] * 8, before)
+    assert {member: len(owned) for member, owned in after.items()} == {"a": 6, "b": 2}
+    assert {member: len(owned) for member, owned in allocated("a b", [1.0] * 8, after).items()} == {"a": 4, "b": 4}
+
+
 def among_topics(subscribed: dict[str, str], loads: dict[str, float], current: dict[str, str]) -> dict[str, str]:
     """Return the allocation for names such as "t:0 u:1"; topics are letters."""
     weights = {TopicPartition.parse(text): load for text, load in loads.items()}
