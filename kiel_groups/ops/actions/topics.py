@@ -237,7 +237,13 @@ class ZooKeeperTopics:
         zookeeper_client.await_brokers(self._hosts, count, timeout_s=timeout_s)
 
     def create(
-        self, topic: str, partitions: int, replication: int = 1, settings: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        partitions: int,
+        replication: int = 1,
+        settings: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = _LIMIT_S,
     ) -> None:
         """
         Create a topic and wait until every partition has a leader.
@@ -249,7 +255,7 @@ class ZooKeeperTopics:
             ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the
                 number of brokers, or ``settings`` are given and the brokers are of Kafka 0.8.0.
             NoBrokersError: No broker is registered.
-            CoordinationError: Some partitions have no leader after 30 seconds.
+            CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
         """
         check_topic(topic, partitions)
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
@@ -270,7 +276,7 @@ class ZooKeeperTopics:
                 client.create(f"{_TOPICS}/{topic}", data, makepath=True)
             except NodeExistsError as error:
                 raise existing_topics([topic]) from error
-            _await_leaders(client, topic, range(partitions), _LIMIT_S)
+            _await_leaders(client, topic, range(partitions), timeout_s)
 
     def grow(self, topic: str, partitions: int, *, timeout_s: float = _LIMIT_S) -> None:
         """
