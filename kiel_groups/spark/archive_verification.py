@@ -339,12 +339,7 @@ def _unaccounted_ends(intervals: Sequence[Interval], accounts: Collection[Accoun
 
 
 def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Difference]:
-    """
-    Divide missing offsets into differences.
-
-    A difference has the kind and reason of the side table's row that explains its offsets, or else the kind
-    ``MISSING``.
-    """
+    """Divide missing offsets into differences, each explained by a row of a side table, or of the kind ``MISSING``."""
     found: list[Difference] = []
     told = deque(sorted((each for each in accounts if each.size), key=lambda each: each.start))
     for start, end in missing:
@@ -369,11 +364,7 @@ def _missing(coverage: LogCoverage) -> list[list[Range]]:
 
 
 def missing_in_log(coverage: LogCoverage, log: Range) -> list[Range]:
-    """
-    Return the missing offsets that lie within the bounds ``log`` of the present log.
-
-    The caller must read the log to learn whether it still has these offsets.
-    """
+    """Return the missing offsets that lie within the bounds ``log`` of the present log, which may still have them."""
     return common(missing[0], [log]) if (missing := _missing(coverage)) else []
 
 
