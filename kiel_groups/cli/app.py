@@ -218,9 +218,10 @@ def pasteable(text: str, given: Sequence[str]) -> str:
 
 def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
     """
-    Return a command of a text with further ``options`` of the call.
+    Return a command that a text names, with those of the user's ``options`` that name the cluster or the config file.
 
-    Options that the command does not have, or that the text already has, are left out.
+    Options that the command does not accept, or already has, are left out. A command that is unknown, or that asks for
+    help, is returned unchanged.
     """
     words = shlex.split(found[1])
     command: click.Command | None = app

@@ -387,9 +387,9 @@ class OffsetTracker:
 
     def orders(self, ordered: Mapping[TopicPartition, OrderedOffset]) -> dict[TopicPartition, Commit]:
         """
-        Return the commits that carry out operators' orders now (rule 10).
+        Return, by partition, the commits of the offsets at which operators have ordered delivery to continue (rule 10).
 
-        An order gets no commit while its partition is not open, or if it is about another incarnation of the topic.
+        An order gets no commit while its partition is not open, or if it is for another incarnation of the topic.
         """
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {

@@ -246,7 +246,7 @@ class BrokerGroups:
         return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
 
     def look_up(self, group: str) -> FoundGroup:
-        """Return the view of a group without its lag, or the name of a similar group if the group does not exist."""
+        """Return the view of a group, without its lag; if it does not exist, the name of a similar group, if any."""
         return in_session(self._brokers, self._timeout_s, lambda session: _look_up(session, group))
 
     def names(self) -> list[str]:

@@ -283,14 +283,14 @@ class GroupOffsets:
 
     def flush(self, limit_s: float | None = None) -> None:
         """
-        Wait until all offsets that ``commit_soon`` was given are committed.
+        Wait until no commit of ``commit_soon`` is running or waiting.
 
         Args:
-            limit_s: How long to wait, in seconds. By default, as long as one commit may take.
+            limit_s: How long to wait, in seconds. By default, twice the limit of one commit.
 
         Raises:
             KielGroupsError: A commit in the background failed, and ``failOnCommitError`` is set.
-            TimeoutError: The offsets were not committed in this time.
+            TimeoutError: A commit was still running or waiting after this time.
         """
         self._view.loop.run(self._settled(), limit_s or 2 * self._view.timeout_s)
         self._raise_failure()

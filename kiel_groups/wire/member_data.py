@@ -19,7 +19,7 @@ class MemberData:
     The base class of member data. A subclass is a frozen dataclass whose last field is ``version``.
 
     ``PROTOCOL`` is the name of the protocol. ``FIELDS`` has the types of all fields except the version, by their names
-    and in the order of the dataclass. ``EXPECTED`` is appended to the name of the data in errors.
+    and in the order of the dataclass. ``EXPECTED`` lists the expected fields, for errors.
     """
 
     __slots__ = ()

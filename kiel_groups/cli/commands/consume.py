@@ -271,7 +271,7 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
 
 
 def _by_zookeeper(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the consumer's arguments for a group in ZooKeeper. Raise MissingParameter or ConfigError."""
+    """Return the consumer's arguments for a group in ZooKeeper. Raise an error for a missing or wrong option."""
     from kiel_groups.cli.parameters.function_loading import load_allocator
 
     if options["zookeeper"] is None:

@@ -288,7 +288,11 @@ class ConsumerHooks:
         self._chosen.forget(starts)
 
     def _assign(self) -> None:
-        """Update the subscription: the assigned partitions are the open partitions, including those that drain."""
+        """
+        Assign the open partitions of subscribed topics to the consumer, including those that drain.
+
+        Without a subscription, nothing is assigned. The gauge ``assigned_partitions`` is updated.
+        """
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics
             self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)

@@ -460,10 +460,13 @@ class RoundPlanner:
 
     async def _gather(self, generation: int) -> Choice:
         """
-        Wait until all live members have joined. After the rebalance timeout, continue without the late members.
+        Wait until all live members have joined, at most for the rebalance timeout.
+
+        Return the protocol of the round, and the members that have joined and were accepted.
 
         Raises:
-            PlanVoid: The member of this process has not joined, so it cannot assign. Its session was ended.
+            PlanVoid: The member of this process has not joined in time, or was refused. This method has ended its
+                session, so that another member can lead.
         """
         with SlowStep(lambda seconds: self._warn_of_late(generation, seconds)):
             members, late = await self._joined(generation)

@@ -80,7 +80,7 @@ def check_unconsumed(
     why: str = "the group has no members",
     remedy: str = "start a member; if a Spark job commits these offsets, start that job: a member would take over",
 ) -> Iterator[Finding]:
-    """Yield the finding about the lag of a group without consuming members, if the group has the given ``state``."""
+    """Yield a finding if the group is in this ``state`` and has a lag: no member consumes the records."""
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
     behind = [each for each in view.partitions if each.lag]

@@ -82,7 +82,7 @@ def check_server(server: ServerAnswer) -> Check:
 
 
 def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
-    """Check that all servers that open sessions belong to one ensemble. At least one server must open sessions."""
+    """Check that all servers that open sessions belong to one ensemble."""
     serving = [each for each in servers if not each.problem]
     strangers = [str(each.address) for each in serving if each.is_stranger]
     findings: tuple[Finding, ...] = ()

@@ -428,7 +428,11 @@ class GroupView:
         )
 
     def with_broker_answers_of(self, earlier: GroupView) -> GroupView:
-        """Return the view with the brokers' answers in an earlier view: the log ends, and the offsets in Kafka."""
+        """
+        Return this view with what only brokers know, as an earlier view has it.
+
+        That is: the ends of the logs, the offsets in Kafka, and the number of live brokers.
+        """
         known = {each.topic_partition: each for each in earlier.partitions}
         ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]
         return replace(self._with_partitions(ended), brokers=earlier.brokers)

@@ -95,10 +95,10 @@ class Herder:
 
     async def _watch_membership(self) -> None:
         """
-        Stop all work while the membership is unconfirmed, for example because the worker reaches no broker.
+        Stop all work half a session timeout after the lease of the membership has ended.
 
-        Half a session timeout after the end of the lease, the coordinator may have removed this worker, and other
-        workers may wait for its claims. When the membership is confirmed again, start the work again.
+        It ends, for example, if the worker reaches no broker. By then, the coordinator may have removed this worker,
+        and other workers may wait for its claims. When the membership is confirmed again, start the work again.
         """
         limit_s = self.role.session.timeout_ms / 2000
         while True:

@@ -131,7 +131,7 @@ class RestOperations:
         self._version = version
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes of Kafka Connect's REST interface, with their handlers."""
+        """Return the routes of a worker's REST interface, a part of Kafka Connect's, with their handlers."""
         return (
             Route("", {"GET": self.get_worker}),
             Route("/connectors", {"GET": self.list_connectors, "POST": self.create_connector}),

@@ -88,11 +88,11 @@ class SourceOffsetStore:
 
     async def operations(self, task: TaskId, offsets: SourceOffsets) -> tuple[Operation, ...]:
         """
-        Return the operations that store offsets, for a transaction of the caller such as the release of the claim.
+        Return the operations that store offsets. The caller adds them to a transaction, such as that of a release.
 
         If the connector's folder is missing, this method creates it. The transaction must check or delete the owner
-        znode of the task. If ZooKeeper refuses the transaction because a znode of an offset exists or does not exist,
-        or if the operations do not fit into one transaction, the caller must call ``write`` instead.
+        znode of the task. If ZooKeeper refuses the transaction because a znode of an offset was created or deleted
+        meanwhile, or if the operations do not fit into one transaction, the caller must call ``write`` instead.
         """
         return await self._operations(task.connector, _data_by_digest(offsets))
 
