@@ -106,7 +106,7 @@ class UnopenedClaims:
         self._set_gauge()
 
     def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
-        """If ``partitions`` is not empty, log that they have had no position for ``seconds``, and count ``open_alarms``."""
+        """If there are ``partitions``, log that they have had no position for ``seconds``; count ``open_alarms``."""
         if not partitions:
             return
         self._metrics.count("open_alarms")
