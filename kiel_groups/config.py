@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from kiel_groups.errors import ConfigError
 
@@ -480,3 +482,13 @@ def check_rack(given: object, setting: str = "rack") -> str | None:
     raise ConfigError(
         f"{setting}: {given!r:.80} given; expected the name of a rack, of 1 to {_LONGEST_TOPIC} characters"
     )
+
+
+def is_http_url(text: str) -> bool:
+    """Return whether a text is a URL of HTTP or HTTPS with a legal host and port, and without a user."""
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        # A bad port raises an error when it is asked for. Every look-up of a name encodes it for DNS.
+        _ = parts.port, (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+    return False

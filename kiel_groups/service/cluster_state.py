@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.lag_trend import LagTrends, Sample, Trend
@@ -68,31 +69,13 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """
-    The result of one load of all groups of a cluster.
-
-    ``brokers`` is the number of live brokers. ``lag_problem`` is the reason why some offsets are unknown, or "".
-    ``problems`` are the reasons why groups may be missing. ``at_ms`` is the time of the load in epoch milliseconds, and
-    ``took_s`` is its duration in seconds.
-    """
-
-    views: tuple[GroupView, ...]
-    brokers: int
-    lag_problem: str
-    problems: tuple[str, ...]
-    at_ms: int
-    took_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterState:
     """
     A cluster at one moment.
 
     ``version`` increases with each state. ``loaded_ms`` is the time of the newest successful load of all groups in
     epoch milliseconds, or 0 before the first load. ``took_s`` is the duration of that load. ``error`` is the reason why
-    the newest load failed, or "". The other fields are as in ``Loaded``.
+    the newest load failed, or "". The other fields are as in ``LoadedGroups``.
     """
 
     version: int = 0
@@ -123,19 +106,25 @@ class ClusterHistory:
         """The duration of the newest successful load, in seconds."""
         return self._state.took_s
 
-    def take(self, loaded: Loaded) -> ClusterState:
-        """Add a load of all groups, and return the new state. Groups that the load lacks are forgotten."""
-        self._groups = {view.group: self._groups.get(view.group) or _GroupHistory() for view in loaded.views}
-        self._trends.take(loaded.views, loaded.at_ms)
-        for view in loaded.views:
-            self._groups[view.group].sample(view, loaded.at_ms)
+    def take(self, loaded: LoadedGroups, took_s: float) -> ClusterState:
+        """
+        Add a load of all groups, and return the new state. Groups that the load lacks are forgotten.
+
+        Args:
+            loaded: The result of the load.
+            took_s: The duration of the load, in seconds.
+        """
+        self._groups = {view.group: self._groups.get(view.group) or _GroupHistory() for view in loaded.groups}
+        self._trends.take(loaded.groups, loaded.seen_ms)
+        for view in loaded.groups:
+            self._groups[view.group].sample(view, loaded.seen_ms)
         return self._next(
-            groups={view.group: self._status(view, loaded.at_ms) for view in loaded.views},
+            groups={view.group: self._status(view, loaded.seen_ms) for view in loaded.groups},
             brokers=loaded.brokers,
             lag_problem=loaded.lag_problem,
             problems=loaded.problems,
-            loaded_ms=loaded.at_ms,
-            took_s=loaded.took_s,
+            loaded_ms=loaded.seen_ms,
+            took_s=took_s,
             error="",
         )
 

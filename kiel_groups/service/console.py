@@ -106,11 +106,18 @@ class GroupHandler(_PageHandler):
     """Serves the page of one group."""
 
     def get(self, cluster_name: str, group: str) -> None:
-        """Answer with the page of this group. Raise RestError (404) if the cluster or the group is unknown."""
+        """
+        Answer with the page of this group, or with a page that says that the group does not exist.
+
+        The latter has the status 404. An open page that htmx replaces gets it with 200, because htmx shows no errors.
+        """
+        events = f"/v1/events?cluster={quote_plus(cluster_name)}&group={quote_plus(group)}"
         cluster = self._clusters.get(cluster_name)
         status = None if cluster is None else cluster.state.groups.get(group)
         if cluster is None or status is None:
-            raise RestError(HTTPStatus.NOT_FOUND, f"there is no group {group!r:.100} in cluster {cluster_name!r:.100}")
+            self.set_status(HTTPStatus.OK if "HX-Request" in self.request.headers else HTTPStatus.NOT_FOUND)
+            self.show("gone.html", cluster_name=cluster_name[:100], group=group[:100], events=events)
+            return
         view = status.view
         members = list(enumerate(view.members, 1))
         self.show(
@@ -126,7 +133,7 @@ class GroupHandler(_PageHandler):
             lags=json.dumps(status.lags),
             utc=_utc,
             api_path=f"/v1{_group_path(cluster.name, group)}",
-            events=f"/v1/events?cluster={quote_plus(cluster.name)}&group={quote_plus(group)}",
+            events=events,
         )
 
 

@@ -51,7 +51,7 @@ class Events:
 
     def publish(self, cluster: ServedCluster, groups: Collection[str] | None) -> None:
         """
-        Send an event to all streams: these groups of a cluster have changed. None stands for all groups.
+        Send an event to all streams: these groups of a cluster have changed. None means all groups.
 
         A stream that is 100 events behind is closed.
         """
@@ -131,7 +131,7 @@ class EventHandler(GuardedHandler):
 
 async def _next_text(stream: _Stream, cluster: str | None, group: str | None) -> str:
     """
-    Return the text of the next event of this cluster and group. None stands for any cluster or group.
+    Return the text of the next event of this cluster and group. None means any cluster or group.
 
     Return a comment if there is no event within 15 s, and "" at the end of the stream.
     """

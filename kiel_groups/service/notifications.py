@@ -14,12 +14,17 @@ from typing import Any, NamedTuple
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.config import is_http_url
+from kiel_groups.errors import ConfigError
 from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.documents import finding_document
 from kiel_groups.service.cluster_state import ClusterState
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
+
+#: For how long a problem must last, or be absent, before the webhook is notified, in milliseconds.
+AFTER_MS = 30_000
 
 FIRING, RESOLVED = "firing", "resolved"
 
@@ -113,9 +118,14 @@ class Webhook:
     Args:
         url: The URL to which notifications are posted.
         secret: The key of the signature. "" means no signature.
+
+    Raises:
+        ConfigError: The URL is not legal.
     """
 
     def __init__(self, url: str, secret: str = "") -> None:
+        if not is_http_url(url):
+            raise ConfigError(f"webhook: {url!r:.200} given; expected a URL such as https://host:8080/path")
         self._url = url
         self._secret = secret.encode()
         self._waiting: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue(_MOST_WAITING)

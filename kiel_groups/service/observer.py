@@ -17,11 +17,11 @@ from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
-from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Loaded
+from kiel_groups.service.cluster_state import ClusterHistory, ClusterState
 
 log = logging.getLogger(__name__)
 
-#: A function that takes each new state, and the groups that have changed in the state. None stands for all groups.
+#: A function that takes each new state, and the groups that have changed in the state. None means all groups.
 Publish: TypeAlias = Callable[[ClusterState, Collection[str] | None], None]
 
 #: How soon a group is read again while it rebalances, in seconds, and for how long at most.
@@ -111,10 +111,8 @@ class Observer:
 
     def _take(self, load: Callable[[], LoadedGroups]) -> None:
         began_s = time.monotonic()
-        found = load()
-        took_s = time.monotonic() - began_s
-        loaded = Loaded(found.groups, found.brokers, found.lag_problem, found.problems, found.seen_ms, took_s)
-        self._publish(self._history.take(loaded), None)
+        loaded = load()
+        self._publish(self._history.take(loaded, time.monotonic() - began_s), None)
 
     def _follow(self, read: _Read) -> None:
         """Read changed and rebalancing groups, and publish them, until the next load of all groups is due."""
@@ -122,11 +120,12 @@ class Observer:
         until_s = now_s + max(self._interval_s, _PAUSES * self._history.took_s)
         next_s = now_s
         while not self._is_stopped and (now_s := time.monotonic()) < until_s:
+            self._unsettled = {group: end_s for group, end_s in self._unsettled.items() if end_s > now_s}
             wake_s = min(until_s, max(next_s, now_s + _SETTLING_S)) if self._unsettled else until_s
             names = self._await_changes(wake_s - now_s)
             if names is None:
                 return
-            names |= {group for group, end_s in self._unsettled.items() if end_s > now_s and now_s >= next_s}
+            names |= self._unsettled.keys() if now_s >= next_s else set()
             if not names:
                 continue
             began_s = time.monotonic()

@@ -19,7 +19,7 @@ class ServedCluster:
         address: The cluster's servers.
         interval_s: The time between two loads of all groups, in seconds.
         changed: Called on the event loop after each change of ``state``, with this cluster and the names of the groups
-            that have changed. None stands for all groups.
+            that have changed. None means all groups.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from kiel_groups.service.api import Api
 from kiel_groups.service.burrow import Burrow
 from kiel_groups.service.console import STATIC, GroupHandler, GroupsHandler, StaticHandler
 from kiel_groups.service.events import EventHandler, Events
-from kiel_groups.service.notifications import ProblemTracker, Webhook
+from kiel_groups.service.notifications import AFTER_MS, ProblemTracker, Webhook
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
@@ -31,7 +31,6 @@ class Service:
         clusters: The addresses of one or more clusters by name.
         interval_s: The time between two loads of all groups of a cluster, in seconds.
         webhook: Gets notifications of problems that need an operator. None sends no notifications.
-        notify_after_s: How long a problem must last, or be absent, before the webhook is notified, in seconds.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -44,7 +43,6 @@ class Service:
         *,
         interval_s: float = 5.0,
         webhook: Webhook | None = None,
-        notify_after_s: float = 30.0,
     ) -> None:
         self._server = RestServer(settings)
         #: The URL of the service.
@@ -54,7 +52,7 @@ class Service:
             name: ServedCluster(name, address, interval_s, self._take) for name, address in clusters.items()
         }
         self._webhook = webhook
-        self._problems = ProblemTracker(round(notify_after_s * 1000))
+        self._problems = ProblemTracker(AFTER_MS)
 
     def start(self) -> None:
         """Start to observe the clusters, and to answer requests."""

@@ -75,6 +75,11 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await page.get_by_role("link", name=name, exact=True).click()
         rows = page.locator("section[aria-labelledby=members] tbody tr")
         await expect(rows).to_have_count(3, timeout=PATIENCE_MS)
+        chart = page.locator("#chart")
+        drawn = await chart.get_attribute("data-lags")
+        assert drawn is not None
+        await expect(chart).not_to_have_attribute("data-lags", drawn, timeout=PATIENCE_MS)
+        await expect(chart.locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
         end_session(cluster_39, members[2])
         await members[2].stop()
         await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
@@ -124,6 +129,8 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
         await expect(outcome).to_contain_text("offset", timeout=PATIENCE_MS)
         await page.keyboard.press("Enter")
         await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("not there", timeout=PATIENCE_MS)
         await page.goto(f"{url}/")
         await expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0, timeout=PATIENCE_MS)
         assert [error for error in errors if "401" not in error] == []

@@ -224,8 +224,6 @@ def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:
 
     if url is None:
         return None
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--webhook: {url!r:.200} given; expected a URL that begins with http:// or https://.")
     try:
         return Webhook(url, "" if secret_file is None else secret_file.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError) as error:

@@ -8,7 +8,6 @@ import json
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -20,6 +19,7 @@ from tornado.simple_httpclient import HTTPStreamClosedError, SimpleAsyncHTTPClie
 from tornado.tcpclient import TCPClient
 
 from kiel_groups.backoff import Backoff, shortening
+from kiel_groups.config import is_http_url
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record
 from kiel_groups.secret_texts import quoted_forms, without_secrets
@@ -446,15 +446,6 @@ def _secrets(url: str, header_values: Sequence[str]) -> set[str]:
     return {form for text in texts for form in quoted_forms(text)}
 
 
-def _is_url(text: str) -> bool:
-    with suppress(ValueError):
-        parts = urlsplit(text)
-        # A bad port raises an error when it is asked for. Every look-up of a name encodes it for DNS.
-        _ = parts.port, (parts.hostname or "").encode("idna")
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
-    return False
-
-
 def _header_texts(headers: Password | None) -> list[str]:
     return [text.strip() for text in headers.value.split(",")] if headers and headers.value else []
 
@@ -490,7 +481,7 @@ class HttpSinkConnector(SinkConnector):
             "url",
             documentation="The URL that records are posted to. Secrets belong in authorization or headers.",
             importance="high",
-            validator=Validator(_is_url, "a URL with http or https and a host, without user and password"),
+            validator=Validator(is_http_url, "a URL with http or https and a host, without user and password"),
         ),
         _target(
             "authorization",

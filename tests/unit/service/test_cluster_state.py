@@ -6,23 +6,24 @@ import pytest
 
 from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Loaded, cause_kind
+from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, cause_kind
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PROBLEMS
 
 pytestmark = pytest.mark.unit
 
 
-def loaded(znodes: Snapshot, at_ms: int = LATER_MS) -> Loaded:
-    return Loaded((view_group("g", znodes, LOG_ENDS),), 2, "", (), at_ms, 0.5)
+def loaded(znodes: Snapshot, at_ms: int = LATER_MS) -> LoadedGroups:
+    return LoadedGroups((view_group("g", znodes, LOG_ENDS),), 2, seen_ms=at_ms)
 
 
 def test_a_healthy_group_has_no_findings_and_a_course_of_its_lag() -> None:
     """Each load adds a point to the course, and the state tells when and how long the load was."""
     history = ClusterHistory()
     assert not ClusterState().is_ready
-    history.take(loaded(HEALTHY))
-    state = history.take(loaded(HEALTHY, LATER_MS + 5_000))
+    history.take(loaded(HEALTHY), 0.5)
+    state = history.take(loaded(HEALTHY, LATER_MS + 5_000), 0.5)
     status = state.groups["g"]
     assert (state.is_ready, state.version, state.brokers, state.took_s) == (True, 2, 2, 0.5)
     assert (status.findings, status.needs_operator, status.unowned_since_ms) == ((), False, {})
@@ -33,19 +34,19 @@ def test_a_partition_without_an_owner_has_its_time() -> None:
     """The time is that of the first state in which the owner was missing, and ends when there is one."""
     znodes, _ = PROBLEMS["unowned"]
     history = ClusterHistory()
-    history.take(loaded(HEALTHY))
-    first = history.take(loaded(znodes)).groups["g"]
-    later = history.take(loaded(znodes, LATER_MS + 60_000)).groups["g"]
+    history.take(loaded(HEALTHY), 0.5)
+    first = history.take(loaded(znodes), 0.5).groups["g"]
+    later = history.take(loaded(znodes, LATER_MS + 60_000), 0.5).groups["g"]
     assert set(first.unowned_since_ms.values()) == {LATER_MS}
     assert later.unowned_since_ms == first.unowned_since_ms
     assert later.needs_operator
-    assert history.take(loaded(HEALTHY, LATER_MS + 70_000)).groups["g"].unowned_since_ms == {}
+    assert history.take(loaded(HEALTHY, LATER_MS + 70_000), 0.5).groups["g"].unowned_since_ms == {}
 
 
 def test_a_refresh_keeps_what_brokers_have_told() -> None:
     """A group that is read without the brokers keeps the ends of its logs, and so its lag."""
     history = ClusterHistory()
-    before = history.take(loaded(HEALTHY)).groups["g"].view
+    before = history.take(loaded(HEALTHY), 0.5).groups["g"].view
     after = history.refresh([view_group("g", HEALTHY)], LATER_MS + 100).groups["g"].view
     assert after.known_lag == before.known_lag is not None
     assert [each.log_end for each in after.partitions] == [each.log_end for each in before.partitions]
@@ -54,18 +55,18 @@ def test_a_refresh_keeps_what_brokers_have_told() -> None:
 def test_a_failed_load_keeps_the_groups() -> None:
     """The state says why, and is not ready until a load succeeds."""
     history = ClusterHistory()
-    history.take(loaded(HEALTHY))
+    history.take(loaded(HEALTHY), 0.5)
     failed = history.fail("no ZooKeeper answered")
     assert (failed.is_ready, failed.error, list(failed.groups)) == (False, "no ZooKeeper answered", ["g"])
-    assert history.take(loaded(HEALTHY)).is_ready
+    assert history.take(loaded(HEALTHY), 0.5).is_ready
 
 
 def test_a_group_that_is_gone_is_forgotten() -> None:
     """Its course of the lag does not come back with a group of the same name."""
     history = ClusterHistory()
-    history.take(loaded(HEALTHY))
-    history.take(Loaded((), 2, "", (), LATER_MS, 0.1))
-    assert len(history.take(loaded(HEALTHY)).groups["g"].lags) == 1
+    history.take(loaded(HEALTHY), 0.5)
+    history.take(LoadedGroups((), 2, seen_ms=LATER_MS), 0.1)
+    assert len(history.take(loaded(HEALTHY), 0.5).groups["g"].lags) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_partitions_have_trends_and_windows() -> None:
     """After ten loads there is a verdict, and the first and last sample of each partition with a known lag."""
     history = ClusterHistory()
     for at in range(10):
-        state = history.take(loaded(HEALTHY, LATER_MS + at * 5_000))
+        state = history.take(loaded(HEALTHY, LATER_MS + at * 5_000), 0.5)
     status = state.groups["g"]
     known = [each.topic_partition for each in status.view.partitions if each.lag is not None]
     assert known

@@ -15,9 +15,11 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from kiel_groups.errors import ConfigError
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.service import notifications
-from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, Loaded
+from kiel_groups.service.cluster_state import ClusterHistory, ClusterState
 from kiel_groups.service.notifications import FIRING, RESOLVED, ProblemTracker, Webhook
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PROBLEMS
 from tests.helpers.waiting import eventually
@@ -29,7 +31,7 @@ AFTER_MS = 30_000
 
 def state_of(znodes: Any) -> ClusterState:
     view = view_group("g", znodes, LOG_ENDS)
-    return ClusterHistory().take(Loaded((view,), 1, "", (), LATER_MS, 0.1))
+    return ClusterHistory().take(LoadedGroups((view,), 1, seen_ms=LATER_MS), 0.1)
 
 
 WELL, ILL = state_of(HEALTHY), state_of(PROBLEMS["unowned"][0])
@@ -130,3 +132,10 @@ async def test_notifications_for_a_webhook_that_never_answers_are_bounded(
     await eventually(lambda: "given up" in caplog.text, "the notification is given up")
     await webhook.close()
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("url", ["", "host/path", "ftp://host/", "http://", "http://host:99999/", "http://u:p@host/"])
+def test_a_url_that_cannot_be_posted_to_is_refused(url: str) -> None:
+    """The error comes before the service starts, and not at the first problem."""
+    with pytest.raises(ConfigError, match="webhook: "):
+        Webhook(url)
