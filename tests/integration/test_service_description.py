@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 
 import pytest
 from openapi_spec_validator import validate
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.integration
 TOKEN = "t0ken-of-the-service"
 
 
-async def test_the_operations_behave_as_described(cluster_39: Cluster) -> None:
+async def test_the_operations_behave_as_described(cluster_39: Cluster, tmp_path: Path) -> None:
     """The description is valid OpenAPI 3.1, and schemathesis finds no request that is answered otherwise."""
     address = ClusterAddress(ZOOKEEPER, cluster_39.zk_hosts, 10.0)
     service = Service(RestSettings(port=0, token=TOKEN, open_reads=True), {"main": address}, interval_s=60)
@@ -36,6 +37,7 @@ async def test_the_operations_behave_as_described(cluster_39: Cluster) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "run", url, "--header", f"Authorization: Bearer {TOKEN}"),
         *("--max-examples", "5", "--phases", "coverage,fuzzing", "--exclude-checks", "positive_data_acceptance"),
+        cwd=tmp_path,  # It keeps a cache there.
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
