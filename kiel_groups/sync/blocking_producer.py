@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, overload
 
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
@@ -67,23 +68,84 @@ class Producer(Blocking[clients.Producer]):
             ConfigError: The topic's name is not legal, or the value or key cannot be encoded.
             ClosedError: The producer was closed.
         """
-        return self._wait(self._accepted, topic, message, key, partition)
+        return self._wait(self._accepted, self._client.produce, topic, message, key, partition)
 
-    async def _accepted(self, *record: Any) -> concurrent.futures.Future[RecordMetadata]:
+    @overload
+    def produce_many(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        partitions: Iterable[int] | int | None = None,
+        *,
+        each: Literal[False] = False,
+    ) -> concurrent.futures.Future[int]: ...
+
+    @overload
+    def produce_many(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        partitions: Iterable[int] | int | None = None,
+        *,
+        each: Literal[True],
+    ) -> list[concurrent.futures.Future[RecordMetadata]]: ...
+
+    def produce_many(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        partitions: Iterable[int] | int | None = None,
+        *,
+        each: bool = False,
+    ) -> Any:
+        """
+        Send many records of one topic, at a fraction of the cost of a call of ``produce`` for each.
+
+        Apart from what ``produce`` says of a full buffer and of errors, this method works as
+        ``kiel_groups.Producer.produce_many``.
+
+        Args:
+            topic: The topic to write to.
+            messages: The values.
+            keys: The key of each value.
+            partitions: The partition of each value, or one partition for all.
+            each: Return a future for each record.
+
+        Returns:
+            A future for the number of records, done when all are stored; with ``each``, a list with a future for each
+            record.
+
+        Raises:
+            ConfigError: An argument is not valid. No record is sent.
+            ClosedError: The producer was closed.
+        """
+        send = functools.partial(self._client.produce_many, each=each)
+        return self._wait(self._accepted, send, topic, list(messages), keys, partitions)
+
+    async def _accepted(self, send: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the client when there is room, and return its futures as those of other threads."""
         while self._client.is_full:
             await self._client.drain()
-        accepted = self._client.produce(*record)
+        accepted = send(*arguments)
         # The future of an invalid record fails within one iteration of the loop.
         await asyncio.sleep(0)
-        if accepted.done():
-            accepted.result()
-        outcome: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
-        outcome.set_running_or_notify_cancel()
-        accepted.add_done_callback(functools.partial(_pass_on, outcome))
-        return outcome
+        return list(map(_passed_on, accepted)) if isinstance(accepted, list) else _passed_on(accepted)
 
 
-def _pass_on(outcome: concurrent.futures.Future[RecordMetadata], accepted: asyncio.Future[RecordMetadata]) -> None:
+def _passed_on(accepted: asyncio.Future[Any]) -> concurrent.futures.Future[Any]:
+    """Return a future that gets the outcome. If there is an error already, raise it."""
+    if accepted.done():
+        accepted.result()
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()
+    accepted.add_done_callback(functools.partial(_pass_on, outcome))
+    return outcome
+
+
+def _pass_on(outcome: concurrent.futures.Future[Any], accepted: asyncio.Future[Any]) -> None:
     if accepted.cancelled():
         outcome.set_exception(ClosedError("the producer was closed before the record had an outcome"))
     elif error := accepted.exception():
