@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, Literal, NamedTuple, NoReturn, Self, Unpack, overload
 
 from kiel_groups.clients.calls.arguments import (
@@ -61,13 +60,13 @@ _CANCELLED_FLUSH_MS = 2_000
 
 
 class _Unplaced(NamedTuple):
-    """Records of one call whose partitions are not chosen yet. ``partitions`` is None if the partitioner chooses."""
+    """Records of one call whose partitions are not known yet. The partitioner chooses if a partition is None."""
 
     #: The keys as the application gave them, for the partitioner.
     app_keys: Sequence[Any]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
-    partitions: Sequence[int] | None
+    partitions: Sequence[int | None]
     outcomes: Sequence[Outcome]
     size_bytes: int
     #: Whether the records are sent at once, with those that wait until ``batch_size`` records have come.
@@ -141,6 +140,7 @@ class Producer:
         )
         self._serializer = serializer
         self._key_maker = key_maker
+        self._makes_bytes = serializer is not None or key_maker is not None
         self._partitioner = find_partitioner(partitioner)
         self._choose = with_any_sequence(self._partitioner)
         #: The partition numbers of each topic as last seen, and the queues of these partitions.
@@ -230,30 +230,56 @@ class Producer:
     def _accept(
         self, loop: asyncio.AbstractEventLoop, topic: str, value: Any, key: Any, partition: int | None
     ) -> asyncio.Future[RecordMetadata]:
-        """Queue a record. This is most of what a record costs, so common cases are handled without further calls."""
         if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
             self._refuse_call()
+        encoded_key = key
+        # Most of what a record costs is spent here, so the common case is handled without a call.
+        if type(value) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
+            key, encoded_key, value = self._encode(value, key)
+        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=loop)
+        self._add_encoded(topic, key, encoded_key, value, partition, future)
+        return future
+
+    def _encode(self, value: Any, key: Any) -> tuple[Any, bytes | None, bytes | None]:
+        """
+        Return a record's key for the partitioner, and its key and value as they are sent.
+
+        Raises:
+            ConfigError: The value cannot be encoded.
+            Exception: The serializer or ``key_maker`` raised it.
+        """
         if key is None and self._key_maker is not None:
             key = self._key_maker(value)
-        encoded_key = key if key is None else key_bytes(key)
-        if type(value) is not bytes or self._serializer is not None:
-            value = serialize_value(value, self._serializer)
-        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + (len(encoded_key) if encoded_key else 0)
-        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=loop)
+        return key, key_bytes(key), serialize_value(value, self._serializer)
+
+    def _add_encoded(
+        self,
+        topic: str,
+        key: Any,
+        encoded_key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        outcome: Outcome,
+    ) -> None:
+        """
+        Queue a record that ``_encode`` has returned. ``outcome`` gets its place, or the error.
+
+        Raises:
+            ConfigError: The topic's name is not legal.
+        """
+        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
         numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
         if numbers is None:
-            partitions = None if partition is None else [partition]
-            self._look_up(topic, _Unplaced([key], [encoded_key], [value], partitions, [future], size_bytes))
-            return future
+            self._look_up(topic, _Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
+            return
         try:
             if partition is None:
                 partition = self._choose(key, numbers)
             queue = self._queue(topic, numbers, partition)
         except Exception as error:  # the application's partitioner may raise anything
-            self._refuse([future], error)
+            self._refuse([outcome], error)
         else:
-            self._sender.add(queue, encoded_key, value, size_bytes, future)
-        return future
+            self._sender.add(queue, encoded_key, value, size_bytes, outcome)
 
     @overload
     def produce_many(
@@ -316,7 +342,7 @@ class Producer:
             app_keys = as_keys(keys, len(values))
             chosen = as_partitions(partitions, len(values))
             if loop is None:
-                rest = zip(values, app_keys, chosen or repeat(None), strict=False)
+                rest = zip(values, app_keys, chosen, strict=True)
                 return [self.produce(topic, value, key, partition) for value, key, partition in rest]
             joint = JointOutcome(len(values))
             futures: list[asyncio.Future[RecordMetadata]] = [asyncio.Future(loop=loop) for _ in values if each]
@@ -332,21 +358,18 @@ class Producer:
         topic: str,
         values: list[Any],
         app_keys: list[Any],
-        partitions: list[int] | None,
+        partitions: list[int | None],
         outcomes: Sequence[Outcome],
     ) -> None:
         if self._closed or self.is_full:
             self._refuse_call()
-        if self._key_maker is not None:
-            pairs = zip(app_keys, values, strict=True)
-            app_keys = [self._key_maker(value) if key is None else key for key, value in pairs]
-        keys = list(map(key_bytes, app_keys))
-        encoded = [
-            value if type(value) is bytes and self._serializer is None else serialize_value(value, self._serializer)
-            for value in values
-        ]
-        size_bytes, ends_round = messages_bytes(keys, encoded), self._round is not None
-        records = _Unplaced(app_keys, keys, encoded, partitions, outcomes, size_bytes, ends_round)
+        if self._makes_bytes or not all(type(value) is bytes for value in values):
+            encoded = [self._encode(value, key) for value, key in zip(values, app_keys, strict=True)]
+            app_keys, keys, values = (list(each) for each in zip(*encoded, strict=True)) if encoded else ([], [], [])
+        else:
+            keys = list(map(key_bytes, app_keys))
+        size_bytes, ends_round = messages_bytes(keys, values), self._round is not None
+        records = _Unplaced(app_keys, keys, values, partitions, outcomes, size_bytes, ends_round)
         numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
         if numbers is None:
             self._look_up(topic, records)
@@ -427,6 +450,16 @@ class Producer:
     def batch_size(self) -> int:
         """The number of records that wait until they are sent together."""
         return self._config.batch_size
+
+    @property
+    def linger_ms(self) -> int | None:
+        """How long the first record of a partition's batch waits for further records, in milliseconds, if given."""
+        return self._config.linger_ms
+
+    @property
+    def max_buffered_bytes(self) -> int:
+        """The size of the records without an outcome from which on ``produce`` fails, in bytes."""
+        return self._config.max_buffered_bytes
 
     @property
     def compression(self) -> str | None:

@@ -6,6 +6,7 @@ import json
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import Any, TypeAlias, cast
 
@@ -130,7 +131,7 @@ def _is_ours(choose: Callable[..., int]) -> bool:
 def divide(
     choose: Callable[[Any, Sequence[int]], int],
     keys: Sequence[Any],
-    chosen: Sequence[int] | None,
+    chosen: Sequence[int | None],
     numbers: Sequence[int],
 ) -> Iterator[tuple[int, Sequence[int]]]:
     """
@@ -139,22 +140,19 @@ def divide(
     Args:
         choose: The result of ``with_any_sequence``.
         keys: The key of each record, as the application gave it.
-        chosen: The partition of each record, if the application has chosen them.
+        chosen: The partition of each record, if the application has chosen it.
         numbers: The numbers of the topic's partitions.
     """
-    if not keys:
-        return
-    if chosen is None and _is_ours(choose) and all(key is None for key in keys):
+    if len(keys) > 1 and _is_ours(choose) and not any(each is not None for each in chain(keys, chosen)):
         for start in range(0, len(keys), _MOST_IN_ROW):
             yield choose(None, numbers), range(start, min(start + _MOST_IN_ROW, len(keys)))
         return
-    if chosen is None:
-        chosen = [choose(key, numbers) for key in keys]
-    if all(each == chosen[0] for each in chosen):
-        yield chosen[0], range(len(chosen))
+    partitions = [choose(key, numbers) if each is None else each for key, each in zip(keys, chosen, strict=True)]
+    if all(each == partitions[0] for each in partitions):
+        yield from [(each, range(len(partitions))) for each in partitions[:1]]
         return
     indexes: dict[int, list[int]] = {}
-    for index, partition in enumerate(chosen):
+    for index, partition in enumerate(partitions):
         indexes.setdefault(partition, []).append(index)
     yield from indexes.items()
 
@@ -169,16 +167,16 @@ def as_keys(given: Iterable[Any] | None, count: int) -> list[Any]:
     return [None] * count if given is None else _as_list(given, count, "keys")
 
 
-def as_partitions(given: Iterable[int] | int | None, count: int) -> list[int] | None:
+def as_partitions(given: Iterable[int] | int | None, count: int) -> list[int | None]:
     """
-    Return the partitions of ``count`` values as a list, or None if the partitioner chooses.
+    Return the partitions of ``count`` values as a list, with None if the partitioner chooses.
 
     Raises:
         ConfigError: There are fewer or more partitions, or one is not a number.
     """
-    if given is None:
-        return None
-    partitions = [given] * count if isinstance(given, int) else _as_list(given, count, "partitions")
+    if given is None or isinstance(given, int):
+        return [given] * count
+    partitions = _as_list(given, count, "partitions")
     for each in partitions:
         if not isinstance(each, int):
             raise ConfigError(f"partitions: {each!r:.100} given; expected a number for each value, or one for all")

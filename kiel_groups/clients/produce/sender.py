@@ -8,6 +8,7 @@ that fails stays the first batch of its partition until it succeeds or is given 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import math
 from collections import Counter, deque
@@ -116,8 +117,8 @@ class JointOutcome:
             self.future.set_result(self._count)
 
 
-#: What gets the outcome of a record.
-Outcome: TypeAlias = asyncio.Future[RecordMetadata] | JointOutcome
+#: What gets the outcome of a record. A future of another thread is a blocking producer's.
+Outcome: TypeAlias = asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata] | JointOutcome
 
 
 @dataclass(slots=True, eq=False)
@@ -670,7 +671,7 @@ def settle_failed(outcome: Outcome, error: Exception) -> None:
         fail_future(outcome, error)
 
 
-def fail_future(future: asyncio.Future[Any], error: Exception) -> None:
+def fail_future(future: asyncio.Future[Any] | concurrent.futures.Future[Any], error: Exception) -> None:
     """Fail a record's future, unless it is done. Keep asyncio from reporting the error, which was logged already."""
     if not future.done():
         future.set_exception(error)
