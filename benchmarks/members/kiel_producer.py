@@ -17,6 +17,8 @@ from benchmarks.members.produced import chunks, report
 from kiel_groups import Producer, sync
 
 LEFT_OUT = 3
+#: Half of what a producer buffers by default.
+MUCH_BYTES = 32 << 20
 
 Values = list[list[bytes]]
 
@@ -25,7 +27,7 @@ async def one_by_one(producer: Producer, topic: str, values: Values) -> int:
     stored, waiting = 0, deque[list[Any]]()
     for chunk in values:
         waiting.append([producer.produce(topic, value) for value in chunk])
-        await (producer.drain() if producer.is_full else asyncio.sleep(0))
+        await (producer.drain() if producer.buffered_bytes > MUCH_BYTES else asyncio.sleep(0))
         while waiting and all(future.done() for future in waiting[0]):
             stored += sum(future.result().offset >= 0 for future in waiting.popleft())
     await producer.flush()
@@ -36,7 +38,7 @@ async def many(producer: Any, topic: str, values: Values) -> int:
     outcomes = []
     for chunk in values:
         outcomes.append(producer.produce_many(topic, chunk))
-        await (producer.drain() if producer.is_full else asyncio.sleep(0))
+        await (producer.drain() if producer.buffered_bytes > MUCH_BYTES else asyncio.sleep(0))
     return sum(await asyncio.gather(*outcomes))
 
 
