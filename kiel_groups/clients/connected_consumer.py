@@ -113,8 +113,8 @@ class AutoCommit:
             )
 
 
-#: How long a close waits for what calls returned, in seconds. The consumer cannot tell whether the
-#: application is still processing them, and a member should leave its group promptly.
+#: How long, in seconds, a close waits until the values that calls returned are finished. The consumer cannot tell
+#: whether the application is still processing them, and a member should leave its group promptly.
 VALUES_PATIENCE_S = 2.0
 
 #: How long a close without an event loop waits for ZooKeeper, in seconds.
@@ -382,7 +382,7 @@ class DeliveryHandler(GroupBrokers):
         self._calls.stalled(stall)
 
 
-#: Asks brokers for the offsets at which some partitions were left. Those without one have no entry.
+#: Asks brokers for the offsets at which some partitions were left. Partitions without an offset have no entry.
 StoredOffsets: TypeAlias = Callable[
     [ClusterMetadata, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]
 ]
@@ -406,7 +406,7 @@ class AssignedConsumer:
         on_metadata: Called after each renewal of the metadata.
     """
 
-    #: There is none; see ``ConnectedConsumer``.
+    #: This consumer has no member; see ``ConnectedConsumer``.
     member: ClassVar[None] = None
 
     def __init__(

@@ -185,7 +185,7 @@ class Consumer:
             ArgumentTypeError: The argument is not a dict of partitions to numbers. The error is a TypeError and a
                 ConfigError.
             ConfigError: A time is negative, or 2**63 or more.
-            UnknownTopicError: As for ``beginning_offsets``, like the other errors.
+            UnknownTopicError, BrokerError, ClosedError: As ``beginning_offsets``.
         """
         times = times_of(timestamps, "offsets_for_times()")
         found = await self._list(list(times), times)
@@ -279,7 +279,11 @@ class Consumer:
         return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)
 
     def seek_to_end(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
-        """Look up the ends of the partitions' logs, then seek there. All else is as in ``seek_to_beginning``."""
+        """
+        Look up the ends of the partitions' logs, then seek there.
+
+        Arguments, result and errors are as in ``seek_to_beginning``.
+        """
         return self._seek_to("seek_to_end()", partitions, self.end_offsets)
 
     def _seek_to(
@@ -315,14 +319,14 @@ class Consumer:
         Return the offset of the next record to deliver.
 
         After ``assign``, wait until the position is known. Assigned partitions of subscribed topics have a position at
-        once. Records that a call returned but no caller received, as after a cancellation, count as not delivered. They
-        become the next records once nothing refers to that call's future, or after a second. Until then, other
-        coroutines get the records that follow; these are delivered again, too.
+        once. If a call returned records but its caller was cancelled and did not receive them, the records count as not
+        delivered. They become the next records once nothing refers to the call's future, or after a second. Until then,
+        other coroutines get the records that follow. The following records are then delivered a second time.
 
         Raises:
             IllegalStateError: The partition is not assigned.
             KielGroupsError: After ``assign``, no start position can be chosen.
-            ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
+            ClosedError: The consumer was closed. Or the position is not known yet, and the consumer is not connected.
         """
         partition = partition_of(partition, "position()")
         if (position := self._next_offset(partition)) is None:
@@ -337,8 +341,8 @@ class Consumer:
         """
         Return the offset of the next record that a caller gets, or None if the partition has no position.
 
-        The position of the claim is after all records that calls took. If no caller received a record, that record is
-        delivered again, at the next call or after a while.
+        Calls move the position of the claim past the records that they take. A taken record that no caller received is
+        delivered again, at the next call or after a second.
         """
         position, owned = self._subscription.position(partition), self._owned_records()
         unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
@@ -462,5 +466,5 @@ class Consumer:
 
     @property
     def max_bytes(self) -> int:
-        """About how many bytes ``consume()`` returns at once, and one response of a broker has."""
+        """The approximate limit, in bytes, of what one ``consume()`` returns, and of one response of a broker."""
         return self._reading.fetching.max_bytes

@@ -162,7 +162,7 @@ async def _offsets_in_kafka(
     return await read_offsets(group, partitions, send)
 
 
-#: What coordinates a group: it makes members, and knows which questions its brokers answer.
+#: The coordination of a group: creates members, checks the brokers, and reads the group's offsets.
 Coordination: TypeAlias = ZooKeeperCoordination | BrokerCoordination
 
 CoordinationName: TypeAlias = Literal["zookeeper", "brokers"]

@@ -50,8 +50,8 @@ class GroupedConsumer(Consumer):
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
-        max_bytes: About how many bytes ``consume()`` returns at once, and one response has. While partitions lag
-            behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
+        max_bytes: The approximate limit, in bytes, of what one ``consume()`` returns, and of one response of a broker.
+            While partitions lag behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
@@ -249,8 +249,8 @@ class GroupedConsumer(Consumer):
 
         Args:
             autocommit: Whether the close commits finished records. A consumer that was created with
-                ``autocommit=False`` commits no records here. A position that ``auto_offset_reset`` chose is stored in
-                any case.
+                ``autocommit=False`` commits no records here. A position that ``auto_offset_reset`` chose is stored even
+                then.
             timeout_s: How long the close may take, in seconds, even if the application or a server delays it. After
                 this time, the member leaves, and unfinished records are not committed. A thread closes the session;
                 if it fails, the session expires.
@@ -535,7 +535,7 @@ class GroupedConsumer(Consumer):
 
     @property
     def name(self) -> str:
-        """The ``member_id`` or, while it is None, this host's name and a number unique in this process."""
+        """The ``member_id``. While there is no ``member_id``, this host's name and a number unique in this process."""
         return self.member_id or super().name
 
     @property

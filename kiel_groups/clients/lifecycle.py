@@ -147,7 +147,7 @@ class GroupLifecycle(Lifecycle):
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
     def _check_not_left(self) -> None:
-        """Raise ClosedError if the close has ended. While it runs, a hook may commit and ask for offsets."""
+        """Raise ClosedError if the close has ended. While the close runs, a hook may commit and ask for offsets."""
         if self.connected is None or self.closing is None or self.closing.done():
             self.check_open()
 
@@ -323,7 +323,8 @@ class GroupLifecycle(Lifecycle):
                 await self.connected.close(self._limit, autocommit=autocommit)
         finally:
             if self._leaving:
-                # Each keeps to the limit by itself. None is cancelled: before its first turn, it would close nothing.
+                # Each close observes the limit by itself. The closes are not cancelled: a task that is cancelled before
+                # its first step would close nothing.
                 await asyncio.wait(set(self._leaving))
 
 
@@ -481,7 +482,11 @@ class Commits:
     async def fetch_committed(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets of partitions (None: of all). Partitions without offset are left out."""
+        """
+        Return the group's committed offsets of these partitions. Leave out partitions without an offset.
+
+        None as ``partitions`` means all partitions for which the group has an offset.
+        """
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
         found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}

@@ -174,10 +174,11 @@ _DROPS = frozenset({"POP_TOP", "POP_ITER", "END_ASYNC_FOR"})
 
 def dropped_by_loop_exit() -> bool:
     """
-    Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of its iterator may call this.
+    Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of the loop's iterator may call this
+    function.
 
-    If this cannot be detected (another interpreter, an iterator with other references), the result is False. This is
-    safe: the record in flight is not finished, and is delivered again.
+    If the way the loop was left cannot be detected (another interpreter, an iterator with other references), the result
+    is False. Then the record in flight is not finished, and is delivered again.
     """
     try:
         frame = sys._getframe(2)

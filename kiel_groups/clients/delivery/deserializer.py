@@ -1,4 +1,4 @@
-"""Convert the bytes of messages with the application's deserializers, and return, or skip and log, their failures."""
+"""Convert the bytes of messages with the application's deserializers, and handle the deserializers' failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnBadRecord: TypeAlias = Literal["raise", "skip"] | Callable[[Record, BadRecordE
 
 _new = tuple.__new__
 
-#: Every so many records, the time is read that deserializing ahead has taken.
+#: The number of records between two readings of the clock while a batch is deserialized.
 _TIMED = 8
 
 #: How often the failures of one partition are logged, in seconds.

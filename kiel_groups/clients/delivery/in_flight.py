@@ -43,7 +43,7 @@ class Receipt(Enum):
     RECEIVED = "received"
     #: A caller may still receive the values.
     AWAITED = "awaited"
-    #: No caller has received the values in time, or none can any more, so they are delivered again.
+    #: No caller has received the values in time, or no caller can receive them any more, so they are delivered again.
     UNCLAIMED = "unclaimed"
 
 
@@ -266,7 +266,7 @@ class DeliveryProgress:
     """Wakes the drains and resets that wait until fewer of a consumer's records are in flight or buffered."""
 
     def __init__(self) -> None:
-        #: The number of callers that wait. A loop asks for each batch whether there is one.
+        #: The number of callers that wait. A loop reads the number with each batch.
         self.waiting = 0
         self._changed = asyncio.Event()
 
@@ -291,12 +291,11 @@ class DeliveryProgress:
 # count of the delivered records: position, finished offset and the record in flight are derived from it when they are
 # asked for. The loop may run on another thread than everything else here (decision 0025).
 #
-# What this relies on
-#   - ``next`` of a list's iterator, ``length_hint`` of it and ``list`` of it are atomic steps under the lock of the
-#     interpreter: none of them runs Python code, or releases the lock. An interpreter without that lock has none of
-#     this.
-#   - A list's iterator that was used up stays so. A loop that still has it gets nothing, and has to ask again.
-#   - No signal handler runs between the step of a ``for`` statement and a ``return`` that is the first one of its body.
+# What this relies on - ``next``, ``length_hint`` and ``list`` of a list's iterator are atomic steps under the lock of
+# the interpreter: none of them runs Python code, or releases the lock. An interpreter without that lock does not
+# guarantee this. - A list's iterator that was used up stays so. A loop that still has such an iterator gets no record
+# from it, and has to ask for another cursor. - No signal handler runs between the step of a ``for`` statement and a
+# ``return`` that is the first one of its body.
 #
 # If steps were not atomic, a record could be delivered although it was taken back, and by two members. Checked with
 # CPython 3.11.7, 3.12.1 and 3.13.0; ``tests/unit/sync/test_blocking_records.py`` fails if this changes.
@@ -321,7 +320,10 @@ class _View(NamedTuple):
 
     @property
     def delivered(self) -> int:
-        """The number of delivered records. It grows: read it once, and derive everything else from that number."""
+        """
+        The number of delivered records. Another thread may increase the number, so read it once, and derive everything
+        else from the result.
+        """
         return len(self.records) - length_hint(self.cursor)
 
 
@@ -344,7 +346,7 @@ class CurrentBatch:
         #: The records as they were fetched. The deserializer may have skipped some of them.
         self._raw: list[Record] = []
         self._view = _View([], NO_RECORDS, 0)
-        #: The finished offset before the first record, or that which a commit has counted since.
+        #: The finished offset before the first record, or the offset that a commit has counted since.
         self._counted = 0
         self._dropped = False
 
@@ -473,7 +475,7 @@ class CurrentBatch:
         return frozenset({record.topic_partition})
 
     def count(self) -> None:
-        """Have commits include the record in flight, and keep it in flight."""
+        """Have commits include the record in flight, and keep the record in flight."""
         view = self._view
         self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 

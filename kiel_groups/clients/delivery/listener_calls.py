@@ -110,7 +110,7 @@ _HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost
 
 def check_listener(listener: object) -> None:
     """
-    Check that a listener is None or an object with at least one hook. It need not have all hooks.
+    Check that a listener is None or an object with at least one hook. A listener need not have all hooks.
 
     Raises:
         ArgumentTypeError: The object has no hook, has a hook that cannot be called, or is a class.
@@ -170,7 +170,10 @@ class ListenerCalls:
         return found
 
     def claimed(self, partitions: Collection[TopicPartition]) -> None:
-        """Have later losses of these new claims reported. Call this before ``assigned`` is awaited for them."""
+        """
+        Report later losses of these new claims to the listener. Call this method before ``assigned`` is awaited for
+        them.
+        """
         self._revoked.difference_update(partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:

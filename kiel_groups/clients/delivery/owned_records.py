@@ -36,7 +36,7 @@ class OwnedBatch(NamedTuple, Generic[R]):
 
     fetched: FetchedBatch
     state: PartitionOffsets
-    #: In the form in which they are delivered. Those that the deserializer skipped are left out.
+    #: The records in the form in which they are delivered. Records that the deserializer skipped are left out.
     records: R
     #: The number of records.
     delivered: int
@@ -89,7 +89,11 @@ class OwnedRecords:
         return not self.ended and self.gate.is_open(self.boot_time_s())
 
     def _raise_refused(self, topic: str | None) -> None:
-        """Raise, once, the error of ``topic`` (None: of any topic) whose start position is unknown, if there is one."""
+        """
+        Raise, once, the error of a topic whose start position is unknown. Without such an error, do nothing.
+
+        If ``topic`` is None, raise the error of any such topic.
+        """
         if topic is None and self._refused:
             raise self._refused.popitem()[1]
         if topic in self._refused:
@@ -131,7 +135,7 @@ class OwnedRecords:
             try:
                 records, delivered, read, error = convert(self.deserializer, fetched, state.token)
             except BaseException:
-                # Anything, such as SystemExit.
+                # The deserializer may raise anything, such as SystemExit.
                 if self.is_current(fetched):
                     self._fetcher.put_back(fetched, 0)
                 raise
@@ -183,7 +187,9 @@ class OwnedRecords:
                 state.position = state.finished = position
 
     def is_current(self, fetched: FetchedBatch) -> bool:
-        """Return whether a batch may still be delivered: its partition was not reassigned, nor the delivery ended."""
+        """
+        Return whether a batch may still be delivered: delivery has not ended, and its partition was not reassigned.
+        """
         return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
@@ -259,8 +265,8 @@ class OwnedRecords:
         """
         Prepare for partitions whose start positions are known now: drop the errors of their topics.
 
-        If other partitions of a topic still lack a start position, the member reports their error again. Also forget
-        the log marks of these partitions, because they may be of logs of deleted topics.
+        If other partitions of a topic still lack a start position, the member reports the topic's error again. Also
+        forget the log marks of these partitions, because they may be of logs of deleted topics.
         """
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
@@ -353,7 +359,7 @@ class OwnedRecords:
         Returns:
             How many buffered records were dropped.
         """
-        # First what is not delivered, since a loop on another thread may take records meanwhile.
+        # Undelivered records are cut off first, since a loop on another thread may deliver some of them meanwhile.
         dropped = self.batch.cut_off(partition, end)
         self.in_flight.truncate(partition, end)
         return dropped + self._fetcher.truncate(partition, end)
@@ -388,7 +394,7 @@ class BadRecords:
 
     The record stays in the fetcher. Its partition is *set aside*, that is, neither fetched nor delivered: for a pause
     after the error is raised, or while the hook ``on_bad_record`` runs. Other partitions are delivered. A seek, a pause
-    by the application, or the end of the claim ends the setting aside.
+    by the application, or the end of the claim ends this state early.
 
     Args:
         deserializer: Has the application's ``on_bad_record``, and counts its own failures.
@@ -526,7 +532,10 @@ class BadRecords:
                 del self._aside[partition]
 
     def end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Stop setting these partitions (None: all) aside, because they are dropped. Running hooks continue."""
+        """
+        Stop setting these partitions aside, because the caller drops them. None means all partitions. Running hooks
+        continue.
+        """
         for partition in list(self._aside) if partitions is None else partitions:
             self._failed.pop(partition, None)
             timer = self._aside.pop(partition, None)

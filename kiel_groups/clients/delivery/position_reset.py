@@ -175,7 +175,8 @@ class PositionReset:
         """
         if self._next_read is None:
             self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")
-            # Every waiting reset gets the failure. If all were cancelled, as by a close, it concerns none.
+            # Every waiting reset gets the failure. If all resets were cancelled, as by a close, no caller needs the
+            # failure.
             self._next_read.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._next_read)
 

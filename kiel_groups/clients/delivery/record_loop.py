@@ -36,7 +36,7 @@ class PythonLoopSteps:
     #: The records of a batch that are left. They are taken back by using up this cursor, an iterator of a list.
     _cursor: Iterator[Record]
     _boot_time_s: Callable[[], float]
-    #: Whether the gate of these records is open at a boot time.
+    #: Returns whether these records may be delivered at a boot time in seconds.
     _is_open: Callable[[float], bool]
     #: When the event loop is to run its other tasks.
     _pause_at_s: float
@@ -122,8 +122,8 @@ else:
 #: never awaits would delay releases and commits for as long as records are buffered.
 QUANTUM_S = 0.01
 
-#: How many records are deserialized ahead at most, and for how long, in seconds: a loop that was left, or a revocation,
-#: makes that work void, and the event loop waits for it.
+#: How many records are deserialized ahead at most, and for how long, in seconds: if a loop is left or a partition is
+#: revoked, that work is discarded, and the work blocks the event loop.
 MOST_AHEAD = 500
 LONGEST_AHEAD_S = 0.001
 
@@ -240,7 +240,9 @@ class RecordDelivery:
         self._progress.notify()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record or, if not ``finished``, as after an exception, have it delivered again."""
+        """
+        End the loop. Finish its record. If not ``finished``, as after an exception, have the record delivered again.
+        """
         self._looping = False
         if finished:
             self.finish()
@@ -255,7 +257,7 @@ class RecordLoop(LoopSteps):
     When the loop is left, Python drops this object. How the loop was left decides whether its record is finished.
 
     Args:
-        delivery: Delivers the records; the loop has begun.
+        delivery: Delivers the records. The caller has called ``begin_loop``.
     """
 
     __slots__ = ("__weakref__", "_left", "_take", "caller", "delivery")
@@ -295,7 +297,8 @@ class RecordLoop(LoopSteps):
                 raise
             if record is None:
                 raise StopAsyncIteration
-        # Records go with the gate of their session. The next session gets its gate after this one was shut for good.
+        # Records go with the gate of their session. The next session gets its gate after the gate of this session was
+        # shut for good.
         self._pause_at_s, self._is_open = self.delivery.pause_at_s, self.delivery.owned.gate.is_open
         self._cursor = self.delivery.in_flight.cursor
         return record
@@ -316,7 +319,7 @@ class RecordLoop(LoopSteps):
         return self._take()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record or, if not ``finished``, have it delivered again. Later calls do nothing."""
+        """End the loop. Finish its record, or have it delivered again if not ``finished``. Later calls do nothing."""
         if not self._left:
             self._left, self._cursor = True, NO_RECORDS
             self.delivery.end_loop(finished=finished)

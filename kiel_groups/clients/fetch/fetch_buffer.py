@@ -26,7 +26,7 @@ from kiel_groups.wording import counted, some
 log = logging.getLogger(__name__)
 
 
-#: The part of the buffer that one poll may fill.
+#: One poll may fill the buffer's size divided by this number.
 _POLL_PART = 16
 
 

@@ -20,7 +20,8 @@ class Selection:
     """
     The partitions that a caller asks for, without ``excluded``.
 
-    These are the partitions of ``topic`` or, if it is None, of any topic. If ``partitions`` is given, only these.
+    The caller asks for the partitions of ``topic``, or of any topic if ``topic`` is None. If ``partitions`` is given,
+    the caller asks only for these partitions.
     """
 
     topic: str | None = None
@@ -110,7 +111,7 @@ class ReadyQueue:
 
     @property
     def waiting(self) -> set[frozenset[TopicPartition]]:
-        """For each caller that waits for some partitions, and not for a topic or any partition: these partitions."""
+        """The partitions of each caller that waits for chosen partitions, and not for a topic or for any partition."""
         return set(self._by_partitions.values())
 
     def _may_pop(self, selection: Selection) -> bool:
@@ -155,7 +156,8 @@ class StarvingCallers:
     """
 
     def __init__(self, selections: Iterable[Selection] = ()) -> None:
-        #: By their only partition, or else by topic: there may be thousands of callers with a partition each.
+        #: The selections, by partition if a selection has only one partition, or else by topic: there may be thousands
+        #: of callers with a partition each.
         self._by_key: dict[TopicPartition | str | None, set[Selection]] = {}
         self._count = 0
         self._most = _MOST_SELECTIONS
@@ -244,22 +246,24 @@ def _keys(partition: TopicPartition) -> tuple[TopicPartition, str, None]:
 LANES = 2
 #: The most further bulk requests in flight whose partitions were all dropped since.
 _ABANDONED_LANES = 2
-#: A record of an idle partition may wait for the end of a short poll.
+#: How long a broker may wait on a short poll, in milliseconds. A record of an idle partition may wait for the poll's
+#: end.
 SHORT_WAIT_MS = 25
 #: The partitions of a wide poll. Its answer without data takes some 5 ms here, and as long at the broker.
 WIDE_PARTITIONS = 1_000
 #: The least bytes that a request asks for from each partition, even if their sum exceeds ``max_bytes``.
 LEAST_SHARE_BYTES = 4 << 10
-#: The largest bite, in answers of ``max_bytes``, and the smallest one as the inverse of that.
+#: The largest bite (the bytes of a bulk request) is ``max_bytes`` times the first number. The smallest bite is the
+#: first bite divided by the second number.
 _MOST_ANSWERS, _LEAST_ANSWERS = 4, 16
-#: The part of the buffer that one bulk request may fill.
+#: One bulk request may fill the buffer's size divided by this number.
 _BUFFER_PART = 8
 
 _BULK, _POLL, _WIDE = "bulk", "poll", "wide"
 
 
 def new_bite(config: FetchConfig) -> BiteSize:
-    """Return the size to request in the first bulk answer of a broker, with the bounds of the size."""
+    """Return the number of bytes to request in the first bulk request to a broker, with the bounds of that number."""
     most = max(1, min(_MOST_ANSWERS * config.max_bytes, config.fetch_buffer_bytes // _BUFFER_PART))
     first = min(config.max_bytes, most)
     return BiteSize(first, max(1, first // _LEAST_ANSWERS), most)
@@ -325,7 +329,10 @@ class Room(NamedTuple):
 
 @dataclass(slots=True)
 class BrokerLanes:
-    """The partitions that wait for a request to one broker, and the requests in flight to that broker, by lane."""
+    """
+    The partitions that wait for a request to one broker, and the requests in flight to that broker, by lane
+    (connection).
+    """
 
     node_id: int
     config: FetchConfig
@@ -398,16 +405,17 @@ class BrokerLanes:
         in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
         for state in in_turn:
             asked = self._bite_of(state)
-            # A message that is too large for the buffer waits until half of it is free, and does not wait for ever.
+            # A message that is too large for the buffer waits only until half of the buffer is free.
             if not is_turn or left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):
                 if not room.is_awaited(state):
                     self.is_held_back = True
                     if not room.starving:
                         return
-                    # Another one must not take the room for which this one waits.
+                    # Another partition must not take the room for which this partition waits.
                     is_turn = False
                     continue
-                # Without the rest of the room, each of its small bites would cost a round trip.
+                # Request what the rest of the room allows, but not less than the smallest bite: each request costs a
+                # round trip.
                 asked = state.needed_bytes or min(asked, max(self.bite.least, int(left / state.expansion)))
             left -= int(asked * state.expansion)
             yield state, asked

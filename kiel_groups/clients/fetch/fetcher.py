@@ -198,11 +198,12 @@ class AnswerReader:
                     run, keeps_all = await self._runtime.in_thread(step, "unpack"), True
                 continue
             if not self._may_keep(state):
-                # It was dropped or paused while the run was unpacked.
+                # The partition was dropped or paused while the run was unpacked.
                 break
             if not size_bytes:
                 state.mark_log(fetched.message_set)
-            # How far the set is compressed is known at its end; the last one is a good guess.
+            # How far the set is compressed is known at its end. Until then, the compression of the last set is an
+            # estimate.
             sent_bytes = int(run.size_bytes / state.expansion)
             batch = FetchedBatch(state.topic_partition, run, state.epoch, sent_bytes, state.answers)
             size_bytes += run.size_bytes
@@ -274,9 +275,9 @@ class Fetcher:
         """
         Add partitions, and start to fetch them at once from these offsets.
 
-        The buffered batches of a partition that is assigned already are dropped, and it resumes at its new position.
-        The positions of partitions in ``lost`` are known to be out of range, and are reset before the first fetch.
-        Partitions in ``paused`` are fetched after ``resume``.
+        The buffered batches of a partition that is assigned already are dropped, and the partition resumes at its new
+        position. The positions of partitions in ``lost`` are known to be out of range, and are reset before the first
+        fetch. Partitions in ``paused`` are fetched after ``resume``.
         """
         self.unassign(positions)
         states = [

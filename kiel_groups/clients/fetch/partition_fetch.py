@@ -278,9 +278,9 @@ LARGE_WRAPPER_BYTES = 1 << 20
 
 #: The assumed size of a message until one was read.
 _ASSUMED_BYTES = 1 << 10
-#: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
-#: After this many answers the mark is replaced: the log may not keep the former one for long any more.
+#: After this many answers, the mark is replaced: the log may soon delete the message of the former mark.
 _MARKED_ANSWERS = 4096
+#: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
 _IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 

@@ -56,12 +56,13 @@ _TRIES_UNKNOWN = 6
 #: Tries before leaders count as missing: a topic that is created, or loses a leader, gets leaders within seconds.
 _TRIES_LEADERLESS = 8
 
-#: How often brokers are asked, and the first pause before they are asked again, in seconds. A broker that starts or
-#: stops may close a connection, as one does that is too old; it does not do so each time.
+#: How many times a broker is asked for its versions, and the first and the longest pause between the tries, in seconds.
+#: A broker that is starting or stopping may close a connection, as a broker that is too old does, but not in each try.
 _VERSION_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
 
-#: How often a broker has to close the connection on the probe before it is asked for its versions at once. It is of
-#: 0.10.0, or of 4.0 or later, then; one of 0.9 that is starting or stopping does not do so each time.
+#: How many times a broker has to close the connection on the probe before it is asked for its versions without a probe.
+#: Such a broker is of 0.10.0, or of 4.0 or later: a broker of 0.9 that is starting or stopping does not close the
+#: connection each time.
 _REFUSED = 2
 
 
@@ -74,7 +75,10 @@ class BrokerVersions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """A refresh in flight. ``asks_another`` says whether it asks another broker than the broker that answered last."""
+    """
+    A refresh in flight. ``asks_another`` says whether the refresh asks another broker than the broker that answered
+    last.
+    """
 
     topics: frozenset[str]
     asks_another: bool
@@ -123,11 +127,12 @@ class ClusterMetadata:
         #: it has lost the partition since the read, or does not know yet that it leads. Then its override is dropped.
         self._overrides: dict[TopicPartition, int] = {}
         self._override_addresses: dict[int, HostPort] = {}
-        #: Whether the known topics may be named. A caller doubts this if a broker does not know one.
+        #: Tells whether a request may name the known topics. A caller reports a doubt if a broker does not know one of
+        #: them.
         self.listing = TopicListing()
         #: The incarnations of topics, as the answers show them.
         self.seen = SeenTopics()
-        #: Whether the brokers are asked for the ids of topics: they know them from 2.8 on.
+        #: Whether the brokers are asked for the ids of topics. Brokers know these ids from 2.8 on.
         self.asks_ids = False
         #: Changes whenever ``leader_of`` may change.
         self.leaders_version = 0
