@@ -141,7 +141,7 @@ class Producer:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._closing is not None:
-            # Its future reports a failure to the caller of close().
+            # The future of close() reports a failure to the caller of close().
             await asyncio.wait({self._closing})
             return
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
@@ -173,22 +173,30 @@ class Producer:
         once, with -1 for partition and offset. Then the future of the record that completes the batch, ``flush()`` or
         ``close()`` waits for all records of the batch, and fails if a record of the batch fails.
 
+        Failures of accepted records are also logged, in one line for the records of a batch.
+
         Args:
-            topic: The topic's name; the topic must exist, or brokers must create topics automatically.
-            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+            topic: The topic's name. The topic must exist, or brokers must create topics automatically.
+            message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
             partition: The partition's number. By default, the partitioner chooses.
 
         Returns:
             A future for topic, partition and offset of the stored record (offset -1 with ``required_acks`` 0). The
-            future fails with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and
-            Kafka's code (and, if a compacted topic refuses the record, its missing key); an OutcomeUnknownError if the
-            record may or may not be stored; a ConfigError for an invalid topic or partition, or a value that cannot be
-            serialized; a BufferFullError if ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a
-            ClosedError after ``close()``; or an error that the serializer, ``key_maker`` or the partitioner raises.
-            The future of a record that completes a batch may fail with the error of another record of the batch.
-            Failures of accepted records are also logged, in one line for the records of a batch.
+            future raises the errors. If the record completes a batch, the future may raise the error of another record
+            of the batch.
+
+        Raises:
+            UnknownTopicError: No broker knows the topic.
+            NoBrokersError: No broker answered.
+            BrokerError: Brokers did not store the record. The text names topic, partition and Kafka's error code. If a
+                compacted topic refuses the record, the text says that the key is missing.
+            OutcomeUnknownError: The record may or may not be stored.
+            ConfigError: The topic or partition is not valid, or the value cannot be serialized.
+            BufferFullError: ``max_buffered_bytes`` are buffered; await ``drain()`` now and then.
+            ClosedError: The producer was closed.
+            Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
         if running_loop() is None:
             # The record is accepted when the loop runs.
@@ -354,9 +362,9 @@ class Producer:
         may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. By default, the flush ends when every record is stored or out of retries. It
-                also ends when brokers have stored no record for ``request_timeout_ms`` plus ``ack_timeout`` (together
-                30.5 s by default), as when a broker is frozen.
+            timeout_ms: How long to flush. By default, the flush ends when every record is stored or out of retries. The
+                flush also ends when brokers have stored no record for ``request_timeout_ms`` plus ``ack_timeout``
+                (together 30.5 s by default), as when a broker is frozen.
 
         Raises:
             KielGroupsError: As in ``flush()``.

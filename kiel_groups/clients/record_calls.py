@@ -93,7 +93,7 @@ class RecordCalls:
     Args:
         lifecycle: The consumer's connection.
         owner: The name of the consumer's class, for logs.
-        max_bytes: About how many bytes ``consume()`` returns.
+        max_bytes: The approximate most bytes that one ``consume()`` returns.
     """
 
     def __init__(self, lifecycle: Lifecycle, owner: str, max_bytes: int) -> None:
@@ -247,7 +247,8 @@ class RecordCalls:
         """Start a call with ``start_consume_call``. Until it is done, remember the caller's latest calls."""
         started = start_consume_call(work, call, label, late)
         self._waiting[started] = self.calls_here()
-        # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
+        # A callback removes the call, not the coroutine: a task that is cancelled before its first step does not run
+        # its coroutine.
         started.add_done_callback(self._waiting.pop)
         return started
 
@@ -257,7 +258,7 @@ class RecordCalls:
 
     def end_in_flight(self, running: bool) -> None:
         """
-        At a close, finish the caller's records and values in flight.
+        Finish the caller's records and values in flight, for a close.
 
         If an exception is being handled, or no event loop runs, drop them instead, so that they are delivered again.
         """
@@ -286,7 +287,7 @@ class RecordCalls:
                 connected.reader.records.in_flight.count()
 
     def end_record(self, *, finished: bool) -> None:
-        """Finish the record in flight of a loop or, if not ``finished``, have it delivered again."""
+        """Finish the record in flight of a loop, or have it delivered again if not ``finished``."""
         for connected in self._lifecycle.connections():
             if finished:
                 connected.reader.records.finish()

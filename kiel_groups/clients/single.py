@@ -53,8 +53,8 @@ class SingleConsumer(Consumer):
             JSON.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
-        max_bytes: About how many bytes ``consume()`` returns at once, and one response has. While partitions lag
-            behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
+        max_bytes: The approximate limit, in bytes, of what one ``consume()`` returns, and of one response of a broker.
+            While partitions lag behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
@@ -224,9 +224,9 @@ class SingleConsumer(Consumer):
             start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
                 offsets by partition. See ``offsets_for_times`` for how exact a time is.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
-            listener: Its hooks are called until the next call of ``subscribe`` replaces it: ``on_partitions_assigned``
-                before the first record of a partition is delivered, ``on_partitions_revoked`` at ``unsubscribe`` and
-                ``close``. Partitions are never lost or rebalanced.
+            listener: The object whose hooks are called until the next call of ``subscribe`` replaces it:
+                ``on_partitions_assigned`` before the first record of a partition is delivered,
+                ``on_partitions_revoked`` at ``unsubscribe`` and ``close``. Partitions are never lost or rebalanced.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
@@ -264,8 +264,8 @@ class SingleConsumer(Consumer):
         Leave all topics, or end an assignment of ``assign``. No record is delivered any more.
 
         Without a listener, the call takes effect at once, so ``assign`` may follow. If a listener must be notified, the
-        topics are left once its hook has returned, because the hook may read the positions. Then await the future
-        before ``assign``.
+        topics are left once the listener's hook has returned, because the hook may read the positions. Then await the
+        future before ``assign``.
 
         Raises:
             ClosedError: The consumer was closed.

@@ -1,4 +1,6 @@
-"""Run the demo from the start of its cluster to its result. At its end, its processes and files are removed."""
+"""
+Run the demo from the start of its cluster to its result. At the end, all processes and files of the demo are removed.
+"""
 
 from __future__ import annotations
 

@@ -133,7 +133,9 @@ CONTROLLER_NODE = 1_000
 
 
 def cluster_id(data: Path | None = None) -> str:
-    """Return a cluster id, a UUID in base64. It is always the same for a folder of kept data, and random for None."""
+    """
+    Return a cluster id, a UUID in base64. For a folder of kept data, the id is always the same. For None, it is random.
+    """
     first, *rest = (uuid.uuid4() if data is None else uuid.uuid5(uuid.NAMESPACE_URL, data.resolve().as_uri())).bytes
     # A first bit of 0 avoids ids that begin with a hyphen, which the tool that gets them takes for an option.
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")

@@ -37,7 +37,7 @@ _STOP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """The record of one server of a cluster. ``pid`` is that of its process when the record was published."""
+    """The record of one server of a cluster. ``pid`` is the server's process id when the record was published."""
 
     name: str
     address: str

@@ -122,7 +122,9 @@ class ChildProcess:
 
 
 def log_tail(log: Path) -> str:
-    """Return the last 15 lines of a log, indented for an error message, or a text that the log cannot be read."""
+    """
+    Return the last 15 lines of a log, indented for an error message. If the log cannot be read, return the reason.
+    """
     try:
         with log.open(encoding="utf-8", errors="replace") as content:
             return "".join(f"  | {line.rstrip()}\n" for line in deque(content, 15)).rstrip("\n")
@@ -344,7 +346,7 @@ class Server(Startable):
         port: The port for clients. 0 lets the system choose a port.
     """
 
-    #: How many ports a server of this class has beside the one for clients. The system chooses them.
+    #: How many ports a server of this class has beside the port for clients. The system chooses these ports.
     _FURTHER_PORTS: ClassVar[int] = 0
 
     def __init__(self, name: str, port: int = 0) -> None:
@@ -419,7 +421,7 @@ class Server(Startable):
         await in_thread(self._stop)
 
     async def kill(self) -> None:
-        """Kill the server with SIGKILL, and return when its process has ended. This also ends a start that hangs."""
+        """Kill the server with SIGKILL, and return when its process has ended. A kill also ends a start that hangs."""
         await in_thread(self._kill)
 
     async def restart(self) -> None:

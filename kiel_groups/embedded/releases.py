@@ -1,5 +1,5 @@
 """
-The releases of Kafka and ZooKeeper that can run: the jars of each release, and the settings in which Kafka's differ.
+The releases of Kafka and ZooKeeper that can run: the jars of each release, and the settings of Kafka's brokers.
 
 Each class path lists all its jars, because old POMs name artifacts that are no longer published, and Maven could not
 resolve these dependencies. The class paths of Kafka 0.8 and 0.9 include ZooKeeper 3.4.6, the release of that time. The
@@ -318,8 +318,8 @@ _TRANSACTIONS_TOPIC: Settings = {
     "transaction.state.log.num.partitions": 4,
 }
 _REPLICATED_TRANSACTIONS = (*_REPLICATED_GROUPS, "transaction.state.log.replication.factor")
-# The controller takes a broker for dead after the first time, by default 9 s: as long as a session on ZooKeeper here.
-# A broker that was killed cannot register again before.
+# The controller considers a broker dead after ``broker.session.timeout.ms``, by default 9 s. Here, brokers on ZooKeeper
+# have a session timeout of 3 s, too. A broker that was killed cannot register again before that.
 _QUICK_FENCING: Settings = {"broker.session.timeout.ms": 3_000, "broker.heartbeat.interval.ms": 500}
 
 _FROM_0_9 = _DELETION | _GROUPS_TOPIC | _SMALL_CLEANER

@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 _TRIES = 6
 
-#: How long one broker may take for an offset request, in milliseconds; it only reads or writes ZooKeeper.
+#: How long one broker may take for an offset request, in milliseconds. The broker only reads or writes ZooKeeper.
 ANSWER_MS = 1_500
 
 #: The longest text that the protocol can carry.
