@@ -76,12 +76,12 @@ class BrokerSession:
         """
         The API keys of the requests that the brokers know.
 
-        The set is empty if the brokers are of Kafka 0.9, because such brokers do not list them, or were not asked.
+        The set is empty if the brokers were not asked, or are of Kafka 0.9. Such brokers do not list their requests.
         """
         return frozenset(self._versions.ranges)
 
     def knows(self, request: Request[object]) -> bool:
-        """Return whether the brokers say that they know this version of a request. Brokers of Kafka 0.9 do not say."""
+        """Return whether the brokers list this version of a request. Brokers of Kafka 0.9 list no requests."""
         versions = self._versions.ranges.get(request.API_KEY)
         return versions is not None and versions.least <= request.API_VERSION <= versions.most
 
@@ -98,9 +98,10 @@ class BrokerSession:
     @property
     def has_coordinators(self) -> bool:
         """
-        Whether the topic of the offsets exists, so that groups may have a coordinator.
+        Whether the topic ``__consumer_offsets`` exists, so that groups may have a coordinator.
 
-        The first request for a coordinator creates this topic. Tools do not send that request without it.
+        The first request for a coordinator creates this topic. Tools do not send that request while the topic does not
+        exist.
         """
         return OFFSETS_TOPIC in self.topics
 
@@ -246,7 +247,7 @@ class BrokerGroups:
         return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
 
     def look_up(self, group: str) -> FoundGroup:
-        """Return the view of a group, without its lag; if it does not exist, the name of a similar group, if any."""
+        """Return the view of a group without its lag, or the name of a similar group if the group does not exist."""
         return in_session(self._brokers, self._timeout_s, lambda session: _look_up(session, group))
 
     def names(self) -> list[str]:
@@ -544,7 +545,9 @@ async def _groups_of(session: BrokerSession, node_id: int) -> GroupList:
 
 
 async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
-    """List the groups of a broker. While the broker still reads them, repeat the request, within ``timeout_s``."""
+    """
+    List the groups of a broker. While the broker still loads its groups, repeat the request, within ``timeout_s``.
+    """
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:
@@ -573,7 +576,9 @@ async def _describe(session: BrokerSession, node_id: int, listed: Collection[Lis
 
 
 def _without_coordinator(session: BrokerSession) -> list[str]:
-    """Return the reason why groups may be missing: partitions of the topic of the offsets have no live leader."""
+    """
+    Return the reason why groups may be missing if partitions of ``__consumer_offsets`` have no live leader, else [].
+    """
     topic = session.topics.get(OFFSETS_TOPIC)
     leaderless = [each for each in topic.partitions if each.leader not in session.brokers] if topic is not None else []
     if not leaderless:

@@ -147,7 +147,10 @@ class ZooKeeperGroups:
 
     @contextmanager
     def watch(self, changed: Callable[[str], object]) -> Iterator[WatchedGroups]:
-        """Open a session for a ``with`` block, and yield ``WatchedGroups``. It calls ``changed`` for changed groups."""
+        """
+        Open a session for a ``with`` block, and yield ``WatchedGroups``. The yielded object calls ``changed`` with the
+        name of each group that changes.
+        """
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             yield WatchedGroups(client, self._hosts, self._timeout_s, changed)
 
@@ -519,7 +522,9 @@ _OF_TOPICS = ("starts", "owners", "offsets")
 
 
 def consumed_topics(paths: Iterable[str]) -> set[str]:
-    """Return the topics of a group's owners, offsets and first offsets. ``paths`` has the paths of its znodes."""
+    """
+    Return the topics of a group's owners, offsets and first offsets. ``paths`` has the paths of the group's znodes.
+    """
     parts = (path.split("/") for path in paths)
     return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
 
@@ -589,7 +594,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
 
 
 def read_znodes(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
-    """Read those of the znodes that exist. Append the paths of znodes with children to ``parents``."""
+    """Read the znodes that exist. Append the paths of znodes with children to ``parents``."""
     found = {}
     for portion in _portions(paths):
         for path, read in [(path, client.get_async(path)) for path in portion]:

@@ -125,7 +125,7 @@ class BrokerTopics:
 
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            with suppress(NoBrokersError):  # None has started yet.
+            with suppress(NoBrokersError):  # No broker has started yet.
                 if self._with(alive) >= count:
                     return
             time.sleep(_POLL_S)
@@ -137,7 +137,9 @@ class BrokerTopics:
         self._with(lambda session: create_topic(session, topic, partitions, replication, settings or {}))
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Increase a topic's number of partitions, and wait until every live broker knows it; see ``grow_topic``."""
+        """
+        Increase a topic's number of partitions, and wait until every live broker knows the change; see ``grow_topic``.
+        """
         self._with(lambda session: grow_topic(session, topic, partitions))
 
     def delete(self, topic: str) -> None:

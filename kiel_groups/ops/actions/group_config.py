@@ -40,13 +40,12 @@ class ConfigChange:
     """
     A planned change of a group's ``config``.
 
-    ``changes`` are the settings that change, with their values before and after. It is empty if no setting changes.
-    ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns now. A slot
-    is the instance id of a static member, or the id of another member.
-    ``after`` has the fields to write, or None for no write. ``version`` is the version of the znode that the write
-    requires. ``request_ms`` is the time of the newest request for a plan after the change, in milliseconds since 1970,
-    or None if there never was a request. ``is_live`` is whether the group has members. ``lost`` is the unreadable data
-    that the change replaces, or empty.
+    ``changes`` are the settings that change, with their values before and after. ``changes`` is empty if no setting
+    changes. ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns
+    now. A slot is the instance id of a static member, or the id of another member. ``after`` has the fields to write,
+    or None for no write. ``version`` is the version of the znode that the write requires. ``request_ms`` is the time of
+    the newest request for a plan after the change, in milliseconds since 1970, or None if there never was a request.
+    ``is_live`` is whether the group has members. ``lost`` is the unreadable data that the change replaces, or empty.
     """
 
     group: str
@@ -120,7 +119,7 @@ def plan_undrain(client: Client, group: str, member: str | None = None, *, host:
     """
     current = _read(client, group)
     was = current.check().drained
-    if member is not None and member in was:  # Also one that is gone.
+    if member is not None and member in was:  # The member may have left the group.
         owned: Mapping[Slot, int] = {member: 0}
     else:
         found = _owned(view_group(group, read_group(client, group)), member, host)
@@ -318,7 +317,7 @@ def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
             ) from error
         if not view_group(group, read_group(client, group)).is_of_consumers:
             raise ConfigError(f"the members of group {group} are programs, which write their own config") from error
-    # Read after the settings, so that a drained member that is not there has left.
+    # The members are read after the settings: a drained member that is missing then has left.
     return _Current(group, fields, stat.version, frozenset(list_members(client, group)), data)
 
 

@@ -222,8 +222,8 @@ def _write(
     """
     Create the znodes of an order, and then write the notice. The members watch the notice, and then read the order.
 
-    Each transaction requires the ``version`` of the parent znode at which it had no orders. So of two commands, only
-    one command can write its notice. The other command gets a CoordinationError.
+    Each transaction requires the ``version`` at which the parent znode had no orders. So of two commands, only one
+    command can write its notice. The other command gets a CoordinationError.
     """
     most = MOST_OPERATIONS - 1
     for start in range(0, len(entries), most):

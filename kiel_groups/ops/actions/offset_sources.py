@@ -88,7 +88,7 @@ class ZooKeeperOffsets:
 
         Args:
             group: The group's name.
-            topics: Topics to include, in addition to those that the group subscribes to or has offsets of.
+            topics: Topics to include, in addition to the topics that the group subscribes to or has offsets of.
             store: The store of a group without settings, such as a group of Java consumers. By default, it is the store
                 that has offsets of the group, or ZooKeeper if no store has offsets.
             must_exist: Whether to raise an error if the group does not exist.
@@ -460,7 +460,7 @@ def changed_meanwhile(group: str, partitions: Sequence[TopicPartition]) -> str:
 
 async def _store(session: BrokerSession, group: str, new: Mapping[TopicPartition, int]) -> None:
     """Store offsets in Kafka. Raise BrokerError if the coordinator refuses, or does not answer."""
-    # A text would be a member's note; an offset without one is an operator's.
+    # A member stores a note as the text of an offset. An operator's offset has no text.
     offsets = {partition: OffsetAndMetadata(offset) for partition, offset in new.items()}
     request = OffsetCommitRequestV1(group, NO_GENERATION, NO_MEMBER, offsets)
     _, answer = await ask_coordinator(session, group, request, lambda codes: codes.values(), PASSING)

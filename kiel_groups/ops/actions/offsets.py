@@ -263,7 +263,7 @@ def plan_delete(
     source: OffsetSource, group: str, selection: Selection | None, *, store: str | None = None
 ) -> OffsetsPlan:
     """
-    Plan to delete offsets, including those of topics that no longer exist.
+    Plan to delete offsets, including the offsets of topics that no longer exist.
 
     If ``selection`` is None, all offsets of the group are deleted.
 

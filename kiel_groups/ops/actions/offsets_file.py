@@ -80,7 +80,9 @@ def new_file(
     znodes: Mapping[str, str] | None = None,
     at: datetime | None = None,
 ) -> OffsetsFile:
-    """Return the content of a new file of these offsets. ``at`` is the time at which it was made, by default now."""
+    """
+    Return the content of a new file of these offsets. ``at`` is the time at which the file is made, by default now.
+    """
     return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", znodes or {})
 
 
@@ -103,7 +105,7 @@ def kafka_lines(group: str, offsets: Mapping[TopicPartition, int]) -> str:
 
 def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> None:
     """
-    Write a new file, and wait until the file is on disk. If it ``is_secret``, only its owner may read it.
+    Write a new file, and wait until the file is on disk. If ``is_secret``, only the file's owner may read the file.
 
     Raises:
         ConfigError: The file exists, or it cannot be written.

@@ -91,7 +91,7 @@ def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
     """
     Return the allocator of the group by its settings, else by its newest plan, else the default allocator.
 
-    Append to ``notes`` what is only assumed. Raise ConfigError if the name is not that of a known allocator.
+    Append a remark to ``notes`` for each assumption. Raise ConfigError if the name is not that of a known allocator.
     """
     name, newest = inputs.dynamic_config.allocator, inputs.group_state
     if name is None and newest is not None:

@@ -34,7 +34,7 @@ class Finding:
 
 
 def short_name(member_id: MemberId) -> str:
-    """Return the part of a member id after its last dash. It is enough to identify the member."""
+    """Return the part of a member id after its last dash. This part is enough to identify the member."""
     return member_id.rpartition("-")[2] or member_id
 
 
@@ -426,7 +426,9 @@ def _idle(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _could_own(member: MemberView, view: GroupView) -> bool:
-    """Return whether a member has no partition although another member has several of the topics it subscribes to."""
+    """
+    Return whether a member owns nothing although another member owns several partitions of the first member's topics.
+    """
     if member.owned or not member.subscription:
         return False
     topics = set(member.subscription)
@@ -502,8 +504,8 @@ class ProgressTracker:
 
     Args:
         watched_ms: The shortest time of a lag without a commit before it becomes a finding, in milliseconds.
-        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If commits have
-            no known times, it is the time of the lag from which on the finding is no longer passing.
+        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If the times of
+            commits are unknown, the finding is no longer passing after a lag of this time.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:

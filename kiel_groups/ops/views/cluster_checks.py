@@ -304,7 +304,7 @@ def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupVie
 _OF_PROGRESS = frozenset(
     {
         *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
-        # ``gone-offsets`` has those that certainly count for nothing.
+        # ``gone-offsets`` reports the offsets that certainly have no use.
         "orphan-offsets",
         *("beyond-end", "idle", "rebalancing", "missing-offset", "stuck"),
     }
@@ -318,7 +318,7 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
     Args:
         view: The view of the group.
         znodes: The znodes of the group and of its topics, as ``read_group`` returns them. A group that brokers
-            coordinate has none.
+            coordinate has no znodes.
         now_ms: The present time in epoch milliseconds.
     """
     for finding in check_group(view, now_ms):

@@ -51,7 +51,8 @@ class SettingChange(NamedTuple):
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return the settings in a group's ``config`` by their names. Settings in an object are named ``debounce.quiet_ms``.
+    Return the settings in a group's ``config`` by their names. A setting in an object has a name such as
+    ``debounce.quiet_ms``.
 
     Empty lists, the version and the request for a plan are left out.
     """
@@ -264,7 +265,7 @@ def _of_group(view: GroupView) -> Iterator[Setting]:
 
 def _of_leader(view: GroupView) -> Iterator[Setting]:
     """
-    Yield the settings that the leader follows: those of the group's ``config`` or, if not set there, its own options.
+    Yield the settings that the leader follows: the group's ``config``, and its own options where that sets nothing.
 
     The leader's own options are unknown if the leader is an allocator process or the ``config`` is invalid. With an
     invalid ``config``, the leader follows the last valid ``config``. If the group has no leader, the settings are those

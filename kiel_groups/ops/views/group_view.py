@@ -135,7 +135,7 @@ class ForeignMember:
     """
     A live member that does not follow this package's protocol, such as a consumer of Java, pykafka or kiel.
 
-    ``path`` is the path of its znode.
+    ``path`` is the path of the member's znode.
     """
 
     name: str
@@ -175,8 +175,8 @@ class Sight(Flag):
     ALL = ZNODES | SOME_ZNODES | PROGRAMS | ANSWERS
 
 
-#: What a coordinator calls the states of a group, and our words. ``Dead`` is also a group without members that has
-#: committed offsets, as Kafka 0.9 has it.
+#: The states of a group as coordinators name them, with the names in views. Kafka 0.9 also calls a group ``Dead`` that
+#: has committed offsets and no members.
 _STATES = {
     "Stable": "stable",
     "PreparingRebalance": "rebalancing",
@@ -308,7 +308,10 @@ class GroupView:
 
     @property
     def exists(self) -> bool:
-        """Whether the group exists. If brokers coordinate it, it has a state except ``Dead``, or a committed offset."""
+        """
+        Whether the group exists: if brokers coordinate the group, its state is not ``Dead``, or it has a committed
+        offset.
+        """
         has_state = self.coordinator is None or self.coordinator.state != "Dead"
         return has_state or any(each.committed is not None for each in self.partitions)
 
@@ -429,9 +432,9 @@ class GroupView:
 
     def with_broker_answers_of(self, earlier: GroupView) -> GroupView:
         """
-        Return this view with what only brokers know, as an earlier view has it.
+        Return this view with the data that only brokers know, taken from an earlier view.
 
-        That is: the ends of the logs, the offsets in Kafka, and the number of live brokers.
+        These data are the ends of the logs, the offsets in Kafka, and the number of live brokers.
         """
         known = {each.topic_partition: each for each in earlier.partitions}
         ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]

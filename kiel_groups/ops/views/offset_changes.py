@@ -145,7 +145,7 @@ def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
 
 def parse_time(text: str) -> int:
     """
-    Return an ISO 8601 time, such as ``2026-11-28T13:05:00+01:00``, in epoch milliseconds. Without a zone, it is UTC.
+    Return an ISO 8601 time, such as ``2026-11-28T13:05:00+01:00``, in epoch milliseconds. The default zone is UTC.
 
     Raises:
         ConfigError: The text is not a time, or the time is before 1970.
@@ -307,8 +307,8 @@ def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
         return f"its record is of {_utc(at.time_ms)}, {_apart(at.time_ms - asked_ms)}"
     if at.offset >= end:
         return "the log's end: nothing is as late"
-    # The found segment was last modified before the time, and the next one after it. The broker does not say when. If
-    # no segment is as old, the time is in the first one, or before the log.
+    # The found segment was last modified before the time, and the next segment after the time. The broker does not say
+    # when. If no segment is as old, the time is in the first segment, or before the log.
     later = [each for each in at.segments if each > at.offset]
     if not later:
         return _SEGMENT

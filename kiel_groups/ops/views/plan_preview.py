@@ -319,7 +319,7 @@ def preview_assignment(
     described: DescribedGroup, topics: Mapping[str, tuple[int, ...]], change: GroupChange, assignor: Assignor
 ) -> PlanPreview:
     """
-    Return the present assignment of a group that brokers coordinate, and that of the next rebalance after a change.
+    Return the present assignment of a group that brokers coordinate, and its next assignment after a change.
 
     Args:
         described: The coordinator's answer about a group that is stable or empty.
@@ -442,7 +442,7 @@ def _balance(preview: PlanPreview) -> Table:
 
 
 def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any]:
-    """Return the document of a preview. With ``only_moves``, it leaves out the partitions of each member."""
+    """Return the document of a preview. With ``only_moves``, the document leaves out the partitions of each member."""
     return {
         "group": preview.group,
         "allocator": preview.allocator,

@@ -70,7 +70,8 @@ class Verification:
         unattended = self._unattended(view, now_ms) if self._window_ms else []
         found += unattended
         lasting = frozenset(finding.kind for finding in found if not finding.passing)
-        # Servers are read one after the other: what a change meanwhile makes look wrong is well in the next view.
+        # Servers are read one after the other: a problem that only a change during the reads has caused is gone in the
+        # next view.
         is_confirmed, self._lasting = lasting == self._lasting, lasting
         is_rebalancing = not lasting and (bool(found) or view.state in _MOVING)
         if self._window_ms:
