@@ -143,8 +143,8 @@ def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool
     """
     Declare a setting that is a whole number of at least ``least``. ``_check_numbers`` checks the value.
 
-    ``setting`` is the name that errors give it, by default the name of the attribute. A setting may be None only if its
-    default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
+    ``setting`` is the name of the setting in errors, by default the name of the attribute. A setting may be None only
+    if its default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
     """
     most = _MOST_INT32 if is_int32 else None
     return field(default=default, metadata={"least": least, "most": most, "setting": setting})
@@ -167,9 +167,9 @@ class BrokerConfig:
     """
     The settings of a client's connections to the brokers.
 
-    The client tries ``hosts`` in turn until one answers, and discovers the rest of the cluster from it. ``client_id``
-    appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and doubles up to
-    ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
+    The client tries ``hosts`` in turn until one of them answers, and discovers the other brokers from the answer.
+    ``client_id`` appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and
+    doubles up to ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
     ``metadata_max_age_ms``, and asks another broker each time.
     """
 
@@ -209,7 +209,7 @@ class FetchConfig:
     ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of a message that is
     larger than their own ``fetch.max.bytes``. A compressed message set may decompress to at most
     ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
-    without compression. One compressed message may exceed that limit, or one for each call that waits.
+    without compression. One compressed message, or one message for each waiting call, may exceed that limit.
     ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks the
     position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
@@ -364,12 +364,12 @@ class GroupConfig:
     The settings of a consumer's membership in its group.
 
     ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all members of a group: the first member writes
-    them to the group's ``/config`` znode, and every other member is checked against it. With ``autocommit``, finished
-    records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``, with jitter, a member
-    reads its assignment and its claims even if no watch fired. A drain, a claim without a start position, or a
-    partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may take
-    ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause doubles
-    with each failure in a row.
+    them to the group's ``/config`` znode, and the settings of every other member are compared with the znode. With
+    ``autocommit``, finished records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``,
+    with jitter, a member reads its assignment and its claims even if no watch fired. A drain, a claim without a start
+    position, or a partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may
+    take ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause
+    doubles with each failure in a row.
 
     ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
     applies), so a restart moves no partitions.
@@ -377,7 +377,7 @@ class GroupConfig:
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
     for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
-    stops a member that is merely slow, its records are delivered again to another member, and that may be as slow.
+    stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
 
     ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
     ``rack`` is the rack where it runs. Only some allocators use these two settings.

@@ -43,7 +43,8 @@ class RebalanceListener(Protocol):
 
         The member owns the partitions and knows their start positions. It delivers none of their records before this
         hook ends. ``consumer.position(partition)`` returns the start position of a partition. A log line (INFO) says
-        whether this is the stored offset or was chosen by ``auto_offset_reset``. The hook may seek to another position.
+        whether the start position is the stored offset or was chosen by ``auto_offset_reset``. The hook may seek to
+        another position.
         """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:

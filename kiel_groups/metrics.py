@@ -1,4 +1,4 @@
-"""Metrics of clients and members: counters, gauges, and kafka-python's names for them."""
+"""Metrics of clients and members: counters, gauges and latencies, and the names of Kafka's clients for some metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that all packages share, such as partitions and records: comparable and picklable."""
+"""The values that all packages share, such as partitions and records. The values are comparable and picklable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class GenerationToken(NamedTuple):
 
     The membership is the fencing token of the partitions that the member was assigned in this generation. Each
     rebalance of the group has a larger generation, even for partitions that do not move. But brokers of Kafka 0.9
-    forget the generation when a group is empty. So there the token cannot protect other systems from late writes.
+    forget the generation when a group is empty. With these brokers, the token cannot protect other systems from late
+    writes.
     """
 
     generation: int
@@ -85,7 +86,8 @@ class OffsetAndTimestamp(NamedTuple):
     """
     An offset that was looked up by time.
 
-    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without one.
+    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without a
+    timestamp.
     """
 
     offset: int

@@ -1,7 +1,7 @@
 """
 Test an allocator of your own: ``check_allocator`` tries many groups, and reports the smallest group that breaks a rule.
 
-It needs Hypothesis (``pip install hypothesis``) to generate the groups and to make a failing group smaller.
+The function needs Hypothesis (``pip install hypothesis``) to generate the groups and to make a failing group smaller.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
 
 def own_command(*words: str) -> str:
     """
-    Return a command of ``kiel-groups`` in quotes, for an error or a remedy. Its words are escaped for a shell.
+    Return a command of ``kiel-groups`` in quotes, for an error or a remedy. The words are escaped for a shell.
 
     The command line later adds the options with the cluster's addresses; see ``cli.app.pasteable``.
     """

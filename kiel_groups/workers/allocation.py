@@ -42,9 +42,10 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 # Let workers keep the work that they had, as far as loads allow that, so that a restart or a join moves little.
 #
-# Connectors and tasks cost differently, so each kind is divided by itself: loads of each kind differ by at most one.
-# Where some members get one piece more than others, those that had most get it. So no allocation with such loads moves
-# fewer pieces. Among members that had as many tasks, those with fewer connectors get the task more.
+# Connectors and tasks cost differently, so each kind is divided by itself: loads of each kind differ by at most one. If
+# some members get one piece more than others, the members that had most pieces get it. So no allocation with such loads
+# moves fewer pieces. Among members that had equally many tasks, the members with fewer connectors get the additional
+# task.
 
 
 def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:

@@ -602,7 +602,7 @@ class WorkerHooks:
 
     async def prepare(self, gate: GenerationGate) -> None:
         """Have the worker release the work that it has started, before it joins again or leaves."""
-        # Before the work is given back: its owners would fail requests.
+        # The owners are forgotten before the work is given back: after that, they would refuse forwarded requests.
         self._assigner.owners = {}
         if self._has_started:
             await self._listener.on_revoked()

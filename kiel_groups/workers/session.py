@@ -131,7 +131,7 @@ class WorkerRole(SessionRole):
     def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
         self._info = info
-        #: The workers about which this one has warned.
+        #: The workers about which this worker has logged a warning.
         self._other_tokens: set[str] = set()
         self._other_coordinations: set[str] = set()
         #: The background tasks that run until the session ends.
@@ -289,6 +289,7 @@ class WorkerRole(SessionRole):
             writes = await self.offsets.operations(work, offsets) if len(offsets) <= _MOST_WITH_RELEASE else ()
             if len(list(chunks(writes))) == 1 and await self.claims.release(work, writes):
                 return
-            # Too many, too large, or refused because an operator has created or deleted znodes of offsets meanwhile.
+            # The offsets do not fit into one transaction, or the release was refused because an operator has created or
+            # deleted znodes of offsets meanwhile.
             await self.write_offsets(work, offsets)
         await self.claims.release(work)

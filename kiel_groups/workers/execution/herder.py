@@ -36,16 +36,17 @@ _READ_LIMIT_S = 3.0
 #: The time between two warnings of plugins that keep a worker from ending, in seconds.
 _STUCK_WARNING_S = 10.0
 
-#: The snapshots that a worker keeps, to compare them with the one by which its work was assigned.
+#: The snapshots that a worker keeps, to compare them with the snapshot by which its work was assigned.
 _MOST_SEEN = 16
 
 
 class Herder:
     """
-    Runs the assigned work of a worker, and reads the configuration. It is the ``WorkerListener`` of the worker's hooks.
+    Runs the assigned work of a worker, and reads the configuration. The herder is the ``WorkerListener`` of the
+    worker's hooks.
 
     The caller passes ``hooks`` to a group member, sets this member as ``hooks.member``, and passes ``opened`` and
-    ``lost`` to a ``WorkerSession``. It starts the session before the member.
+    ``lost`` to a ``WorkerSession``. The caller starts the session before the member.
 
     Args:
         context: The group, the URL of the worker's REST interface, metrics and the runtime.
@@ -97,8 +98,8 @@ class Herder:
         """
         Stop all work half a session timeout after the lease of the membership has ended.
 
-        It ends, for example, if the worker reaches no broker. By then, the coordinator may have removed this worker,
-        and other workers may wait for its claims. When the membership is confirmed again, start the work again.
+        The lease ends, for example, if the worker reaches no broker. By then, the coordinator may have removed this
+        worker, and other workers may wait for its claims. When the membership is confirmed again, start the work again.
         """
         limit_s = self.role.session.timeout_ms / 2000
         while True:

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 class RestartPolicy:
     """
-    Decides whether and when failed work is started again, by the settings and the number of its failures.
+    Decides whether and when failed work is started again, by the settings and the number of failures.
 
     Args:
         jitter: Returns a factor for each delay, so that tasks that failed together do not all restart at once.
@@ -80,7 +80,8 @@ class RestartPolicy:
         return Backoff(first_s, longest_s, self._jitter).delay_s(self._restarts)
 
 
-#: How long an abandoned coroutine may take to end after its cancellation, in seconds, before its claim is kept for it.
+#: How long an abandoned coroutine may take to end after its cancellation, in seconds. After that, the work counts as
+#: abandoned, and keeps its claim.
 _CANCELLED_S = 0.2
 
 #: The pause before a claim that ZooKeeper has refused is tried again, in seconds.
@@ -100,9 +101,10 @@ class WorkSupervisor:
         plugins: The connectors of the worker.
         clients: Creates the clients of tasks.
         work: The connector or the task.
-        spec: What to run.
+        spec: The settings and the target state of the work.
         generation: The generation of the assignment.
-        former: This worker's previous supervisor of the same work. The new supervisor first waits until it has ended.
+        former: This worker's previous supervisor of the same work. The new supervisor first waits until the previous
+            supervisor has ended.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class WorkSupervisor:
         self._role = role
         self._plugins = plugins
         self._clients = clients
-        #: What the supervisor has to run.
+        #: The settings and the target state of the work.
         self.spec = spec
         self._former = former
         self._policy = RestartPolicy(lambda: worker.runtime.uniform(0.8, 1.2))
@@ -171,7 +173,11 @@ class WorkSupervisor:
         self._changed.set()
 
     def begin_stop(self) -> None:
-        """Have the work stopped in order, and its claim released. ``given_back`` is set then, or if it is abandoned."""
+        """
+        Have the work stopped in order, and its claim released.
+
+        ``given_back`` is set when the claim is released, or when the work is abandoned.
+        """
         if not self._is_stopping:
             self._is_stopping = True
             self._changed.set()
@@ -339,7 +345,10 @@ class WorkSupervisor:
                     await asyncio.sleep(_REFUSED_PAUSE_S)
 
     async def _offsets_unstored(self, error: Exception) -> None:
-        """Report that the last source offsets of a task cannot be stored. The claim is released without them next."""
+        """
+        Report that the last source offsets of a task cannot be stored. The caller then releases the claim without the
+        offsets.
+        """
         texts = await self._plugins.error_texts(error, self.spec)
         log.error(
             "%s: its last source offsets are not stored, so its last records will be delivered again: %s",

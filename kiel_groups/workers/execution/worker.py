@@ -36,9 +36,9 @@ class Worker:
         settings: The settings of the worker.
         plugins: Finds the classes of connectors; by default, the registry that the settings create.
         metrics: The metrics registry; by default, a new registry.
-        on_stuck: Called by ``close`` when it waits only for plugins that do not stop, with the connectors and tasks of
-            these plugins. To avoid the wait, a program can end its process here. Then the claims expire with the
-            ZooKeeper session. By default, ``close`` waits.
+        on_stuck: Called when ``close`` waits only for plugins that do not stop, with the connectors and tasks of these
+            plugins. To avoid the wait, a program can end its process here. Then the claims expire with the ZooKeeper
+            session. By default, ``close`` waits.
 
     Raises:
         ConfigError: A setting is not legal, or the address of the REST interface is in use.

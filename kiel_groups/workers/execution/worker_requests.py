@@ -259,7 +259,7 @@ class WorkerRequests:
         Change some settings of a connector, and keep changes of other settings that users make at the same time.
 
         Args:
-            name: Its name.
+            name: The name of the connector.
             changes: The new texts. None removes a setting, and ``[hidden]`` keeps its text, as in ``put_config``.
 
         Raises:

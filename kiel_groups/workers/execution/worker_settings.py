@@ -1,4 +1,4 @@
-"""The settings of a worker. Illegal settings raise an error when they are constructed."""
+"""The settings of a worker, checked when they are constructed."""
 
 from __future__ import annotations
 

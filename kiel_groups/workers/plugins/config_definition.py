@@ -250,7 +250,7 @@ class _Required(Enum):
     REQUIRED = "required"
 
 
-#: The default of a setting that has none: users must give a value.
+#: The value of ``default`` for a setting without a default: users must give a value.
 REQUIRED: Final = _Required.REQUIRED
 
 
@@ -409,8 +409,8 @@ class CheckedConfig:
         return self.values
 
 
-#: The most characters of a name that is compared with others, and for how many settings of a check that is done:
-#: users may give ten thousand unknown ones.
+#: The most characters of a name that is compared with declared names, and the most names that one check compares: users
+#: may give ten thousand unknown settings.
 _LONGEST_NAME, MOST_HINTS = 200, 100
 
 

@@ -154,7 +154,7 @@ class Task:
     otherwise.
     """
 
-    #: The settings of a task, if they differ from those of its connector. Standard settings are added.
+    #: The settings of a task, if they differ from the settings of its connector. Standard settings are added.
     config: ClassVar[ConfigDefinition | None] = None
 
     def stop(self) -> Awaitable[None] | None:
@@ -259,7 +259,7 @@ class Connector(ABC):
     #: The version of the plugin, as users see it.
     version: ClassVar[str] = "unknown"
 
-    #: The settings of this kind of connector, without those of every connector.
+    #: The settings of this kind of connector, without the standard settings.
     config: ClassVar[ConfigDefinition] = ConfigDefinition()
 
     #: The class of the tasks.

@@ -94,7 +94,7 @@ class PluginRegistry:
         # The same package may be found twice on the path.
         self._all_offers = self._offers = sorted(dict.fromkeys(_Offer(*each) for each in split))
         self._allowed = None if allowed is None else tuple(allowed)
-        #: Any class of these modules and their submodules is allowed; None if any class is.
+        #: Every class of these modules and their submodules is allowed. None if every class is allowed.
         self._modules: tuple[str, ...] | None = None
         if self._allowed is not None:
             offered = {item: [each for each in self._offers if each.has_name(item)] for item in self._allowed}

@@ -22,7 +22,7 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 
-#: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
+#: The largest answer, in bytes. An answer with the traces of a thousand failed tasks has 8 MiB.
 _LARGEST_ANSWER = 32 << 20
 
 #: How long a connection may take, in seconds.
@@ -90,7 +90,7 @@ class HttpExchange:
                 body if method in {"POST", "PUT"} or body else None,
                 connect_timeout=min(_CONNECT_TIMEOUT_S, self._timeout_s),
                 request_timeout=self._timeout_s,
-                # The token goes to no other place than the given one.
+                # The token must not be sent to another URL.
                 follow_redirects=False,
                 user_agent="kiel-groups",
                 allow_nonstandard_methods=True,

@@ -119,7 +119,7 @@ class RestOperations:
 
     Args:
         control: Carries out the requests.
-        url: The URL of its REST interface.
+        url: The URL of the worker's REST interface.
         exchange: Sends requests to other workers.
         version: The version that the worker reports.
     """
@@ -334,7 +334,7 @@ class RestOperations:
 
     async def _at_leader(self, call: RestCall) -> Answer | None:
         """
-        Return None if this worker leads. Otherwise, forward the request to the leader, and return its answer.
+        Return None if this worker leads. Otherwise, forward the request to the leader, and return the leader's answer.
 
         Raises:
             RebalanceError: The group is rebalancing, the leader is not known, or the request was forwarded twice.

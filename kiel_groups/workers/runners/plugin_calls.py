@@ -203,7 +203,7 @@ class PluginCalls:
     async def _run(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None] = lambda: None
     ) -> Any:
-        """Call a method, and return its result. First call ``check`` on the same thread; it may raise an error."""
+        """Call a method, and return its result. First call ``check``, which may raise an error, on the same thread."""
         if getattr(method, "__func__", None) in _DEFAULTS:
             return None
         if inspect.iscoroutinefunction(method):

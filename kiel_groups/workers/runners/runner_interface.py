@@ -95,14 +95,15 @@ async def check_members(group: str, brokers: str) -> None:
 #: The records of one batch of a source task's producer, and how long a record waits for others, in milliseconds.
 _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 
-#: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
+#: A source task waits for brokers as long as it runs, as a task of Kafka Connect does. The time of its stop is limited.
 _RETRIES = 1_000_000
 
 #: How long the names of all topics are used, in seconds, and how long if a requested topic is not among them.
 _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 
-#: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
-#: digest, its group has: fewer together than the 255 of Kafka's names.
+#: The characters that names of groups do not have; and how many characters of a connector's name, and of the name's
+#: digest, the name of its group has if the connector's name is not legal there: together fewer than the 255 of Kafka's
+#: names.
 _NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"), 200, 32
 
 
@@ -171,7 +172,11 @@ def sink_group(connector: str) -> str:
 
 
 async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
-    """Return an error text with the topics that no broker knows, or without an answer its error; "" if all exist."""
+    """
+    Return an error text with the topics that no broker knows, or "" if all topics exist.
+
+    If no broker answers, return the text of that error.
+    """
     try:
         return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
@@ -248,7 +253,7 @@ class Runner(ABC):
         self._stop_requested.set()
 
     def report(self, source: str, problem: str) -> None:
-        """Show in the status why the plugin makes no progress, until the same ``source`` of reports reports ``""``."""
+        """Show in the status why the plugin makes no progress, until the same ``source`` reports ``""``."""
         if self.should_stop or self._problems.get(source, "") == problem:
             return
         self._problems[source] = problem

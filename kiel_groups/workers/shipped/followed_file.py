@@ -19,7 +19,7 @@ from kiel_groups.wording import counted, some
 log = logging.getLogger(__name__)
 
 
-#: What a path may name that is no regular file. Its reads and writes may wait without an end, and it has no positions.
+#: The kinds of files that are not regular. Their reads and writes may wait without an end, and they have no positions.
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),

@@ -97,7 +97,7 @@ def batches(
 
 def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
     """
-    Return the value of a dead letter: a JSON object with the record, and why the record was not delivered.
+    Return the value of a dead letter: a JSON object with the record, and the reason why the record was not delivered.
 
     Args:
         record: The record. If its key and its value are UTF-8, they are written as texts, else as base64. The field
@@ -139,7 +139,7 @@ _ABOUT_RECORDS = frozenset({400, 409, 413, 422})
 _PASSING = frozenset({408, 425, 429})
 #: How much of an answer errors show.
 _SHOWN_BYTES = 300
-#: Tornado tells these two apart only in its log.
+#: Tornado distinguishes these two cases only in its log.
 _NO_ANSWER = (
     "the connection ended before a whole answer, or the answer is malformed (Tornado logs why at the level INFO, as"
     " with --verbose)"
@@ -363,11 +363,11 @@ class HttpSinkTask(SinkTask):
 
     async def _post(self, batch: HttpBatch) -> Answer:
         """
-        Post a batch until the target has accepted or refused it, and return that answer.
+        Post a batch until the target has accepted or refused it, and return the answer.
 
         Raises:
-            KielGroupsError: The target has not answered so within the allowed number of requests, or refuses requests
-                for a reason that is not in the records.
+            KielGroupsError: The target has neither accepted nor refused the batch within the allowed number of
+                requests, or refuses requests for a reason that is not in the records.
             TaskStoppedError: The task has to stop.
         """
         assert self._target is not None

@@ -100,7 +100,7 @@ class _Edit(NamedTuple):
 
 _Decide = Callable[[_Base], _Edit | None]
 
-#: Raises an error if the settings that are about to be replaced are not those that the caller expects.
+#: Raises an error if the settings that are about to be replaced are not the settings that the caller expects.
 CheckStored: TypeAlias = Callable[[Mapping[str, str] | None], None]
 
 
@@ -128,7 +128,7 @@ class ConfigStore:
         self._expected: dict[str, str] = {}
         #: The last snapshot, and what identifies the state of the offset's znode at that time.
         self._last: tuple[tuple[int, int], ConfigSnapshot] | None = None
-        #: The znodes beside those of connectors that were logged.
+        #: The znodes that belong to no connector, and were logged.
         self._foreign: set[str] = set()
 
     # Reads
@@ -283,16 +283,16 @@ class ConfigStore:
         self, connector: str, tasks: Sequence[Mapping[str, str]], *, claim: str | None = None
     ) -> int:
         """
-        Replace the tasks of a connector. If they are equal to the stored ones, write nothing.
+        Replace the tasks of a connector. If they are equal to the stored tasks, write nothing.
 
         Args:
             connector: The connector.
             tasks: The settings of each task, by its number.
-            claim: The path of an owner znode that must exist, usually the connector's. So the write is refused if this
-                worker has lost the connector.
+            claim: The path of an owner znode that must exist, usually the owner znode of the connector. So the write is
+                refused if this worker has lost the connector.
 
         Returns:
-            The configuration offset of the change, or the present one if nothing was written.
+            The configuration offset of the change, or the present offset if nothing was written.
 
         Raises:
             UnknownConnectorError: The connector does not exist.
@@ -316,7 +316,7 @@ class ConfigStore:
         Set whether a connector and its tasks run or pause. If the connector has this target state, write nothing.
 
         Returns:
-            The configuration offset of the change, or the present one if nothing was written.
+            The configuration offset of the change, or the present offset if nothing was written.
 
         Raises:
             UnknownConnectorError: The connector does not exist.
@@ -400,7 +400,7 @@ class ConfigStore:
         unchanged = Check(layout.config, config.version)
         for path, children in zip(gone, await self._session.children_many(gone), strict=True):
             if path.startswith(f"{layout.owners}/"):
-                # Owner znodes are their owners' to delete. A folder with one is refused as not empty.
+                # Only owners delete owner znodes. ZooKeeper refuses to delete a folder that is not empty.
                 deletions: list[Operation] = [Delete(path)]
             else:
                 deletions = [*(Delete(f"{path}/{name}") for name in children or ()), Delete(path)]

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 #: Refusals after which the znodes are read and written again: other processes create and delete statuses, too.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
-#: How long a status waits for others, and one that confirms a former one, in seconds.
+#: How long a reported status waits for other statuses, and how long a confirming status waits, in seconds.
 _REPORTED_AFTER_S, _CONFIRMED_AFTER_S = 0.1, 1.0
 
 #: A znode as a worker or a tool has read it, or None if it does not exist.
@@ -111,7 +111,7 @@ class StatusStore:
         """
         Write reported statuses until the session is over, or the task is cancelled.
 
-        If ZooKeeper refuses statuses because rights are missing, an error is logged, and they are not written.
+        If ZooKeeper refuses statuses because rights are missing, log an error, and do not write these statuses.
 
         Args:
             on_gone: Called with work whose status was refused because its claim, or its connector, is gone.

@@ -48,8 +48,8 @@ class WorkClaims:
     """
     The claims of one worker on one session.
 
-    For each piece of work, a caller may have only one request in progress. It must release claimed work before it
-    claims it again.
+    For each piece of work, a caller may have only one request in progress. The caller must release claimed work before
+    it claims the work again.
 
     Args:
         session: The worker's session.
@@ -242,7 +242,7 @@ class WorkClaims:
                     # The caller was cancelled after the owner znode was created.
                     self._release_unused(work)
             elif request is not None and work in self._fired:
-                # The owner has released it since the read.
+                # The owner has released the work since the read.
                 self._wanted[work] = request
                 self._wake.set()
             elif request is not None:
