@@ -28,7 +28,7 @@ class Backoff:
     Computes exponential backoff: the delay doubles with every failure in a row, up to the longest delay.
 
     A caller that retries one action in a loop calls ``next_s`` after each failure, and ``reset`` after a success. A
-    caller that counts failures itself, for example for each partition, calls ``delay_s``. That method changes nothing,
+    caller that counts failures itself, for example for each partition, calls ``delay_s``. ``delay_s`` changes nothing,
     so one object may serve many counts.
 
     Args:
@@ -57,7 +57,9 @@ class Backoff:
         self._failures = 0
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row; 0 for no failure. No count changes."""
+        """
+        Return the seconds to wait after this number of failures in a row. Return 0 for no failure. Change no count.
+        """
         if failures <= 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()

@@ -1,8 +1,8 @@
 """
 The settings of clients and members: frozen dataclasses, validated when they are constructed.
 
-Every class raises ConfigError for an illegal value. The message names the setting, the given value and what was
-expected. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
+Every class raises ConfigError for an illegal value. The message names the setting, the given value and the expected
+values. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ class FetchConfig:
     A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has about
     ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends: between a
     sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the share grows up to
-    ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of a message that is
-    larger than their own ``fetch.max.bytes``. A compressed message set may decompress to at most
+    ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send no part of a message that is larger
+    than the broker's ``fetch.max.bytes``. A compressed message set may decompress to at most
     ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
     without compression. One compressed message, or one message for each waiting call, may exceed that limit.
     ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks the
@@ -235,10 +235,10 @@ class ProducerConfig:
     ``required_acks`` is the number of replicas that must store a record before the broker acknowledges it: -1 (all
     in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for these replicas at most
     ``ack_timeout_ms``. With ``linger_ms``, a partition's batch is sent when it has ``batch_size`` records, or when its
-    oldest record has waited that long. Without ``linger_ms``, records are sent when ``batch_size`` of them wait in all
-    partitions together, however long that takes. ``compression`` is the name of a codec, or None. ``retries``
-    is how often a batch is sent again after a retriable error. A request is filled up to ``max_request_bytes``.
-    Records without an outcome may take ``max_buffered_bytes``; further records are refused.
+    oldest record has waited for this time. Without ``linger_ms``, records are sent when ``batch_size`` records wait in
+    all partitions together, without a time limit. ``compression`` is the name of a codec, or None. ``retries`` is how
+    many times a batch is sent again after retriable errors. A request is filled up to ``max_request_bytes``. Records
+    without an outcome may take ``max_buffered_bytes``; further records are refused.
     """
 
     required_acks: int = -1
@@ -380,7 +380,7 @@ class GroupConfig:
     stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
 
     ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
-    ``rack`` is the rack where it runs. Only some allocators use these two settings.
+    ``rack`` is the rack where the member runs. Only some allocators use these two settings.
 
     ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
     could not identify by the host alone.

@@ -39,7 +39,7 @@ class UnknownTopicError(ConfigError):
 
 
 class UnknownGroupError(ConfigError):
-    """The group does not exist in the ZooKeeper, or at the brokers, that were asked."""
+    """No such group exists in ZooKeeper, or at the brokers that coordinate groups."""
 
 
 class UnknownConnectorError(ConfigError):
@@ -98,7 +98,7 @@ class SessionLostError(CoordinationError):
 
 
 class ClaimLostError(CoordinationError):
-    """A worker wrote for a connector or a task whose claim it no longer has; nothing was written."""
+    """A worker tried to write for a connector or a task without having its claim. Nothing was written."""
 
 
 class RebalanceError(CoordinationError):

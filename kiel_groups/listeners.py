@@ -41,10 +41,10 @@ class RebalanceListener(Protocol):
         """
         Prepare for newly assigned partitions.
 
-        The member owns the partitions and knows their start positions. It delivers none of their records before this
-        hook ends. ``consumer.position(partition)`` returns the start position of a partition. A log line (INFO) says
-        whether the start position is the stored offset or was chosen by ``auto_offset_reset``. The hook may seek to
-        another position.
+        The member owns the partitions and knows their start positions. The member delivers no record of these
+        partitions before this hook ends. ``consumer.position(partition)`` returns the start position of a partition. A
+        log line (INFO) says whether the start position is the stored offset or was chosen by ``auto_offset_reset``. The
+        hook may seek to another position.
         """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
@@ -92,9 +92,10 @@ class StallListener(Protocol):
     """
     An optional hook of a listener: a warning before the watchdog closes the member's session.
 
-    The hook runs on a daemon thread of its own, because the event loop itself may be blocked; calls never overlap. It
-    can set a flag that the application checks, or dump the stacks of all threads. The session is closed at the limit
-    whether or not the hook has returned. Any exception in the hook, even ``SystemExit``, is only logged and counted.
+    The hook runs on a daemon thread of its own, because the event loop itself may be blocked; calls never overlap. The
+    hook can set a flag that the application checks, or dump the stacks of all threads. The session is closed at the
+    limit whether or not the hook has returned. Any exception in the hook, even ``SystemExit``, is only logged and
+    counted.
     """
 
     def on_stalled(self, stall: Stall) -> None:

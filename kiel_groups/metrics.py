@@ -91,7 +91,7 @@ class _Observed:
 
 class Metrics:
     """
-    A registry of metrics that the parts of one client share. Any thread may use it.
+    A registry of metrics that the parts of one client share. Any thread may use the registry.
 
     Names of metrics are ``snake_case`` and include the unit. ``clock`` returns a time in seconds; it decides which
     observations are recent.
@@ -183,10 +183,10 @@ KAFKA_GROUP = "consumer-coordinator-metrics"
 
 class KafkaMetric(NamedTuple):
     """
-    A metric: its name, what it means, and how it is read.
+    A metric with its name, its meaning, and the function that reads the metric.
 
-    ``read`` gets the registry, and the number of the consumer's partitions. It returns None for a duration without
-    observations.
+    ``read`` gets the registry, and the number of the consumer's partitions. For a duration without observations,
+    ``read`` returns None.
     """
 
     name: str

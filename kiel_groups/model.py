@@ -198,9 +198,9 @@ class PartitionBatch:
     """
     The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode, or a
-    ``GenerationToken`` if brokers coordinate the group. It never changes, even if the claim is lost or another member
-    claims the partition. A store is safe from late writes if it refuses any write with a token that is smaller than the
+    ``fencing_token`` is the czxid of the owner znode, or a ``GenerationToken`` if brokers coordinate the group. Each
+    later claim of the partition, by any member, has a larger token. The token of a batch never changes, even if the
+    claim is lost. A store is safe from late writes if it refuses any write with a token that is smaller than the
     largest token that the store has seen for ``topic_partition``.
     """
 

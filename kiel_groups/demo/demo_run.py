@@ -242,7 +242,11 @@ class Worker:
 
 
 class Fleet:
-    """Starts, kills and stops the consumer processes, all with the same options. Their files are in ``folder``."""
+    """
+    Starts, kills and stops the consumer processes, all with the same options.
+
+    The receipts and the logs of the consumers are in ``folder``.
+    """
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         self._folder = folder
@@ -346,8 +350,8 @@ class Walkthrough:
         Run all steps. Return the proof, made from the consumers' receipts and the committed offsets.
 
         Raises:
-            DemoError: A consumer ended unexpectedly or not cleanly, the group had no leader, or it did not reach an
-                expected state within a minute.
+            DemoError: A consumer ended unexpectedly or not cleanly, the group had no leader, or the group did not reach
+                an expected state within a minute.
         """
         await self.start_consumers(3)
         await self._until_received(_ADD_AT)

@@ -77,7 +77,7 @@ class Cluster(Startable):
     KRaft mode, arguments about ZooKeeper are refused, and attributes about ZooKeeper raise ConfigError.
 
     Args:
-        brokers: The number of brokers. Their ids are 0, 1, …
+        brokers: The number of brokers. The ids of the brokers are 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` (the default) or ``"3.4.6"``.
         zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
@@ -177,7 +177,7 @@ class Cluster(Startable):
         """
         Create a topic, and return when every partition has a leader.
 
-        Errors are those of ``ZooKeeperTopics`` or, in KRaft mode, of ``BrokerTopics``.
+        This method raises the errors of ``ZooKeeperTopics.create`` or, in KRaft mode, of ``BrokerTopics.create``.
         """
         await in_thread(lambda: self._topics().create(topic, partitions, replication))
 
@@ -252,7 +252,10 @@ class Cluster(Startable):
         return self._overrides
 
     def _kind(self) -> dict[str, object]:
-        """Return the versions and numbers of servers. Another cluster can use the data only if they are the same."""
+        """
+        Return the versions and numbers of servers. Another cluster can use the data only if its versions and numbers
+        are the same.
+        """
         kind: dict[str, object] = {"kafka": self._release.version, "brokers": self._count}
         if self._ensemble is not None:
             kind |= {"zookeeper": self._ensemble.version, "zookeepers": len(self._ensemble.servers)}

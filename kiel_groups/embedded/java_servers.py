@@ -128,7 +128,7 @@ def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object
     Return the command that runs the main class of a server or of a tool. Write a log4j configuration for it.
 
     Args:
-        classes: The server's jars. They are fetched if they are not in the cache.
+        classes: The server's jars. Jars that are not in the cache are fetched.
         folder: The server's own folder, for the log4j configuration and temporary files.
         main: The class with the main method.
         arguments: The arguments of the main method, such as a configuration file.

@@ -44,7 +44,7 @@ def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     Stop the brokers of one cluster with SIGTERM, the controller last. In KRaft mode, stop all brokers at once.
 
     A broker of 0.8.1.1 hangs if it becomes the controller while it stops: its new thread for topic deletions waits for
-    the lock that the shutdown holds. It would be killed after 15 s. Later releases free the lock.
+    the lock that the shutdown holds. After 15 s, the broker would be killed. Later releases free the lock.
     """
     last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 and brokers[0].zk_connect else None
     with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
@@ -111,8 +111,8 @@ class KafkaBroker(Server):
         Wait until ZooKeeper has deleted the registration of this broker's former process.
 
         After kill -9, a broker's ephemeral znodes stay until its session times out. If a broker of 0.8 starts before
-        that, it waits until it can register its id. But it takes its own old ``/controller`` znode for that of a live
-        broker, and fails when the znode is deleted. Then the cluster never gets a controller.
+        that, it waits until it can register its id. But the broker takes its own old ``/controller`` znode for the
+        znode of a live broker, and fails when the znode is deleted. Then the cluster never gets a controller.
 
         Raises:
             ServerError: The registration still exists after 20 s.

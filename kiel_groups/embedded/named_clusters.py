@@ -1,13 +1,13 @@
 """
 Run named clusters, in this process until a signal arrives, or in a background process. Find and stop named clusters.
 
-The process that runs a cluster is its supervisor. It holds the lock of the cluster's name while it runs, and publishes
-a record when the servers are ready. The record has the supervisor's process id and start time. So a record that remains
-after kill -9 is recognized as outdated, even if another process has the same id.
+The process that runs a cluster is the cluster's supervisor. The supervisor holds the lock of the cluster's name while
+it runs, and publishes a record when the servers are ready. The record has the supervisor's process id and start time.
+So a record that remains after kill -9 is recognized as outdated, even if another process has the same id.
 
-``python -m kiel_groups.embedded.named_clusters`` is the background process. Its arguments are the settings as JSON, and
-the file descriptor of a pipe. When the cluster is ready or has failed to start, the process writes one JSON object to
-the pipe.
+``python -m kiel_groups.embedded.named_clusters`` is the background process. The arguments of this process are the
+settings as JSON, and the file descriptor of a pipe. When the cluster is ready or has failed to start, the process
+writes one JSON object to the pipe.
 """
 
 from __future__ import annotations

@@ -74,8 +74,9 @@ class NpmPackage:
     """
     An npm package whose ``folder`` contains the jars of a broker.
 
-    With ``only_listed``, only the jars of the class path are used, and the package must contain all of them. Otherwise,
-    all jars in the folder are used. They are an equivalent set, built for another version of Scala.
+    With ``only_listed``, only the jars of the class path are used, and the package must contain all of them. Without
+    ``only_listed``, all jars in the folder are used. These jars are an equivalent set, built for another version of
+    Scala.
     """
 
     package: str

@@ -2,8 +2,8 @@
 Run ZooKeeper servers, stand-alone or as an ensemble.
 
 Each server of an ensemble has a port for clients, a quorum port (for its followers while it is the leader), and a port
-for elections. Every server's configuration has the latter two ports of all servers. So the system chooses them before
-the first start, and they are reserved until the ensemble is closed.
+for elections. Every server's configuration has the quorum ports and the election ports of all servers. So the system
+chooses these ports before the first start, and the ports are reserved until the ensemble is closed.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ configuration has that offset. The leader's pause is the shortest, since its joi
 join later in case the leader does not join.
 
 If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until it has that
-offset. It starts no work before. If that takes too long, the worker leaves the group, as in Kafka Connect, and joins
-again when it can read the configuration. Otherwise its assigned work would not run, and if it leads, all work would
-wait.
+offset. The worker starts no work before. If that takes too long, the worker leaves the group, as in Kafka Connect, and
+joins again when it can read the configuration. If the worker stayed in the group, its assigned work would not run, and
+if it leads, all work would wait.
 """
 
 from __future__ import annotations
@@ -465,7 +465,7 @@ class WorkerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of workers. It is Kafka Connect's protocol type."""
+        """The protocol type of workers, which is Kafka Connect's protocol type."""
         return CONNECT_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:

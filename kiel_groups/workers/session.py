@@ -106,7 +106,7 @@ class WorkerSession:
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
     async def close(self) -> None:
-        """Close the session. This deletes the worker's znode. The caller releases the worker's claims before."""
+        """Close the session, and with it the worker's znode. The caller releases the worker's claims before."""
         self._is_closing = True
         await self._supervisor.close()
         await self._tasks.cancel()
@@ -220,7 +220,7 @@ class WorkerRole(SessionRole):
         """
         Repeat the check of ``joined``, for workers that have registered since.
 
-        This does not create a deleted znode again: the heartbeat notices the deletion, and ends the session.
+        A deleted znode is not created again: the heartbeat notices the deletion, and ends the session.
         """
         await self.joined()
 

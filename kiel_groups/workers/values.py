@@ -20,7 +20,7 @@ class ConnectorId(NamedTuple):
 
 class TaskId(NamedTuple):
     """
-    The id of one task of a connector. Its text form is ``connector-number``, as in Kafka Connect.
+    The id of one task of a connector. The text form of the id is ``connector-number``, as in Kafka Connect.
 
     Task ids are ordered by connector as text, then by number.
     """

@@ -75,9 +75,11 @@ class PlanPreview:
 
     ``before`` and ``after`` have the partitions of each slot. A slot is the instance id of a static member, or else a
     member id. If brokers coordinate the group, all slots are member ids.
-    ``names`` has short names of slots with a long id. ``loads`` has the load of each partition; without weights, it is
-    1. ``unassigned`` maps partitions that get no owner to the reason. If the allocator fails, ``fallback`` describes
-    the plan that replaces its plan; otherwise, it is "". ``notes`` are sentences about the limits of the preview.
+
+    ``names`` has short names of slots with a long id. ``loads`` has the load of each partition. Without weights, each
+    load is 1. ``unassigned`` maps partitions that get no owner to the reason. ``fallback`` is "" unless the allocator
+    fails. Then ``fallback`` describes the plan that replaces the allocator's plan. ``notes`` are sentences about the
+    limits of the preview.
     """
 
     group: str

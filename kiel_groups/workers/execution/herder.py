@@ -2,8 +2,8 @@
 Start and stop connectors and tasks (work) when a worker's assignment, configuration or ZooKeeper session changes.
 
 Kafka Connect calls this part the herder. At each of these changes, the herder compares the work that has to run with
-the work that runs. It starts work only while it has a session, an assignment, and a configuration that is not older
-than the configuration by which the work was assigned.
+the work that runs. The herder starts work only while it has a session, an assignment, and a configuration that is not
+older than the configuration by which the work was assigned.
 
 If connectors or tasks are added or removed, or the settings of a task change, the group has to assign again. All other
 changes concern only the owner of the work. The owner restarts, pauses or resumes the work.
@@ -269,8 +269,8 @@ class Herder:
         """
         Leave the group, stop all work and release its claims. The caller closes the session after this call.
 
-        The call returns when no plugin runs any more. Otherwise the end of the session would let other workers start
-        the work of a plugin that still runs.
+        The call returns when no plugin runs any more. If the session ended before, other workers would start the work
+        of a plugin that still runs.
 
         Args:
             on_stuck: Called once, with the work of plugins that do not stop, if the call waits only for these plugins.

@@ -1,8 +1,8 @@
 """
 Supervise one assigned connector or task (the work): claim it, run, pause and restart its plugin, and release it.
 
-The supervisor is one coroutine. Its spec has the settings and the target state of the work. The supervisor reads the
-spec between two runs of the plugin, and each change of the spec wakes the supervisor.
+The supervisor is one coroutine. The supervisor's spec has the settings and the target state of the work. The supervisor
+reads the spec between two runs of the plugin, and each change of the spec wakes the supervisor.
 
 A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
 work is FAILED, and a rebalance does not wait for the plugin. The claim stays until the plugin's call returns, so no
@@ -187,7 +187,9 @@ class WorkSupervisor:
                 self.given_back.set()
 
     def lose(self, reason: str) -> None:
-        """Stop the work at once: it delivers and commits nothing more, and a rebalance need not wait for it."""
+        """
+        Stop the work at once. The work delivers and commits nothing more, and a rebalance need not wait for the work.
+        """
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)
@@ -504,7 +506,8 @@ class WorkSupervisor:
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """
-        Ask a run to end. If it does not end in time, let it deliver nothing more, cancel it, and wait without a limit.
+        Ask a run to end. If the run does not end in time, let it deliver nothing more, cancel it, and wait without a
+        limit.
         """
         runner.request_stop()
         limit_s = settings.get("task.stop.timeout.ms", _DEFAULT_STOP_S * 1000) / 1000

@@ -128,7 +128,7 @@ class Worker:
         log.info("the REST interface of this worker is at %s", self.url)
 
     def _start_checks(self) -> None:
-        """Start background checks for mistakes that do not prevent a start. They log warnings."""
+        """Start background checks that log warnings about mistakes. The mistakes do not prevent a start."""
         loop, settings = asyncio.get_running_loop(), self._settings
         # The import of all installed connectors may take long.
         self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
@@ -173,7 +173,7 @@ class Worker:
         Leave the group, release all work, and close the session. Further calls wait for the first call.
 
         If work does not stop within its ``task.stop.timeout.ms``, the call continues to wait for the plugin, and logs a
-        warning every ten seconds: the claim must not end while the plugin may still write to its system.
+        warning every ten seconds. The claim must not end while the plugin may still write to its system.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())

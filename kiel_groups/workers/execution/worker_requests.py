@@ -1,7 +1,7 @@
 """
 Carry out users' requests to the REST interface of a worker: create, change, pause, restart, delete or describe.
 
-All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``. The REST interface answers with
+All methods run on the worker's event loop, and raise errors of ``kiel_groups.errors``. The REST interface answers with
 the statuses of Kafka Connect. Every method may raise these errors:
 
 - ``UnknownConnectorError`` (404): there is no such connector, or the connector has no such task.
@@ -49,9 +49,9 @@ class ConnectorInfo:
 
     Args:
         name: The name of the connector.
-        config: Its settings, with ``name``.
-        tasks: The number of its tasks; 0 if the connector has not configured its tasks yet.
-        kind: Whether it is a source or a sink.
+        config: The settings of the connector, with ``name``.
+        tasks: The number of tasks; 0 if the connector has not configured its tasks yet.
+        kind: Whether the connector is a source or a sink.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ConnectorStatus:
         name: The name of the connector.
         connector: The status of the connector itself.
         tasks: The status of each task, by its number.
-        kind: Whether it is a source or a sink.
+        kind: Whether the connector is a source or a sink.
     """
 
     name: str
@@ -87,8 +87,8 @@ class WorkerRequests:
     Carries out the requests to one worker's REST interface.
 
     The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart`` on the owner only. It finds the leader by ``leader_url`` and the owner by ``owner_url``, and forwards
-    requests to these workers. All other methods are called on any worker.
+    ``restart`` on the owner only. The REST interface finds the leader by ``leader_url`` and the owner by ``owner_url``,
+    and forwards requests to these workers. All other methods are called on any worker.
 
     Args:
         herder: Runs the work of the worker.
@@ -227,7 +227,7 @@ class WorkerRequests:
 
         Args:
             name: The name of the connector.
-            config: Its settings. The setting ``name`` is replaced by the argument.
+            config: The settings of the connector. The setting ``name`` is replaced by the argument.
 
         Raises:
             ConnectorExistsError: A connector of this name exists (409).
@@ -285,8 +285,8 @@ class WorkerRequests:
 
         Args:
             name: The connector.
-            settings_of: Called with the stored settings, or None for a new connector. It returns the new settings, and
-                is called again if the stored settings change before the write.
+            settings_of: Called with the stored settings, or None for a new connector. The function returns the new
+                settings, and is called again if the stored settings change before the write.
         """
         is_new = False
 

@@ -20,8 +20,8 @@ class WorkerSettings:
 
     Args:
         group: The name of the worker group. All workers of a group run the same connectors.
-        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. They store
-            configuration, statuses, source offsets and claims, even if brokers coordinate the group.
+        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. ZooKeeper
+            stores configuration, statuses, source offsets and claims, even if brokers coordinate the group.
         brokers: The brokers that connectors read from and write to, such as ``"k1:9092,k2:9092"``.
         coordination: The system that coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
         allocator: The name of the preferred allocator, a key of ``WORK_ALLOCATORS``.

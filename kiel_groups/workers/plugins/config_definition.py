@@ -223,7 +223,8 @@ def parsed(type_name: TypeName, text: str) -> Any:
     Convert a setting's text to its typed value. Blanks around the text are ignored.
 
     Raises:
-        ConfigError: The text is not of the type. The message has the given text, without secrets, and what is expected.
+        ConfigError: The text is not of the type. The message has the given text, without secrets, and the expected
+            values.
     """
     text = text.strip()
     try:
@@ -331,7 +332,7 @@ class ConfigKey:
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the
-                setting, what was given, and what was expected.
+                setting, the given text, and the expected values.
         """
         if text is None:
             if self.default is REQUIRED:
@@ -426,7 +427,7 @@ class ConfigDefinition:
     The settings that a connector declares, in the order in which users read about them.
 
     Args:
-        keys: The settings. Their names must differ.
+        keys: The settings, with different names.
 
     Raises:
         ConfigError: Two settings have the same name, or a setting is not a ``ConfigKey``.

@@ -82,14 +82,14 @@ def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[s
         stored: The present configuration; empty for a new connector.
 
     Raises:
-        ConfigError: A text contains ``[hidden]``, but is not what ``masked`` shows for a stored text. So the secret is
+        ConfigError: A text contains ``[hidden]``, but is not the masked form of a stored text. So the secret is
             unknown.
     """
     return {name: _revealed(name, text, stored.get(name)) for name, text in config.items()}
 
 
 def _revealed(name: str, text: str, stored: str | None) -> str:
-    """Return the stored text if the user has given what ``masked`` shows for it, else the given text."""
+    """Return the stored text if the user has given its masked form, else the given text."""
     if HIDDEN not in text:
         return text
     if stored is None:
@@ -138,7 +138,9 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
 
 
 def _texts(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Convert what ``Connector.check`` has returned for a setting to a tuple of errors. A str is one error."""
+    """
+    Convert the errors that ``Connector.check`` has returned for a setting to a tuple of texts. A str is one error.
+    """
     return tuple(map(str, [given] if isinstance(given, str) else given)) if given else ()
 
 

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class ConnectorContext(Protocol):
-    """The functions of the worker that a connector may use. Any thread may call them."""
+    """The functions of the worker that a connector may use. Any thread may call these functions."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class TaskContext(Protocol):
     """
     The functions of the worker that every task may use.
 
-    Any thread may call them. A method that runs on a thread calls coroutine methods by ``run``.
+    Any thread may call these functions. A method that runs on a thread calls coroutine methods by ``run``.
     """
 
     @property
@@ -67,8 +67,8 @@ class TaskContext(Protocol):
         """
         A number that grows each time a worker claims the task.
 
-        A target system is safe from late writes of earlier owners if it refuses each token that is smaller than the
-        largest token that it has seen.
+        A target system is safe from late writes of earlier owners if it refuses each write with a token that is smaller
+        than the largest token seen so far.
         """
 
     @property
@@ -82,8 +82,8 @@ class TaskContext(Protocol):
         """
         Show in the task's status why the task makes no progress, for example because another system does not answer.
 
-        The task stays RUNNING, and commands that check the task report the problem. Call this with ``""`` when the
-        problem is over.
+        The task stays RUNNING, and commands that check the task report the problem. Call this method with ``""`` when
+        the problem is over.
 
         Args:
             problem: One line, or "".
@@ -93,7 +93,7 @@ class TaskContext(Protocol):
         """
         Run a coroutine on the worker's event loop, and return its result: ``context.run(context.pause(1))``.
 
-        Only methods that run on a thread may call this. A coroutine function awaits the coroutine instead.
+        Only methods that run on a thread may call ``run``. A coroutine function awaits the coroutine instead.
         """
 
 
@@ -159,9 +159,9 @@ class Task:
 
     def stop(self) -> Awaitable[None] | None:
         """
-        Release the task's resources. This is the last call, even after an error or a failed ``start``.
+        Release the task's resources. The worker calls ``stop`` last, even after an error or a failed ``start``.
 
-        The worker waits at most ``task.stop.timeout.ms``, for the present call and this call together.
+        The worker waits at most ``task.stop.timeout.ms``, for the call in progress and ``stop`` together.
         """
         return None
 
@@ -171,7 +171,7 @@ class SourceTask(Task, ABC):
 
     def start(self, context: SourceTaskContext, settings: Settings) -> Awaitable[None] | None:
         """
-        Prepare the task. This is the first call.
+        Prepare the task. The worker calls ``start`` first.
 
         Args:
             context: The functions of the worker; valid until ``stop`` returns.
@@ -191,7 +191,7 @@ class SourceTask(Task, ABC):
         """
         Complete the work that must precede the storage of source offsets.
 
-        The worker calls this when all records that ``poll`` has returned are in their topics.
+        The worker calls ``flush`` when all records that ``poll`` has returned are in their topics.
         """
         return None
 
@@ -201,7 +201,7 @@ class SinkTask(Task, ABC):
 
     def start(self, context: SinkTaskContext, settings: Settings) -> Awaitable[None] | None:
         """
-        Prepare the task. This is the first call.
+        Prepare the task. The worker calls ``start`` first.
 
         Args:
             context: The functions of the worker; valid until ``stop`` returns.
@@ -270,14 +270,14 @@ class Connector(ABC):
         """
         Check settings against each other. Return the errors by the setting's name: one text or several.
 
-        Each setting is already legal by itself. The worker calls this on the class, even before a connector exists. The
-        method must have no effects.
+        Each setting is already legal by itself. The worker calls ``check`` on the class, even before a connector
+        exists. The method must have no effects.
         """
         return {}
 
     def start(self, context: ConnectorContext, settings: Settings) -> Awaitable[None] | None:
         """
-        Prepare the connector. This is the first call.
+        Prepare the connector. The worker calls ``start`` first.
 
         Args:
             context: The functions of the worker; valid until ``stop`` returns.
@@ -295,7 +295,7 @@ class Connector(ABC):
         """
 
     def stop(self) -> Awaitable[None] | None:
-        """Release the connector's resources. This is the last call, even after an error."""
+        """Release the connector's resources. The worker calls ``stop`` last, even after an error."""
         return None
 
 
@@ -306,6 +306,6 @@ class SourceConnector(Connector):
 
 
 class SinkConnector(Connector):
-    """Copies the records of ``topics`` to another system. Its tasks divide the topics' partitions."""
+    """Copies the records of ``topics`` to another system. The connector's tasks divide the topics' partitions."""
 
     task_class: ClassVar[type[SinkTask]]

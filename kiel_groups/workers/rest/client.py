@@ -73,7 +73,7 @@ class HttpExchange:
         Args:
             method: The method, such as GET.
             url: The URL with path and query.
-            body: A JSON document, or nothing.
+            body: A JSON document, or empty.
 
         Raises:
             NoWorkerError: No worker answers at this URL in time.

@@ -2,9 +2,9 @@
 Answer a worker's REST requests, or forward them to the leader or to the owner of a connector or task.
 
 The routes are those of Kafka Connect. A worker that may not answer a request itself knows only the leader. The leader
-knows all owners. So a request is forwarded at most twice. Its query has ``forward=true`` after the first forward, and
-``forward=false`` after the second, as in Kafka Connect. A worker that gets ``forward=false`` and may not answer refuses
-the request, because its view of the group differs from the leader's.
+knows all owners. So a request is forwarded at most twice. The query of a forwarded request has ``forward=true`` after
+the first forward, and ``forward=false`` after the second, as in Kafka Connect. A worker that gets ``forward=false`` and
+may not answer refuses the request, because its view of the group differs from the leader's.
 
 A forwarded request contains the token. So the request goes only to a URL that a worker has registered in ZooKeeper, and
 never to the target of a redirect.
@@ -115,7 +115,7 @@ _FORWARD: Mapping[str | None, str] = {None: "true", "true": "false"}
 
 class RestOperations:
     """
-    The handlers of the REST requests to one worker. Their answers contain no secrets.
+    The handlers of the REST requests to one worker. The answers contain no secrets.
 
     Args:
         control: Carries out the requests.

@@ -30,8 +30,8 @@ class WorkFence:
     """
     Tells whether one runner may still deliver and commit. Each delivery and each commit first checks its fence.
 
-    The fence is open while the session is trusted, until a caller shuts the fence. A process that was frozen past its
-    lease finds its session untrusted, and delivers nothing more.
+    The fence is open while the session is trusted, until a caller shuts the fence. After a freeze that outlasts the
+    lease, the session is not trusted, and the process delivers nothing more.
 
     Args:
         session: The session that has the claim.

@@ -129,7 +129,7 @@ class FileStreamSinkTask(SinkTask):
 
 
 class FileStreamSinkConnector(SinkConnector):
-    """Appends the values of records to a file, one line for each record. Its tasks share the file."""
+    """Appends the values of records to a file, one line for each record. The connector's tasks share the file."""
 
     version: ClassVar[str] = "1.0"
     task_class = FileStreamSinkTask

@@ -269,7 +269,7 @@ class FollowedFile:
     a restart, it is searched for in the same folder, under names such as ``app.log.1`` or ``app-1.log``.
 
     Args:
-        path: The file. It does not have to exist yet.
+        path: The path of the file, which need not exist yet.
         start: The position after the last line that was taken, or None to begin with the first line.
         longest: The most bytes of a line.
         quiet_s: How long an old file must be without new bytes, in seconds, before the new file is read.
@@ -294,8 +294,8 @@ class FollowedFile:
         """
         Return the next lines, at most ``most``. Without new lines, return nothing.
 
-        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Its last line is then
-        returned even without a line end.
+        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Then the last line of
+        the old file is returned even without a line end.
 
         Raises:
             LongLineError: The next line is longer than allowed.

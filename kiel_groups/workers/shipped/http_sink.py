@@ -176,7 +176,7 @@ class Answer(NamedTuple):
 
 
 def meaning_of(status: int) -> Meaning:
-    """Return what an HTTP status of the target means for the records."""
+    """Return the meaning of the target's HTTP status for the records."""
     if 200 <= status < 300:
         return Meaning.TAKEN
     if status in _ABOUT_RECORDS:
@@ -438,7 +438,7 @@ def _secrets(url: str, header_values: Sequence[str]) -> set[str]:
     """
     Return the secrets of a URL and of headers, in all forms in which texts may quote them.
 
-    These are header values, the credentials in header values, and query parameters. Short values are omitted.
+    The secrets are header values, the credentials in header values, and query parameters. Short values are omitted.
     """
     credentials = [value.rpartition(" ")[2] for value in header_values]
     parameters = [value for _, value in parse_qsl(urlsplit(url).query)]

@@ -144,9 +144,9 @@ class ConfigStore:
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write through the quorum.
 
-        The offset is read before and after the connectors, until its znode has not changed in between. If this znode
-        has not changed since the last snapshot, that snapshot is returned, because each change increments the offset. A
-        server that lags behind answers with an older, but consistent configuration.
+        The offset is read before and after the connectors, until the offset's znode has not changed in between. If this
+        znode has not changed since the last snapshot, that snapshot is returned, because each change increments the
+        offset. A ZooKeeper server that lags behind answers with an older, but consistent configuration.
 
         Raises:
             ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
@@ -244,13 +244,13 @@ class ConfigStore:
         self, name: str, config: Mapping[str, str], *, is_new: bool = False, check: CheckStored = lambda stored: None
     ) -> int:
         """
-        Create a connector, or replace its settings. Its tasks and its target state stay as they are.
+        Create a connector, or replace its settings. The tasks and the target state of the connector stay as they are.
 
         A connector whose znode has garbage is replaced by one without tasks.
 
         Args:
             name: The connector.
-            config: Its settings.
+            config: The settings of the connector.
             is_new: Whether the connector must not exist yet.
             check: Called with the settings that the write replaces: None if there is no connector, empty if its znode
                 has garbage. If the stored settings change before the write, ``check`` is called again. An error that
@@ -335,8 +335,8 @@ class ConfigStore:
         """
         Delete a connector and its tasks, then their statuses.
 
-        Its source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
-        this one ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
+        The source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
+        this connector ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
 
         Returns:
             The configuration offset of the change.
@@ -359,10 +359,10 @@ class ConfigStore:
 
     async def clean_up(self) -> None:
         """
-        Delete what deleted connectors have left: their statuses, and their empty folders of owner znodes.
+        Delete the statuses, and the empty folders of owner znodes, that deleted connectors have left.
 
-        Any worker may call this at any time, even after an earlier call was interrupted. Each deletion requires that
-        the configuration has not changed since this method read it. So a connector that is created again keeps its
+        Any worker may call this method at any time, even after an earlier call was interrupted. Each deletion requires
+        that the configuration has not changed since this method read it. So a connector that is created again keeps its
         statuses.
 
         Raises:

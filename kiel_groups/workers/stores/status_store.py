@@ -7,7 +7,7 @@ the claim is gone. Readers compare the status with the claim, and so know that t
 Reported statuses are written a tenth of a second after the first report. Then the many statuses after a rebalance share
 transactions, and do not delay claims and starts. If several statuses of the same work are reported, only the newest
 status is written. A status that only confirms an earlier status is written a second later. A problem of running work is
-written a second later, too, because it may be over by then.
+written a second later, too, because the problem may be over by then.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> Wo
     Return the present status of a connector or a task, from its znodes.
 
     A stored status is valid only while the claim exists under which it was written. The work is UNASSIGNED if the claim
-    is gone, if the work was claimed again since, or if the connector was deleted or created again since. It is also
-    UNASSIGNED if the status is missing or unreadable.
+    is gone, if the work was claimed again since, or if the connector was deleted or created again since. The work is
+    also UNASSIGNED if the status is missing or unreadable.
 
     Args:
         path: The path of the status znode.
@@ -85,14 +85,17 @@ class StatusStore:
         self._written: set[Work] = set()
 
     def report(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written soon. It replaces an unwritten status of the same work."""
+        """Have a status written soon. The status replaces an unwritten status of the same work."""
         self._confirmed.pop(work, None)
         if not self._waiting:
             asyncio.get_running_loop().call_later(_REPORTED_AFTER_S, self._wake.set)
         self._waiting[work] = status
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written a second later. It may differ from the last status in its generation or its problem."""
+        """
+        Have a status written a second later. The status may differ from the last status in its generation or its
+        problem.
+        """
         if not self._confirmed:
             asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
         self._confirmed[work] = status

@@ -123,7 +123,7 @@ class WorkClaims:
 
         Returns:
             True if this worker no longer owns the work, even if the claim was gone before: then no further write was
-            made. False if ZooKeeper has refused a further write: then nothing was written, and the claim still exists.
+            made. False if ZooKeeper has refused a further write. Then nothing was written, and the claim still exists.
 
         Raises:
             SessionLostError: The session is over.
