@@ -310,7 +310,7 @@ class DeliveryHandler(GroupBrokers):
     """
     The PartitionHandler of a grouped consumer.
 
-    It starts and stops the delivery of partitions, and notifies the listener.
+    The handler starts and stops the delivery of partitions, and notifies the listener.
     """
 
     def __init__(self, reader: RecordReader, group: str, metrics: Metrics) -> None:

@@ -86,10 +86,10 @@ class Consumer:
         """
         Return buffered records by partition, in the order of the log.
 
-        The records are finished when the coroutine that received them calls ``getmany()`` again, or ``getone()`` or
+        The records are finished when the coroutine that received them calls ``getmany()``, ``getone()`` or
         ``consume_batches()``, even if that call returns no records. If the coroutine's task has ended, another
-        coroutine's call finishes the records. Their partitions are not released before that. Records that arrive after
-        their caller has given up are delivered again.
+        coroutine's call finishes the records. The consumer does not release a partition before its records are
+        finished. Records that arrive after their caller has given up are delivered again.
 
         Args:
             partitions: The partitions from which to return records; by default all assigned partitions.
@@ -179,7 +179,7 @@ class Consumer:
             timestamps: Times in milliseconds since 1970, by partition; fractions of a millisecond do not count.
 
         Returns:
-            An entry for each partition. Its ``timestamp`` is always -1, because no timestamp is known.
+            An entry for each partition. The ``timestamp`` of an entry is always -1, because no timestamp is known.
 
         Raises:
             ArgumentTypeError: The argument is not a dict of partitions to numbers. The error is a TypeError and a
@@ -320,8 +320,9 @@ class Consumer:
 
         After ``assign``, wait until the position is known. Assigned partitions of subscribed topics have a position at
         once. If a call returned records but its caller was cancelled and did not receive them, the records count as not
-        delivered. They become the next records once nothing refers to the call's future, or after a second. Until then,
-        other coroutines get the records that follow. The following records are then delivered a second time.
+        delivered. These records become the next records once no object refers to the call's future, or after a second.
+        Until then, other coroutines get the records that follow. The following records are then delivered a second
+        time.
 
         Raises:
             IllegalStateError: The partition is not assigned.
@@ -441,7 +442,7 @@ class Consumer:
 
     @property
     def name(self) -> str:
-        """This host's name and a number that is unique among the consumers of this process."""
+        """The host's name and a number that is unique among the consumers of this process."""
         return f"{socket.gethostname()}:{id(self)}"
 
     @property

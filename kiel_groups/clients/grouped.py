@@ -42,10 +42,10 @@ class GroupedConsumer(Consumer):
             unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records keep bytes, and
             ``consume()`` decodes JSON.
-        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an allocator of an
-            installed package (entry points ``kiel_groups.allocators``). It is used while this member leads the group.
-            If brokers coordinate the group, also Java's ``"roundrobin"``, or a list; the group takes the list's first
+        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``, ``"weighted"``,
+            ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an allocator of an installed package (entry
+            points ``kiel_groups.allocators``). The allocator is used while this member leads the group. If brokers
+            coordinate the group, Java's ``"roundrobin"`` and a list are also possible; the group takes the list's first
             assignor that all members offer. Then the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
@@ -58,17 +58,18 @@ class GroupedConsumer(Consumer):
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
             Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings of the
             leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms``
-            have no effect there; ``docs/ownership.rst`` says what takes their place.
+            have no effect there. ``docs/ownership.rst`` names the settings that replace these settings.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the consumer asks the brokers.
-            That request makes brokers of 0.9 drop requests of other clients, so name the release of such brokers here.
+            The consumer's request makes brokers of 0.9 drop requests of other clients, so name the release of such
+            brokers here.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
             before this member's session expires. A ZooKeeper server may grant a different timeout; a coordinator
             refuses a timeout beyond its bounds.
         heartbeat_interval_ms: The time between two heartbeats of this member: at most a third of the session timeout.
             By default, a sixth of the timeout that ZooKeeper granted, or 3,000 if brokers coordinate the group.
-        instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
-            it left, so a restart moves no partition. If two live members share a name, the newer member stops the older
-            member.
+        instance_id: A name for this member that survives restarts. The leader keeps the member's assignment for
+            ``static_grace_ms`` after the member has left, so a restart moves no partition. If two live members share a
+            name, the newer member stops the older member.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
         capacity: This member's weight, in relation to the weights of other members, for the allocators ``"sticky"``,
             ``"weighted"`` and ``"lag_aware"``. With 0, this member gets only partitions of topics to which no other
@@ -79,14 +80,14 @@ class GroupedConsumer(Consumer):
             hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait for a
             member for this time; brokers of Kafka 0.9 and 0.10.0, for its session timeout.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
-        key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
+        key_deserializer: Converts the key of a record that has a key. Without a key deserializer, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
             counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
             record is finished when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
-        store: Where offsets are written, and how: to ZooKeeper by the members, with fencing (``zookeeper``), or by the
-            brokers on request, as with kiel (``broker-v0``); or to Kafka, from 0.8.2 on, by the coordinator of the
-            group (``broker-v1``). All members of a group must agree.
+        store: Where offsets are written, and how. ``zookeeper``: members write to ZooKeeper, with fencing.
+            ``broker-v0``: brokers write to ZooKeeper on request, as with kiel. ``broker-v1``: the coordinator of the
+            group writes to Kafka, from 0.8.2 on. All members of a group must agree.
         auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
             ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
@@ -238,22 +239,22 @@ class GroupedConsumer(Consumer):
         """
         Commit finished records, release all partitions and leave the group.
 
-        The first call decides about ``autocommit``. Further calls return the same outcome. Their ``timeout_s`` may end
-        the close earlier, but not later.
+        The first call decides about ``autocommit``. Further calls return the same outcome. The ``timeout_s`` of a
+        further call may end the close earlier, but not later.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
-        other coroutines. It waits until a loop has finished its record, without a limit except ``timeout_s``. It waits
-        until a caller of ``consume()`` or ``getmany()`` calls again, but at most two seconds. If the event loop does
-        not run any more, as after a Ctrl-C, the member leaves the group before this method returns, and records in
-        flight are delivered again.
+        other coroutines. The close waits until a loop has finished its record, without a limit except ``timeout_s``.
+        The close waits until a caller of ``consume()`` or ``getmany()`` calls again, but at most two seconds. If the
+        event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method returns, and
+        records in flight are delivered again.
 
         Args:
             autocommit: Whether the close commits finished records. A consumer that was created with
                 ``autocommit=False`` commits no records here. A position that ``auto_offset_reset`` chose is stored even
                 then.
             timeout_s: How long the close may take, in seconds, even if the application or a server delays it. After
-                this time, the member leaves, and unfinished records are not committed. A thread closes the session;
-                if it fails, the session expires.
+                this time, the member leaves, and unfinished records are not committed. A thread closes the session; if
+                the thread fails, the session expires.
 
         Raises:
             ConfigError: An argument is not valid; nothing is closed.
@@ -266,7 +267,7 @@ class GroupedConsumer(Consumer):
         return self.close()
 
     def _at_exit(self) -> None:
-        """At the exit of the interpreter, complete a close whose event loop has stopped."""
+        """Complete a close whose event loop has stopped, when the interpreter exits."""
         if self._lifecycle.closed:
             self.close()
 
@@ -280,19 +281,19 @@ class GroupedConsumer(Consumer):
         Replace the subscription. The new subscription applies at the call.
 
         The future is done once the member has registered the subscription. If brokers coordinate the group, the future
-        is done once the member has joined. But a member that owns partitions joins again only when their records in
-        flight are finished, so its future is done at once.
+        is done once the member has joined. But if the member owns partitions, the future is done at once, because the
+        member joins again only when the records in flight of the partitions are finished.
 
         Topics that remain subscribed are delivered without a pause, unless brokers coordinate the group. Removed topics
-        are no longer delivered. Their records in flight are finished and committed as usual. A topic that does not
-        exist is logged, and consumed as soon as it is created.
+        are no longer delivered. The records in flight of removed topics are finished and committed as usual. A topic
+        that does not exist is logged, and consumed as soon as it is created.
 
         Args:
             topics: One topic or several.
             pattern: Not supported yet.
             listener: Notified of assigned, revoked and lost partitions until the next call of ``subscribe``, in place
-                of the constructor's listener. By default, the constructor's listener. ``consume()`` does not change the
-                listener.
+                of the constructor's listener. By default, the constructor's listener is notified. ``consume()`` does
+                not change the listener.
 
         Raises:
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
@@ -300,8 +301,8 @@ class GroupedConsumer(Consumer):
                 coordinator refuses the member's settings.
             ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
-            KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of
-                ``connect``.
+            KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer cannot join the group. The errors are
+                the same as for ``connect``.
             ClosedError: The consumer was closed.
         """
         return self._lifecycle.subscribe(topics, pattern, listener)
@@ -311,8 +312,8 @@ class GroupedConsumer(Consumer):
         """
         Leave all topics, or end an assignment of ``assign``. No record is delivered after the call.
 
-        The future is done once the member has registered that it has no topics. The member remains in the group. Its
-        records in flight are finished and committed as usual, and then their partitions are released.
+        The future is done once the member has registered that it has no topics. The member remains in the group. The
+        member's records in flight are finished and committed as usual, and then the partitions are released.
 
         Raises:
             ClosedError: The consumer was closed.
@@ -423,8 +424,8 @@ class GroupedConsumer(Consumer):
             offsets: As for ``commit``.
             callback: Called on the event loop as ``callback(offsets, outcome)``; with ``kiel_groups.sync``, on a thread
                 of its own. ``offsets`` are the offsets of this commit, by partition. ``outcome`` is the partitions
-                whose offsets were stored, or the error. By default, the callback is the constructor's
-                ``default_offset_commit_callback``. It may be a coroutine function.
+                whose offsets were stored, or the error. The callback may be a coroutine function. By default, the
+                callback is the constructor's ``default_offset_commit_callback``.
 
         Returns:
             A future with the outcome of the commit. Without a callback, an error that is not retrieved is logged.
@@ -495,8 +496,8 @@ class GroupedConsumer(Consumer):
             partitions: The partitions to read. None: all partitions for which the group has an offset, of any topic.
 
         Returns:
-            The next offsets to read. Their metadata is always "". A partition is left out if it has no offset, or if
-            its stored data is not an offset.
+            The next offsets to read, with "" as metadata. A partition is left out if it has no offset, or if its stored
+            data is not an offset.
 
         Raises:
             ConfigError: An argument is not a partition.
@@ -524,7 +525,7 @@ class GroupedConsumer(Consumer):
         """
         This member's id in the group. Each new session has a new id.
 
-        It is None before the first session, and after ``assign``.
+        The id is None before the first session, and after ``assign``.
         """
         return None if self._member is None else self._member.member_id
 
@@ -579,9 +580,9 @@ class GroupedConsumer(Consumer):
 
         Args:
             of: The record in flight, not a copy of it. Get the token before the loop asks for the next record, even if
-                a task still processes the record after that. Or a partition, for the token of its current claim. This
-                is *not* always the claim of records that were delivered earlier: if the partition was lost and claimed
-                again since, the newer token would let late writes pass.
+                a task still processes the record after that. If ``of`` is a partition, the token is the token of the
+                current claim. The current claim is *not* always the claim of records that were delivered earlier: if
+                the partition was lost and claimed again since, the newer token would let late writes pass.
 
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's

@@ -283,7 +283,8 @@ class GroupLifecycle(Lifecycle):
         """
         Commit finished records, release all partitions and leave the group.
 
-        ``end_in_flight`` finishes or drops the caller's records in flight. Its argument is whether an event loop runs.
+        ``end_in_flight`` finishes or drops the caller's records in flight. The argument of ``end_in_flight`` is whether
+        an event loop runs.
         """
         if not isinstance(autocommit, bool):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")

@@ -169,9 +169,10 @@ class Producer:
         """
         Send one record, whether or not the returned future is awaited.
 
-        With a ``batch_size`` above 1 and no ``linger_ms``, a record may wait for further records. Its future is done at
-        once, with -1 for partition and offset. Then the future of the record that completes the batch, ``flush()`` or
-        ``close()`` waits for all records of the batch, and fails if a record of the batch fails.
+        With a ``batch_size`` above 1 and no ``linger_ms``, a record may wait for further records. The future of a
+        waiting record is done at once, with -1 for partition and offset. Then the future of the record that completes
+        the batch, ``flush()`` or ``close()`` waits for all records of the batch, and fails if a record of the batch
+        fails.
 
         Failures of accepted records are also logged, in one line for the records of a batch.
 
@@ -319,8 +320,8 @@ class Producer:
         """
         Wait until at most half of ``max_buffered_bytes`` is buffered.
 
-        Records that wait for further records are sent now. Their failures are raised by their futures and by
-        ``flush()``, not by this method.
+        Records that wait for further records are sent now. The records' futures and ``flush()`` raise the failures of
+        records. This method does not.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
             if self._lookups:
@@ -335,8 +336,8 @@ class Producer:
         Send all waiting records at once, and wait until every record produced before is stored or has failed.
 
         Raises:
-            KielGroupsError: A record failed whose future was done already, because it had waited for other records. The
-                failures of all other records are raised by their futures.
+            KielGroupsError: A record failed whose future was done already, because the record had waited for other
+                records. The future of any other record raises the failure of its record.
         """
         outcomes = self._take_round()
         await self._flush()
@@ -376,7 +377,7 @@ class Producer:
         return self._closing
 
     def _at_exit(self) -> None:
-        """At the exit of the interpreter, close, to send the remaining records on the stopped event loop."""
+        """Close the producer when the interpreter exits, and send the remaining records on the stopped event loop."""
         if self.unsent_count:
             self.close()
 

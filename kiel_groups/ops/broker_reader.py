@@ -145,7 +145,7 @@ class BrokerSession:
 
         Raises:
             NoBrokersError: No broker is alive.
-            KielGroupsError: No broker answers. This is the error of the last broker.
+            KielGroupsError: No broker answers. The error is the last broker's error.
         """
         failure: KielGroupsError = NoBrokersError(f"no broker is alive {self.place}")
         for node_id in sorted(self.brokers):
@@ -234,7 +234,7 @@ class BrokerGroups:
 
         Args:
             with_lag: Whether to load the offsets and the lag of all groups.
-            groups: The names of groups. Their lag is always loaded.
+            groups: The names of groups. The lag of these groups is always loaded.
 
         Raises:
             UnknownGroupError: One of ``groups`` does not exist.
@@ -324,7 +324,7 @@ async def _names(session: BrokerSession) -> list[str]:
 
 
 async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
-    """Return the error about a group that does not exist. Its text suggests the name of a similar group, if any."""
+    """Return the error about a group that does not exist. The error's text suggests a similar name of a group."""
     return loaded_groups.unknown_group(group, session.place, await _names(session), " that has members")
 
 

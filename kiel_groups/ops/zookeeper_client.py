@@ -87,7 +87,9 @@ def answers(hosts: str, *, timeout_s: float) -> bool:
 
 
 def create_chroot(hosts: str) -> None:
-    """Create the chroot of a connection string and its parents; do nothing if it exists, or if there is no chroot."""
+    """
+    Create the chroot of a connection string, if the string has a chroot, and the parents. Existing znodes are kept.
+    """
     config = ZooKeeperConfig.parse(hosts)
     with zookeeper(config.hosts.removesuffix(config.chroot)) as client:
         client.ensure_path(config.chroot or "/")

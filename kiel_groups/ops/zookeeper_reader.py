@@ -358,8 +358,9 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
     """
     Read all znodes of groups, whether kiel-groups, Kafka or kiel writes them, and the znodes of the groups' topics.
 
-    The topics of a group are those that its members subscribe to, or in which it has owners, offsets or first offsets.
-    A group that does not exist has no znodes in the result. Znodes whose ACL denies reading are ``closed``.
+    A topic belongs to a group if its members subscribe to the topic, or if the group has owners, offsets or first
+    offsets in the topic. A group that does not exist has no znodes in the result. Znodes whose ACL denies reading are
+    ``closed``.
 
     Returns:
         The znodes of each group, by the group's name.
@@ -533,7 +534,7 @@ def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[
     """
     Return the topics in which each of these groups has, or had, owners.
 
-    This takes one request for each group. A group whose ACL denies reading is left out.
+    The function sends one request for each group. A group whose ACL denies reading is left out.
     """
     found = []
     for layout, read in [(layout, client.get_children_async(layout.owners)) for layout in layouts]:

@@ -240,7 +240,7 @@ class _ConsumeTask(LoggedTask[T]):
         self._call.received, self._call.superseded = False, True
 
     def _unless_given_up(self, values: T) -> T:
-        """Return the values or, if they are delivered again because they came too late, the result of ``late``."""
+        """Return the values. If the values came too late and are delivered again, return the result of ``late``."""
         return self._late() if self._call.redelivered and values else values
 
 
@@ -250,7 +250,7 @@ def _only_drops_outcome(frame: FrameType) -> bool:
 
 def give_back(call: object) -> None:
     """
-    Have the values of a call delivered again, because the caller's thread was interrupted while it waited for them.
+    Have the values of a call delivered again. The caller's thread was interrupted while it waited for the values.
 
     Objects that ``start_consume_call`` has not returned are ignored.
     """

@@ -210,10 +210,10 @@ class LeftLoop:
     Remembers the event loop of a client. If the program has left that loop, the client's close runs the loop again.
 
     Args:
-        at_exit: Closes the client if necessary. It is called when the interpreter exits, unless the loop is closed or
+        at_exit: Closes the client if necessary. Called when the interpreter exits, unless the loop is closed or
             running.
-        abandon: Ends the client without its loop, as far as possible. It is called at most once: when the interpreter
-            exits, or when ``close`` finds that the loop is closed, or is interrupted.
+        abandon: Ends the client without its loop, as far as possible. Called at most once: when the interpreter exits,
+            when ``close`` finds that the loop is closed, or when ``close`` is interrupted.
     """
 
     def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:

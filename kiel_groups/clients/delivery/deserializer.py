@@ -99,7 +99,7 @@ class FailureLog:
             self._start_timer()
 
     def close(self) -> None:
-        """Log the failures that are not logged yet. This works without an event loop."""
+        """Log the failures that are not logged yet. The call needs no event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -291,8 +291,9 @@ class Deserializer:
         """
         Deserialize the keys of ``records``, and return the values and records that remain, and an error.
 
-        If ``on_bad_record`` is a function, a failed key ends the records, and its error is returned. Otherwise the
-        record is skipped. ``error`` is the error of the record after ``records``; it is returned if no key fails.
+        If ``on_bad_record`` is a function, the records end before the first failed key, and the error of the key is
+        returned. Otherwise, records with a failed key are skipped. ``error`` is the error of the record after
+        ``records``. ``error`` is returned if no key fails.
         """
         read = self._key_deserializer
         assert read is not None
@@ -341,7 +342,7 @@ class Deserializer:
         self._failures.add(error)
 
     def close(self) -> None:
-        """Log the failures that are not logged yet. This works without an event loop."""
+        """Log the failures that are not logged yet. The call needs no event loop."""
         self._failures.close()
 
 

@@ -331,7 +331,7 @@ class CurrentBatch:
     """
     The batch that a loop is delivering, if any, and its record in flight.
 
-    ``state`` is the state of the claim under which the batch is delivered. That state reads its position and finished
+    ``state`` is the state of the claim under which the batch is delivered. The state reads its position and finished
     offset from this object, until the batch is replaced or its records are no longer tracked.
     """
 
@@ -486,11 +486,11 @@ class CurrentBatch:
 
     def put_back(self) -> TopicPartition | None:
         """
-        Have the record in flight delivered again, if it is still tracked.
+        Have the record in flight delivered again, if the record is still tracked.
 
         Returns:
-            The partition of the record if the batch was dropped meanwhile: the caller must fetch it from its position.
-            Otherwise None.
+            The partition of the record if the batch was dropped meanwhile: the caller must fetch the partition from its
+            position. None if the batch was not dropped.
         """
         record, view = self.record, self._view
         if record is None:

@@ -89,7 +89,9 @@ class ReadyClaims:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running hook with its partitions, and with those of its partitions that were lost since it started."""
+    """
+    A running hook with its partitions. ``lost`` has the partitions of the hook that were lost since the hook started.
+    """
 
     task: asyncio.Task[None]
     name: str

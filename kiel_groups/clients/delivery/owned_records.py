@@ -46,10 +46,10 @@ class OwnedRecords:
     """
     The records of the owned partitions, from the fetcher until the application has finished them.
 
-    ``RecordDelivery``, for a loop, and ``ValueDelivery``, for the other methods, share this object. It owns the
-    buffered records and the records in flight, and decides which records may be delivered now: records of subscribed
-    topics, of partitions that are not paused and whose assigned hook has ended, while the gate is open. The *gate* is
-    open while the member's session permits delivery.
+    ``RecordDelivery``, for a loop, and ``ValueDelivery``, for the other methods, share this object. The object owns the
+    buffered records and the records in flight, and decides which records may be delivered now. The topic of such a
+    record is subscribed. The partition is not paused, and its assigned hook has ended. The *gate* is open, that is, the
+    member's session permits delivery.
     """
 
     def __init__(
@@ -323,7 +323,9 @@ class OwnedRecords:
         return is_current and self.may_deliver() and not self._subscription.is_paused(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Stop fetching and delivering a partition until ``end_set_aside``. Its buffered records remain."""
+        """
+        Stop fetching and delivering a partition until ``end_set_aside``. The buffered records of the partition remain.
+        """
         self._fetcher.pause([partition])
 
     def end_set_aside(self, partition: TopicPartition) -> None:
@@ -392,9 +394,9 @@ class BadRecords:
     """
     Handles a bad record when it is the next record of its partition.
 
-    The record stays in the fetcher. Its partition is *set aside*, that is, neither fetched nor delivered: for a pause
-    after the error is raised, or while the hook ``on_bad_record`` runs. Other partitions are delivered. A seek, a pause
-    by the application, or the end of the claim ends this state early.
+    The record stays in the fetcher. The partition of the record is *set aside*, that is, neither fetched nor delivered:
+    for a pause after the error is raised, or while the hook ``on_bad_record`` runs. Other partitions are delivered. A
+    seek, a pause by the application, or the end of the claim ends this state early.
 
     Args:
         deserializer: Has the application's ``on_bad_record``, and counts its own failures.

@@ -148,8 +148,8 @@ class StarvingCallers:
     """
     The selections for which ``pop`` has found no batch, until a batch of the selection is buffered.
 
-    Their callers are *starving*: partitions of these selections are fetched even if the buffer is full. A selection of
-    a caller that no longer waits causes the fetch of one more batch at most.
+    A caller whose selection is in this object is *starving*: the partitions of the selection are fetched even if the
+    buffer is full. A selection of a caller that no longer waits causes the fetch of one more batch at most.
 
     Args:
         selections: The first selections.
@@ -171,8 +171,8 @@ class StarvingCallers:
         """
         Add the selection of a caller that finds no batch.
 
-        Its excluded partitions are included. Another caller waits for them now, but when that caller gives up, this
-        caller may get their records.
+        The excluded partitions of the selection are included. Another caller waits for the excluded partitions now. But
+        when that caller gives up, this caller may get the records of these partitions.
         """
         if selection.excluded:
             selection = Selection(selection.topic, selection.partitions)
@@ -187,14 +187,14 @@ class StarvingCallers:
         return any(each.has(partition) for key in _keys(partition) for each in self._by_key.get(key, ()))
 
     def feed(self, partition: TopicPartition) -> None:
-        """Remove the selections that include this partition, because it has a batch now."""
+        """Remove the selections that include this partition, because the partition has a batch now."""
         for key in _keys(partition):
             if key in self._by_key:
                 self._replace(key, {each for each in self._by_key[key] if not each.has(partition)})
 
     def limit(self, waiting: Collection[frozenset[TopicPartition]]) -> None:
         """
-        Drop the selections of partitions, except those in ``waiting``, for which a caller waits.
+        Drop the selections of partitions, except the selections in ``waiting``, for which a caller waits.
 
         A caller whose selection was dropped adds it again when it polls again. Selections without partitions are kept:
         there is at most one for each topic, and one for all topics.
@@ -384,7 +384,7 @@ class BrokerLanes:
         return next((lane for n in range(lanes) if (lane := f"{kind}-{n}") not in self.in_flight), None)
 
     def plan_bulk(self, room: Room) -> PlannedFetch | None:
-        """Return the bulk request to send now, or None. Its partitions no longer wait for a request."""
+        """Return the bulk request to send now, or None. The partitions of the request no longer wait for a request."""
         self.is_held_back = False
         lane = self._free_lane(_BULK)
         if lane is None:
@@ -427,7 +427,7 @@ class BrokerLanes:
         return min(max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes)), self.config.max_message_bytes)
 
     def plan_poll(self, room: Room) -> PlannedFetch | None:
-        """Return the poll to send now, or None. Its partitions no longer wait for a request."""
+        """Return the poll to send now, or None. The partitions of the poll no longer wait for a request."""
         ready = self._ready[Demand.CAUGHT_UP]
         if len(ready) >= WIDE_PARTITIONS:
             wide = next(name for n in count() if (name := f"{_WIDE}-{n}") not in self.in_flight)

@@ -314,7 +314,7 @@ class Fetcher:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """
-        Stop fetching and delivering these partitions until ``resume``. Their buffered batches remain.
+        Stop fetching and delivering these partitions until ``resume``. The buffered batches of the partitions remain.
 
         Returns:
             The partitions whose buffered batches exceed the room for paused partitions. The caller should assign these
@@ -333,7 +333,8 @@ class Fetcher:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
         """
-        Put back the last batch of a partition, as its next batch. Its first ``taken`` records count as delivered.
+        Put back the last batch of a partition, as its next batch. The first ``taken`` records of the batch count as
+        delivered.
 
         Do nothing if the partition was unassigned or assigned again since the batch was polled.
         """

@@ -89,7 +89,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 @dataclass(slots=True)
 class BiteSize:
     """
-    The number of bytes (the *bite*) to request from a broker in one answer. It adapts to how fast the broker sends.
+    The number of bytes (the *bite*) to request from a broker in one answer. The number adapts to the broker's speed.
 
     Attributes:
         bytes: The present size.
@@ -105,9 +105,12 @@ class BiteSize:
         """
         Double the size after a full answer that came fast, and halve it after a full answer that took long.
 
+        An answer is full if it has three quarters of the requested bytes. Do nothing if the answer is not full, or if
+        the request asked for less than the present size.
+
         Args:
-            asked_bytes: The bytes that the request asked for. If they are less than the present size, do nothing.
-            received_bytes: The bytes that came. If they are less than three quarters of the request, do nothing.
+            asked_bytes: The number of bytes that the request asked for.
+            received_bytes: The number of bytes that came.
             took_s: The time from the request to the answer, in seconds.
         """
         if asked_bytes < self.bytes or received_bytes < asked_bytes - asked_bytes // 4:
@@ -140,7 +143,7 @@ class _Content:
         return len(messages) if isinstance(messages, list) else messages.count
 
     def records(self) -> list[Record]:
-        """Return the records. They are made at the first use."""
+        """Return the records. The first call makes the records."""
         messages = self.messages
         if not isinstance(messages, list):
             messages = self.messages = messages.records()
@@ -152,7 +155,7 @@ class _Content:
         return values_of(messages) if isinstance(messages, list) else messages.values()
 
     def columns(self) -> Columns:
-        """Return the columns. They are made at the first use."""
+        """Return the columns. The first call makes the columns."""
         if self._columns is None:
             made = self.messages
             self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
@@ -211,7 +214,7 @@ class FetchedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records. They are made at the first use."""
+        """The records. The first access makes the records."""
         records = self._content.records()
         if len(records) != len(self._rows):
             records = records[self._rows.start : self._rows.stop]
@@ -524,7 +527,7 @@ class PartitionFetch:
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:
-        """Set the position to a later offset. All offsets before it are fetched, or have no message."""
+        """Set the position to a later offset. All offsets before the new position are fetched, or have no message."""
         self.position = offset
         self.needed_bytes = self.unanswered_bytes = 0
 
@@ -571,7 +574,7 @@ class PartitionFetch:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> bool:
         """
-        Put back the last batch that ``take`` returned. Its first ``taken`` records count as delivered.
+        Put back the last batch that ``take`` returned. The first ``taken`` records of the batch count as delivered.
 
         Returns:
             Whether the batch had left the buffer. If not, the batch was a part of the first buffered batch.

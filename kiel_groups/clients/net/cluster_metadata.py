@@ -163,8 +163,8 @@ class ClusterMetadata:
         """
         Return an error for each of these partitions, whose leaders are unknown.
 
-        ``what`` is the start of the errors' texts; its ``{}`` is replaced by the partition. If the topic is not known,
-        and ZooKeeper registers none of the known brokers, the error says so.
+        ``what`` is the start of the errors' texts; the partition replaces the ``{}`` in ``what``. If the topic is not
+        known, and ZooKeeper registers none of the known brokers, the error's text says so.
         """
         named, registered = frozenset(self._brokers.values()), frozenset[HostPort]()
         if self._broker_source is not None and any(each.topic not in self._topics for each in partitions):
@@ -256,7 +256,7 @@ class ClusterMetadata:
         """
         Ask a broker for the cluster's brokers and topics and, if ``with_id``, for the cluster's id.
 
-        The id is None if it is not asked for, or if the broker is older than 0.10.1.
+        The id is None without ``with_id``, or if the broker is older than 0.10.1.
 
         Raises:
             KielGroupsError: No broker answered.
@@ -566,8 +566,8 @@ class ClusterMetadata:
         """
         Ask a broker for its versions, on a connection of its own, in a few tries.
 
-        Brokers of 0.9 do not support the request for versions, and it makes them drop requests of other clients. So
-        another request recognises such brokers first: see ``FetchProbeRequest``.
+        Brokers of 0.9 do not support the request for versions, and drop requests of other clients after such a request.
+        So another request recognises brokers of 0.9 first: see ``FetchProbeRequest``.
 
         Args:
             address_of: Chooses the broker of each try.

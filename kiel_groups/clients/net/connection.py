@@ -274,7 +274,7 @@ async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStrea
 
 
 async def _hosts_of(address: HostPort) -> Sequence[str]:
-    """Return the addresses of a host, in the resolver's order. Return the name itself if it cannot be resolved."""
+    """Return the addresses of a host, in the resolver's order. If the resolver fails, return the host's name."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -546,7 +546,9 @@ class Connection:
         return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
     def _fail(self, error: KielGroupsError) -> None:
-        """Close the connection for this reason, and fail its requests in flight, unless it is closed already."""
+        """
+        Close the connection for this reason, and fail its requests in flight, unless the connection is closed already.
+        """
         if self._closed_by is not None:
             return
         self._closed_by = error

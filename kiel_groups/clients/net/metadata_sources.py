@@ -198,9 +198,9 @@ class TopicListing:
     request that names no topics creates no topics, but its answer has all topics of the cluster. In a large cluster,
     such answers are expensive for brokers and clients.
 
-    A deleted topic may still be created again if two conditions hold. The topic is deleted within ``NAMED_FOR_S`` after
-    the brokers have listed it. And the client names the topic in a request, for example after a broken connection,
-    before a broker has denied that it knows the topic or its partitions.
+    A deleted topic may still be created again if two conditions hold. First, the topic is deleted within
+    ``NAMED_FOR_S`` seconds after the brokers have listed the topic. Second, the client names the topic in a request,
+    for example after a broken connection, before a broker has denied the topic.
     """
 
     def __init__(self) -> None:

@@ -76,8 +76,8 @@ async def list_offsets(
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
             milliseconds. One time for all partitions, or a time for each partition. Leaders of 0.10.1 and later return
             the offset of the first message of this time or later, or the end of the log. Older leaders, and all leaders
-            of logs whose messages have no timestamps, return the first offset of the newest segment that was last
-            written before this time, or the earliest offset.
+            of logs whose messages have no timestamps, return the first offset of the newest segment whose last write
+            was before this time. If there is no such segment, they return the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.

@@ -140,7 +140,7 @@ async def commit_offsets(
         metrics: Counts offsets that brokers refused.
         group: The group that the offsets belong to.
         offsets: The next offset of each partition.
-        metadata: A text whose length brokers check, before they discard the text. A text that is too long is left out.
+        metadata: A text. Brokers check its length, and then discard the text. A text that is too long is not sent.
 
     Returns:
         The last answer for every partition, or UNKNOWN if no broker answered. Then the offset may or may not be stored.

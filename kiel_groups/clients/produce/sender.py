@@ -340,7 +340,7 @@ class Sender:
 
     def _offer(self, queue: PartitionQueue) -> None:
         """
-        Queue the first batch for its leader if the batch is due. Otherwise, start its linger timer, if it lingers.
+        Queue the first batch for its leader if the batch is due. If the batch may wait longer, start its linger timer.
 
         Do nothing while a batch is in flight or waits for a retry.
         """

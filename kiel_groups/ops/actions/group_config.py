@@ -84,11 +84,11 @@ def plan_drain(
         client: The caller's own session.
         group: The group's name.
         member: A member id, the session id at its end, or an instance id, even of an absent static member.
-        host: The host of the members, as ``describe`` shows it. It is given instead of ``member``.
+        host: The host of the members, as ``describe`` shows it. Give either ``host`` or ``member``.
         leave_unowned: Whether all subscribers of a topic may be drained, so that its partitions get no owner.
 
     Raises:
-        ConfigError: The member, or a member on the host, does not exist; the group's ``config`` is invalid; or all
+        ConfigError: The member, or a member on the host, does not exist. Or the group's ``config`` is invalid. Or all
             subscribers of a topic would be drained.
         GroupConfigError: The members are programs.
     """
@@ -171,8 +171,8 @@ def plan_settings(
 
     Raises:
         ConfigError: A setting cannot be set in the ``config``, a value is invalid, or a setting to remove is not set.
-            Or members can read the ``config`` although ``replace`` is True, or it cannot be read and ``replace`` is
-            False.
+            Or members can read the ``config`` although ``replace`` is True. Or members cannot read the ``config`` and
+            ``replace`` is False.
         GroupConfigError: The members are programs.
     """
     current = _read(client, group, replace=replace)
@@ -202,11 +202,11 @@ def await_settled(
         sleep: Waits for a number of seconds.
 
     Returns:
-        The last view of the group. It has no members if all members have left meanwhile.
+        The last view of the group. The view has no members if all members have left meanwhile.
 
     Raises:
-        CoordinationError: The group has not settled after ``timeout_s``, and the text says what is missing; or
-            ZooKeeper failed.
+        CoordinationError: The group has not settled after ``timeout_s``. The text says what is missing. Or ZooKeeper
+            failed.
     """
     until_s, reported = time.monotonic() + timeout_s, ""
     while True:
@@ -292,8 +292,8 @@ def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
     Read the ``config`` and the members of a group of consumers. ``replace`` is as for ``plan_settings``.
 
     Raises:
-        ConfigError: No member was ever in the group, or members can read the ``config`` although ``replace`` is True,
-            or it cannot be read and ``replace`` is False.
+        ConfigError: No member was ever in the group. Or members can read the ``config`` although ``replace`` is True.
+            Or members cannot read the ``config`` and ``replace`` is False.
         GroupConfigError: The members are programs.
     """
     refuse_programs(client, group)

@@ -27,7 +27,7 @@ def plan_deletion(client: Client, group: str) -> GroupDeletion:
 
     Args:
         client: The caller's own session.
-        group: The group. Its members may use any client.
+        group: The group's name. The members may use any client.
 
     Raises:
         UnknownGroupError: There is no such group.

@@ -132,10 +132,10 @@ class OffsetOrder:
 
     def _check_session(self, client: Client) -> None:
         """
-        Check that the session is still the one that placed the order.
+        Check that the session which placed the order still exists.
 
-        Raise SessionLostError otherwise: at the end of that session, ZooKeeper deletes the znodes of the order, as if
-        all owners had acknowledged the order.
+        Raise SessionLostError if the session has ended. At the end of the session, ZooKeeper deletes the znodes of the
+        order, as if all owners had acknowledged the order.
         """
         if _session_id(client) != self.session_id:
             raise SessionLostError(
@@ -202,8 +202,8 @@ def _new_order(
     """
     Return a new order, its notice, and the version of the parent znode of orders. Nothing is ordered yet.
 
-    The parent znode is created if it does not exist. Its data is to be replaced by the notice. Raise CoordinationError
-    if another order is in progress.
+    The parent znode is created if it does not exist. ``_write`` replaces the data of the parent znode by the notice.
+    Raise CoordinationError if another order is in progress.
     """
     with suppress(NodeExistsError):
         client.create(layout.orders)
@@ -240,7 +240,7 @@ def _in_progress(client: Client, layout: GroupLayout) -> str:
     """
     Return the error text for an order of offsets that is refused because another order is in progress.
 
-    The text names the command that placed the other order, if this is known.
+    The text names the command that placed the other order, if the notice of the order can be read.
     """
     by = ""
     with suppress(NoNodeError, ProtocolError):

@@ -108,7 +108,7 @@ def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> Non
     Write a new file, and wait until the file is on disk. If ``is_secret``, only the file's owner may read the file.
 
     Raises:
-        ConfigError: The file exists, or it cannot be written.
+        ConfigError: The file exists, or cannot be written.
     """
     try:
         mode = 0o600 if is_secret else 0o666

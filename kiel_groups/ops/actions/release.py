@@ -38,8 +38,8 @@ class Released:
     """
     The outcome of a release.
 
-    ``owned`` has the partitions that the member owned before, and ``taken`` those whose owner znodes were deleted by
-    force after the wait.
+    ``owned`` has the partitions that the member owned before. ``taken`` has the partitions whose owner znodes were
+    deleted by force after the wait.
     """
 
     owned: tuple[TopicPartition, ...]
@@ -190,7 +190,7 @@ def _delete_left(
     client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]
 ) -> tuple[TopicPartition, ...]:
     """
-    Delete those of the owner znodes that still exist, and return their partitions. Later claims are kept.
+    Delete the owner znodes that still exist, and return their partitions. Later claims are kept.
 
     The check for later claims is not exact. ZooKeeper deletes by path and version, the version of every owner znode is
     0, and a deletion has no condition on the czxid. So each znode is read right before its deletion. If a partition

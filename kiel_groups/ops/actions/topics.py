@@ -94,7 +94,7 @@ class LiveBroker(NamedTuple):
     A live broker.
 
     ``address`` is None if the broker registers no address for plain text. ``controller`` is whether the broker is the
-    controller, or None if that is unknown.
+    controller, or None if the controller is unknown.
     """
 
     broker: int
@@ -162,7 +162,7 @@ def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
 
 
 def existing_topics(names: Sequence[str]) -> ConfigError:
-    """Return the error about topics that exist already. Its text names up to ten topics."""
+    """Return the error about topics that exist already. The text of the error names up to ten topics."""
     do = "exists already; delete it first, or choose another name"
     return ConfigError(
         f"{_named(names)} {do if len(names) == 1 else 'exist already; delete them first, or choose other names'}"
@@ -171,7 +171,8 @@ def existing_topics(names: Sequence[str]) -> ConfigError:
 
 def unknown_topics(missing: Sequence[str], found: Collection[str], place: str) -> UnknownTopicError:
     """
-    Return the error about topics that do not exist. Its text names up to ten topics, and suggests similar names.
+    Return the error about topics that do not exist. The text of the error names up to ten topics, and suggests similar
+    names.
 
     Args:
         missing: The names of the missing topics.

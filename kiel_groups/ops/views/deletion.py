@@ -208,7 +208,7 @@ def _notes(view: GroupView) -> Iterator[str]:
 
 def deletion_transactions(group: str, znodes: Snapshot) -> list[list[Create | Delete]]:
     """
-    Return the transactions that delete a group, in order. They fail if a member joins or a znode changes.
+    Return the transactions that delete a group, in order. A transaction fails if a member joins or a znode changes.
 
     The folders are the znodes below which members of any client register. ZooKeeper refuses to delete a znode with
     children. So the first transaction begins with the deletion of the folders, and fails if a member has joined. A

@@ -1,4 +1,4 @@
-"""The view of a group for operators. It has the same form whichever servers coordinate the group."""
+"""The view of a group for operators, in the same form whichever servers coordinate the group."""
 
 from __future__ import annotations
 
@@ -208,9 +208,9 @@ class GroupView:
     ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets. ``further`` are
     the remaining partitions of the group's topics, if no settings name the store: they may have offsets in Kafka.
 
-    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is its newest rebalance,
-    or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number of live
-    workers, including workers that brokers coordinate.
+    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
+    such a group, or None before the first rebalance. ``workers`` is the number of live workers, including workers that
+    brokers coordinate.
     """
 
     group: str
@@ -350,8 +350,8 @@ class GroupView:
         """
         The state of a group whose owner znodes were not read.
 
-        It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``. For
-        programs, and for groups that brokers coordinate, it is ``state``.
+        The state is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
+        For programs, and for groups that brokers coordinate, the state is ``state``.
         """
         if self.sight is not Sight.ZNODES or not self.members:
             return self.state

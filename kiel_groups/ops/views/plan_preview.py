@@ -156,7 +156,10 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
 
 
 def racks_of(group: str, inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
-    """Return the rack of each partition's preferred leader, if it is known, from the znodes of brokers and topics."""
+    """
+    Return the rack of each partition's preferred leader, from the znodes of brokers and topics. Partitions without a
+    known rack are left out.
+    """
     reading = GroupReading(GroupLayout(group), znodes)
     brokers = {
         number: reading.parsed(parse_broker_rack, path)
@@ -172,8 +175,8 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
     Return the inputs of the plan after a change.
 
     A new member subscribes to the topics of the change or, by default, of all members, and has the default capacity.
-    Its id sorts like the id of a member that starts now on its host. A static member that leaves does not return, so
-    its slot is not kept.
+    The id of the new member sorts like the id of a member that starts now on the same host. A static member that leaves
+    does not return, so its assignment is not kept.
 
     Args:
         group: The name of the group.
@@ -234,7 +237,7 @@ def preview_plan(
         allocator: The allocator of the group.
         racks: The racks of partitions' leaders, if the allocator uses them.
         lags: The lags of partitions, if the allocator uses them.
-        chroot: The chroot. Its length counts in the limit of partitions that one member can own.
+        chroot: The chroot. The length of the chroot counts in the limit of partitions that one member can own.
         notes: Further notes.
 
     Raises:

@@ -453,7 +453,7 @@ def _committer(group: str) -> str:
 
 def _follows(view: GroupView) -> Iterator[str]:
     """
-    Yield the settings that operators have set in the group's ``config``. They override the leader's options.
+    Yield the settings that operators have set in the group's ``config``. These settings override the leader's options.
 
     If leaders refuse the ``config``, yield only a hint to the finding about it.
     """

@@ -495,7 +495,7 @@ class GroupReading:
         return text.replace("DATA", self._data(path)) if "DATA" in text else text
 
     def _data(self, path: str) -> str:
-        """Return the data or the settings that replace an unreadable znode. They follow from the other znodes."""
+        """Return the data or the settings that replace an unreadable znode. The other znodes determine these values."""
         if path == self._layout.config:
             if protocol_type := self.program_type():
                 return RoundSettings(protocol_type).encode().decode()
@@ -565,7 +565,7 @@ def _candidate(data: bytes, path: str) -> None:
 
 
 def _of_partition(parse: _Parser) -> _Parser:
-    """Return the parser for znodes of partitions. It ignores znodes whose name is not a partition number."""
+    """Return the parser for znodes of partitions. The parser ignores znodes whose name is not a partition number."""
     return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
 
 
