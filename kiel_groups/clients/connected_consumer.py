@@ -69,7 +69,7 @@ class AutoCommit:
         self._cause: str | None = None
 
     def commit_soon(self) -> None:
-        """Start the next commit before the interval ends, but at least ``PAUSE_S`` after the last commit."""
+        """Start the next commit before the interval ends, but at least ``PAUSE_S`` seconds after the last commit."""
         self._due.set()
 
     async def run(self) -> None:
@@ -190,17 +190,17 @@ class ConnectedConsumer:
         """
         Replace the subscription, and stop delivering removed topics.
 
-        After that, the caller must call ``member.resubscribe``, to register the new subscription.
+        Then the caller must call ``member.resubscribe``, to register the new subscription.
 
         Args:
             topics: The topics of the new subscription; an empty collection to unsubscribe.
             change: Changes the subscription's state.
 
         Returns:
-            What ``change`` returns.
+            The result of ``change``.
 
         Raises:
-            ConfigError: The member cannot register these topics; nothing changes.
+            ConfigError: The member cannot register these topics. The subscription stays as it was.
         """
         self.member.check_subscription(topics)
         result = change()

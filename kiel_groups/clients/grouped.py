@@ -566,7 +566,7 @@ class GroupedConsumer(Consumer):
 
     @property
     def settled(self) -> bool:
-        """Whether this member owns exactly the partitions that the group's leader assigned to it."""
+        """Whether this member owns exactly the partitions that the group's leader assigned to the member."""
         return self._member is not None and self._member.settled
 
     def fencing_token(self, of: Record | TopicPartition) -> FencingToken | None:
@@ -574,15 +574,15 @@ class GroupedConsumer(Consumer):
         Return the fencing token of a record: the number of the claim under which the record was delivered.
 
         Each later claim of the partition has a larger token. Write the token to a store together with the results of
-        the record. Have the store reject a write whose token is smaller than a token that it has seen for that
+        the record. The store must reject a write whose token is smaller than a token that the store has seen for the
         partition. Then a member that has lost the partition, and does not know it yet, cannot overwrite the work of the
         next owner. Values of ``consume()`` have their tokens in ``Batch.parts``.
 
         Args:
-            of: The record in flight, not a copy of it. Get the token before the loop asks for the next record, even if
-                a task still processes the record after that. If ``of`` is a partition, the token is the token of the
-                current claim. The current claim is *not* always the claim of records that were delivered earlier: if
-                the partition was lost and claimed again since, the newer token would let late writes pass.
+            of: The record in flight, not a copy. Get the token before the loop asks for the next record, even if a task
+                processes the record for longer. If ``of`` is a partition, the token is the token of the current claim.
+                The current claim is *not* always the claim of records that were delivered earlier: if the partition was
+                lost and claimed again since, the newer token would let late writes pass.
 
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's

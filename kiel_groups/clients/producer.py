@@ -239,7 +239,7 @@ class Producer:
         Add a record to the waiting records, and return the caller's future.
 
         All waiting records are sent once there are ``batch_size`` records, or once the buffer is full. The future of
-        the record that causes this waits for all of them; the futures of the other records are done at once.
+        the record that causes the sending waits for all records; the futures of the other records are done at once.
         """
         assert self._round is not None
         self._round.append(outcome)

@@ -280,7 +280,7 @@ class RecordCalls:
                 values.drop(here if running else None)
 
     def count_record(self) -> None:
-        """Have the next commit include the record in flight of a loop, if the caller runs that loop."""
+        """Let the next commit include the record in flight of a loop, if the caller runs this loop."""
         loop = None if self._loop is None else self._loop()
         if loop is not None and loop.caller is current_caller():
             for connected in self._lifecycle.connections():

@@ -216,8 +216,8 @@ class SingleConsumer(Consumer):
         """
         Add topics to the topics of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
-        The future is done once the topics' start positions are known: with END, records written after that are
-        delivered. Until then, the topics are not in ``subscription()``.
+        The future is done once the topics' start positions are known. With END, records that are written after the end
+        of the future are delivered. Until then, the topics are not in ``subscription()``.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
@@ -336,7 +336,10 @@ class SingleConsumer(Consumer):
 
     @starts_at_call
     async def wind_down(self) -> None:
-        """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
+        """
+        Do nothing, because a consumer without a group has nothing to release. The method is kept for programs written
+        for kiel.
+        """
 
 
 def _groupless(call: str) -> IllegalStateError:

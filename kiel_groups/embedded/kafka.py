@@ -111,8 +111,9 @@ class KafkaBroker(Server):
         Wait until ZooKeeper has deleted the registration of this broker's former process.
 
         After kill -9, a broker's ephemeral znodes stay until its session times out. If a broker of 0.8 starts before
-        that, it waits until it can register its id. But the broker takes its own old ``/controller`` znode for the
-        znode of a live broker, and fails when the znode is deleted. Then the cluster never gets a controller.
+        the timeout, the broker waits until it can register its id. But the broker takes its own old ``/controller``
+        znode for the znode of a live broker, and fails when the znode is deleted. Then the cluster never gets a
+        controller.
 
         Raises:
             ServerError: The registration still exists after 20 s.

@@ -1,5 +1,5 @@
 """
-Check the servers of a cluster, whether all of them belong to this cluster, and the znodes of its groups.
+Check the servers of a cluster and the znodes of its groups, and whether all servers belong to the cluster.
 
 The functions block, and change nothing. A server that does not answer in time becomes a finding, not an error.
 """

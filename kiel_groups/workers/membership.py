@@ -123,7 +123,7 @@ class WorkerMember(Protocol):
         """Whether the member lacks an assignment of the present generation, and has to join to get one."""
 
     def request_rejoin(self) -> None:
-        """Have the member join again."""
+        """Request that the member joins the group again."""
 
     def leave(self) -> None:
         """Leave the group at once, and stay away until ``request_rejoin``."""
@@ -491,10 +491,11 @@ class WorkerHooks:
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """
-        Have the worker start the assigned work as soon as its configuration has the assignment's offset.
+        Make the worker start the assigned work as soon as its configuration has the assignment's offset.
 
-        If that takes too long, the worker stops all work and leaves the group in the background, until it can read the
-        configuration. After a failed assignment, the worker reads the configuration and joins again.
+        If the configuration stays behind too long, the worker stops all work and leaves the group in the background,
+        until the worker can read the configuration. After a failed assignment, the worker reads the configuration and
+        joins again.
 
         Raises:
             ProtocolError: The assignment cannot be read. The worker has stopped all work.
@@ -532,7 +533,7 @@ class WorkerHooks:
         """
         After a failed assignment, pause, read the configuration, and join again if it has the assignment's offset.
 
-        If the configuration stays behind for ``_PATIENCE_S``, leave the group. Another join cancels this call.
+        If the configuration stays behind for ``_PATIENCE_S`` seconds, leave the group. Another join cancels this call.
         """
         self._metrics.count("config_mismatches")
         log.warning(
@@ -560,7 +561,8 @@ class WorkerHooks:
         """
         Check in the background whether the configuration can be read, because a ZooKeeper session has ended.
 
-        If it cannot be read for ``_PATIENCE_S``, and the worker has an assignment, the worker leaves the group.
+        If the configuration cannot be read for ``_PATIENCE_S`` seconds, and the worker has an assignment, the worker
+        leaves the group.
         """
         if not self._is_closed and (self._leaving is None or self._leaving.done()):
             self._begin(self._check_reads())
@@ -601,7 +603,7 @@ class WorkerHooks:
         self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker release the work that it has started, before it joins again or leaves."""
+        """Make the worker release the started work, before the worker joins again or leaves."""
         # The owners are forgotten before the work is given back: after that, they would refuse forwarded requests.
         self._assigner.owners = {}
         if self._has_started:
@@ -609,7 +611,7 @@ class WorkerHooks:
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
-        """Have the worker stop its work at once, because the membership is lost."""
+        """Stop the worker's work at once, because the membership is lost."""
         self._assigner.owners = {}
         had_started = self._has_started
         self._end_assignment()

@@ -236,7 +236,7 @@ class _ConsumeTask(LoggedTask[T]):
         return self._unless_given_up(values)
 
     def give_back(self) -> None:
-        """Have the values delivered again: no caller has them, although the call was awaited to its end."""
+        """Mark the values for another delivery. No caller has the values, although the call was awaited to its end."""
         self._call.received, self._call.superseded = False, True
 
     def _unless_given_up(self, values: T) -> T:
@@ -250,7 +250,7 @@ def _only_drops_outcome(frame: FrameType) -> bool:
 
 def give_back(call: object) -> None:
     """
-    Have the values of a call delivered again. The caller's thread was interrupted while it waited for the values.
+    Mark the values of a call for another delivery. The caller's thread was interrupted while it waited for the values.
 
     Objects that ``start_consume_call`` has not returned are ignored.
     """

@@ -254,7 +254,7 @@ class LeftLoop:
         self, closing: asyncio.Future[None] | None, work: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> asyncio.Future[None]:
         """
-        Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` at most.
+        Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` seconds at most.
 
         If the loop that was left is closed, the client is abandoned instead.
 
@@ -265,7 +265,8 @@ class LeftLoop:
             name: The name of the close in the log.
 
         Returns:
-            A future. If no loop was running, it is done, unless the close takes longer than ``LONGEST_S``.
+            A future. If no loop was running, the future is done, unless the close takes longer than ``LONGEST_S``
+            seconds.
 
         Raises:
             KeyboardInterrupt: Another Ctrl-C came while this method ran the loop, so the close was given up.

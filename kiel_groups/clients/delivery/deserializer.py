@@ -136,8 +136,8 @@ class Converted(NamedTuple, Generic[R]):
     """
     The first records of a batch in the form in which they are delivered, and the error of the next record, if any.
 
-    ``delivered`` is the number of these records. ``read`` is the number of fetched records from which they were made,
-    including skipped records.
+    ``delivered`` is the number of these records. ``read`` is the number of fetched records from which the delivered
+    records were made, including skipped records.
     """
 
     records: R

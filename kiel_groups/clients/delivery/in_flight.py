@@ -475,7 +475,7 @@ class CurrentBatch:
         return frozenset({record.topic_partition})
 
     def count(self) -> None:
-        """Have commits include the record in flight, and keep the record in flight."""
+        """Let commits include the record in flight, and keep the record in flight."""
         view = self._view
         self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 
@@ -486,7 +486,7 @@ class CurrentBatch:
 
     def put_back(self) -> TopicPartition | None:
         """
-        Have the record in flight delivered again, if the record is still tracked.
+        Let the record in flight be delivered again, if the record is still tracked.
 
         Returns:
             The partition of the record if the batch was dropped meanwhile: the caller must fetch the partition from its

@@ -55,7 +55,7 @@ class ReadyClaims:
         """
         Return a coroutine that calls the hook for new claims. The claims become ready when the hook ends.
 
-        A claim that is removed by ``remove`` before that does not become ready.
+        If ``remove`` removes a claim before the end of the hook, the claim does not become ready.
         """
         self.remove(partitions)
         self._calls.claimed(partitions)

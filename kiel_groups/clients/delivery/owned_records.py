@@ -193,7 +193,9 @@ class OwnedRecords:
         return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
-        """Wait until ``poll`` is likely to return a batch. While the gate is shut, wait only ``GATE_PAUSE_S``."""
+        """
+        Wait until ``poll`` is likely to return a batch. While the gate is shut, wait only ``GATE_PAUSE_S`` seconds.
+        """
         if self.gate.is_open(self.boot_time_s()):
             await self._fetcher.ready.wait(selection)
         else:
@@ -281,7 +283,7 @@ class OwnedRecords:
 
     def resume_at(self, partition: TopicPartition, offset: int) -> None:
         """
-        Set a partition's position to ``offset``, and fetch from there once its assigned hook has ended.
+        Set a partition's position to ``offset``, and fetch from ``offset`` once the assigned hook has ended.
 
         Drop its buffered records, and stop tracking its records in flight.
         """

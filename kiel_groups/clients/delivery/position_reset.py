@@ -149,7 +149,7 @@ class PositionReset:
         self, partition: TopicPartition, reset: PendingReset, is_fetched: Callable[[], bool]
     ) -> int | None:
         """
-        Have the member store the position, and retry after retriable errors. Return the offset to fetch next, or None.
+        Store the position by the member, and retry after retriable errors. Return the offset to fetch next, or None.
 
         Until the position is stored, the partition is not fetched, and no other position is chosen: a second choice of
         ``latest`` would skip the records that were written after the first choice.
@@ -168,7 +168,7 @@ class PositionReset:
 
     async def _confirm_leaders(self) -> None:
         """
-        Have the member read the leaders from ZooKeeper, with a read that starts after this call.
+        Make the member read the leaders from ZooKeeper, with a read that starts after this call.
 
         Partitions that are reset at the same time share a read, because retention may overtake a thousand partitions at
         once. A read in progress may have read this partition's leader before a change, so wait for the next read.
@@ -190,8 +190,8 @@ class PositionReset:
         """
         Drop fetched records that are not in the log any more, and report the reset.
 
-        The reset is counted here, and not when its position is stored. If the partition is released before that, the
-        release stores the position. And a consumer that closes may not get the answer to its write.
+        The reset is counted here, and not when its position is stored. If the partition is released before its position
+        is stored, the release stores the position. And a consumer that closes may not get the answer to its write.
         """
         dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("offset_resets")

@@ -94,7 +94,8 @@ class PythonBlockingSteps:
         Args:
             error: The type of the exception.
             asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
-            has_taken: Whether a record had left the cursor. In the C version, no exception can come after that.
+            has_taken: Whether a record had left the cursor. In the C version, no exception can come after a record has
+                left.
         """
         raise NotImplementedError
 
@@ -163,7 +164,9 @@ class RecordDelivery:
         self.begin_quantum()
 
     def begin_quantum(self) -> None:
-        """Permit delivery for ``QUANTUM_S`` from now on. Call this after the event loop has run its other tasks."""
+        """
+        Permit delivery for ``QUANTUM_S`` seconds from now on. Call this after the event loop has run its other tasks.
+        """
         self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
 
     def take(self) -> Record | None:
@@ -217,7 +220,7 @@ class RecordDelivery:
         """
         Wait until ``take`` may return a record.
 
-        If the batch has more records, yield to the event loop, or pause for ``GATE_PAUSE_S`` if delivery is not
+        If the batch has more records, yield to the event loop, or pause for ``GATE_PAUSE_S`` seconds if delivery is not
         permitted.
         """
         if self.in_flight.used_up:
@@ -232,7 +235,7 @@ class RecordDelivery:
         self._progress.notify()
 
     def put_back(self) -> None:
-        """Have the record in flight delivered again, because the application has not finished it."""
+        """Deliver the record in flight again, because the application has not finished the record."""
         dropped = self.in_flight.put_back()
         if dropped is not None:
             # Fetch the record again if its partition is ready and its topic subscribed.

@@ -269,7 +269,7 @@ class FailedFetches:
             self.halt(state, error)
 
     def halt(self, state: PartitionFetch, error: Exception) -> None:
-        """Have ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised it."""
+        """Let ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised the error."""
         if state.dropped:
             return
         self.report(state, f"{error}; raising this to the application, then fetching again")

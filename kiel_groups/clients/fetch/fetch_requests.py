@@ -323,7 +323,10 @@ class Room(NamedTuple):
     is_turn: bool = True
 
     def is_awaited(self, state: PartitionFetch) -> bool:
-        """Return whether a partition without a batch is fetched even if the buffer is full: a caller waits for it."""
+        """
+        Return whether a partition without a batch is fetched even if the buffer is full, because a caller waits for the
+        partition.
+        """
         return not state.buffered and self.starving.has(state.topic_partition)
 
 

@@ -4,7 +4,7 @@ Fetch the assigned partitions from their leaders into a buffer, and raise errors
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
 Partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader moves, a broker restarts)
 is logged, and the fetch is retried with backoff as long as the partition is assigned. ``poll`` raises any other
-failure. After that, the partition is fetched again.
+failure. After ``poll`` has raised the failure, the partition is fetched again.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class AnswerReader:
         Record the high watermark of a partition's answer, and report it. Return whether ``read`` must follow.
 
         The answer must not be an error. An empty answer needs ``read`` only if the former high watermark was beyond the
-        position, too: a broker reads its log before its high watermark. Most answers are empty, so this must be cheap.
+        position, too: a broker reads its log before its high watermark. Most answers are empty, so the method must be
+        cheap.
         """
         before, state.high_watermark = state.high_watermark, fetched.high_watermark
         if self._watermark is not None:

@@ -184,7 +184,9 @@ class AnswerStream(asyncio.BufferedProtocol):
             self._finish()
 
     def _divide(self, count: int) -> None:
-        """Divide the received bytes in the chunk into responses. After that, other connections overwrite the chunk."""
+        """
+        Divide the received bytes in the chunk into responses. Other connections overwrite the chunk after this call.
+        """
         assert self._owner is not None
         head = self._head
         received = self._buffers.chunk[: len(head) + count]
@@ -608,7 +610,9 @@ class ConnectionPool:
         return connection
 
     def note_failure(self, address: HostPort) -> None:
-        """Record that a request to this broker failed, so that ``best`` prefers other brokers for ``BLAMED_S``."""
+        """
+        Record that a request to this broker failed, so that ``best`` prefers other brokers for ``BLAMED_S`` seconds.
+        """
         self._blamed_at_s[address] = time.monotonic()
 
     def best(self, addresses: Sequence[HostPort]) -> HostPort:

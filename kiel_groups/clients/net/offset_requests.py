@@ -257,7 +257,7 @@ class GroupBrokers:
         return await fetch_offsets(self._cluster, self._group, partitions)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Have the brokers store the group's next offsets. Offsets that brokers refuse are logged and counted."""
+        """Ask the brokers to store the group's next offsets. Offsets that brokers refuse are logged and counted."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:

@@ -160,10 +160,10 @@ class StallWatch:
     """
     Detects and logs stalled partitions of a producer while batches are in flight, on one event loop.
 
-    A partition is stalled when its records have waited for ``STALLED_AFTER_S``, and no broker has stored a record of
-    the partition since. The partition stays stalled until a broker stores a record of the partition, even if records
-    are given up. A stall is logged as a warning, because retries are logged only at INFO, and a request to a frozen
-    broker fails only after half a minute.
+    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` seconds, and no broker has stored a
+    record of the partition meanwhile. The partition stays stalled until a broker stores a record of the partition, even
+    if records are given up. A stall is logged as a warning, because retries are logged only at INFO, and a request to a
+    frozen broker fails only after half a minute.
 
     Args:
         queues: A live view of all partitions of the producer.

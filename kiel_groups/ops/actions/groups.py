@@ -108,7 +108,7 @@ def remove_empty_group(client: Client, group: str) -> bool:
     workers or other programs has settings after its first member has joined. Such a group is not deleted.
 
     Returns:
-        Whether anything was deleted. If nothing was deleted and the group's root exists, the log has the reason.
+        Whether znodes were deleted. If no znode was deleted and the group's root exists, the log has the reason.
     """
     layout = GroupLayout(group)
     folders = [path for path in reversed(layout.parents) if path not in (ROOT, CONSUMERS)]

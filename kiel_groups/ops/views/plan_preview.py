@@ -46,7 +46,7 @@ class GroupChange:
 
     ``added`` is the number of members that join, on the host ``added_on`` ("" for the host of the newest member).
     ``removed`` names the members that leave, by member ids, the session ids at their ends, or instance ids. With
-    ``host``, all members of this host leave, too. ``topics`` are the topics that every member subscribes to, or () to
+    ``host``, all members of the host leave, too. ``topics`` are the topics that every member subscribes to, or () to
     keep the subscriptions. ``partitions`` has the numbers of partitions to which topics grow. ``weights`` are the new
     weights of partitions, or None to keep the weights.
     """

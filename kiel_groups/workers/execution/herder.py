@@ -182,7 +182,9 @@ class Herder:
         self._problems = problems
 
     def _rejoin_if_outdated(self) -> None:
-        """Have the group assign again if the assigned work differs from the work of the newest configuration."""
+        """
+        Request a new assignment of the group if the assigned work differs from the work of the newest configuration.
+        """
         assignment, config = self._assignment, self.config
         # During a rebalance, the worker waits for the next assignment, and compares that.
         if assignment is None or config is None or self.hooks.is_rebalancing:
@@ -240,9 +242,11 @@ class Herder:
 
     def _begin_patience(self) -> None:
         """
-        Have all work stopped and released if no assignment follows within the session timeout.
+        Start the session timeout as the time limit of the next assignment. After the limit, the worker stops and
+        releases all work.
 
-        By then, the group may have removed this worker. Other workers would wait for its claims until it joins again.
+        After this time, the group may have removed the worker. Other workers would wait for its claims until it joins
+        again.
         """
         self._end_patience()
         if self._role is not None:

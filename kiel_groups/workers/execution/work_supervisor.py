@@ -167,14 +167,14 @@ class WorkSupervisor:
             self.restart()
 
     def restart(self) -> None:
-        """Have the work stopped and started again, or started if it has failed. Forget its failures."""
+        """Request that the work stops and starts again, or starts if it has failed. Forget the work's failures."""
         self._reports_again = True
         self._policy.reset()
         self._changed.set()
 
     def begin_stop(self) -> None:
         """
-        Have the work stopped in order, and its claim released.
+        Request an orderly stop of the work, and the release of its claim.
 
         ``given_back`` is set when the claim is released, or when the work is abandoned.
         """
@@ -543,9 +543,9 @@ class WorkSupervisor:
 
     def _report(self, state: WorkState, trace: str = "") -> None:
         """
-        Have a status written, unless it equals the last status, or the claim is gone.
+        Queue a status to write, unless the status equals the last status, or the claim is gone.
 
-        Without the claim, another worker may have the work, and reports its own status.
+        Once the claim is gone, another worker may have the work, and reports its own status.
         """
         status = self._status(state, trace)
         if not self._role.claims.owns(self.work):

@@ -38,7 +38,7 @@ class ConnectorContext(Protocol):
 
     def request_task_reconfiguration(self) -> None:
         """
-        Have the worker call ``task_configs`` again, for example because the source has a new table.
+        Request that the worker calls ``task_configs`` again, for example because the source has a new table.
 
         This call returns at once. If the new task configurations equal the present configurations, nothing changes.
         """

@@ -249,7 +249,10 @@ class Runner(ABC):
         return self._stop_requested.is_set()
 
     def request_stop(self) -> None:
-        """Have ``run`` end in order: it flushes and commits delivered records, and calls the plugin's ``stop``."""
+        """
+        Request an orderly end of ``run``. The runner flushes and commits delivered records, and calls the plugin's
+        ``stop``.
+        """
         self._stop_requested.set()
 
     def report(self, source: str, problem: str) -> None:

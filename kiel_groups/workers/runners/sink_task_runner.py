@@ -199,7 +199,7 @@ class SinkTaskRunner(Runner):
 
     async def _flush_and_commit(self) -> None:
         """
-        Have the task write out the records that it has taken, and commit their offsets.
+        Call the task's ``flush``, so that the task writes out its records, and commit the records' offsets.
 
         Offsets of partitions that the task lost during its ``flush`` are not committed.
         """

@@ -123,7 +123,9 @@ class SourceTaskRunner(Runner):
         self.report("delivery", "")
 
     async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
-        """Report records that are not stored within ``_LATE_S``. The producer retries them while the task runs."""
+        """
+        Report records that are not stored within ``_LATE_S`` seconds. The producer retries them while the task runs.
+        """
         await asyncio.sleep(_LATE_S)
         topics = sorted({record.topic for record in records})
         cause = await missing_topics_text(self.context.clients, topics)
@@ -247,7 +249,7 @@ class ConnectorRunner(Runner):
                 await self.until_stop(self._notified.wait())
 
     def reconfigure(self) -> None:
-        """Have the connector's ``task_configs`` called again, and changed task settings stored."""
+        """Request another call of the connector's ``task_configs``. Changed task settings are stored."""
         self._is_outdated = True
         self._notified.set()
 

@@ -85,7 +85,7 @@ class StatusStore:
         self._written: set[Work] = set()
 
     def report(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written soon. The status replaces an unwritten status of the same work."""
+        """Queue a status, to be written soon. The status replaces an unwritten status of the same work."""
         self._confirmed.pop(work, None)
         if not self._waiting:
             asyncio.get_running_loop().call_later(_REPORTED_AFTER_S, self._wake.set)
@@ -93,8 +93,8 @@ class StatusStore:
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
         """
-        Have a status written a second later. The status may differ from the last status in its generation or its
-        problem.
+        Queue a status, to be written a second later. The status may differ from the last status in its generation or
+        its problem.
         """
         if not self._confirmed:
             asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)

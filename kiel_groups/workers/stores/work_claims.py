@@ -87,7 +87,7 @@ class WorkClaims:
         return work in self._tokens
 
     def check(self, work: Work) -> None:
-        """Have the owner znode of claimed work read soon, because a write that checks this znode was refused."""
+        """Request a read of the owner znode of claimed work, because a write that checks this znode was refused."""
         if work in self._tokens:
             self._suspects.add(work)
             self._wake.set()
@@ -262,7 +262,9 @@ class WorkClaims:
         return self._watchers.setdefault(work, partial(self._changed, work))
 
     def _changed(self, work: Work) -> None:
-        """Have an owner znode read again, because its watch has fired; a broken connection also fires the watch."""
+        """
+        Request another read of an owner znode, because its watch has fired. A broken connection also fires the watch.
+        """
         self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request
