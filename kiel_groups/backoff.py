@@ -33,7 +33,8 @@ class Backoff:
 
     Args:
         first_s: The delay after the first failure, in seconds.
-        longest_s: The longest delay, in seconds. If it is shorter than ``first_s``, every delay has this length.
+        longest_s: The longest delay, in seconds. If ``longest_s`` is shorter than ``first_s``, every delay has the
+            length ``longest_s``.
         jitter: Called once for each delay that is not 0; returns the factor by which that delay is multiplied, so that
             clients that failed together do not retry together. A factor above 1 exceeds ``longest_s``. By default,
             delays are not changed.

@@ -309,7 +309,7 @@ class ZooKeeperConfig:
 
     @property
     def chroot(self) -> str:
-        """The chroot with its leading slash, or "" if there is none."""
+        """The chroot with its leading slash, or "" without a chroot."""
         return "".join(self.hosts.partition("/")[1:])
 
 
@@ -371,13 +371,13 @@ class GroupConfig:
     take ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause
     doubles with each failure in a row.
 
-    ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
-    applies), so a restart moves no partitions.
+    ``instance_id`` makes a static member. The leader keeps the assignment of a static member for ``static_grace_ms``
+    after the member's session (the leader's setting applies), so a restart moves no partitions.
 
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
     for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
-    stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
+    stops a member that is merely slow, another member gets the records again, and may be as slow.
 
     ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
     ``rack`` is the rack where the member runs. Only some allocators use these two settings.

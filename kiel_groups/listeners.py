@@ -22,7 +22,7 @@ class RebalanceListener(Protocol):
     A rebalance may call a hook several times. ``on_partitions_revoked`` is called first for the partitions without
     records in flight, and later for partitions whose records are finished meanwhile. ``on_partitions_assigned`` is
     called once for each topic, or for partitions that have become free together. In a group that ZooKeeper coordinates,
-    the hooks get only partitions that move. In a group that brokers coordinate, they get all partitions in each
+    the hooks get only partitions that move. In a group that brokers coordinate, the hooks get all partitions in each
     rebalance.
     """
 
@@ -99,4 +99,4 @@ class StallListener(Protocol):
     """
 
     def on_stalled(self, stall: Stall) -> None:
-        """React to a stall: half of its time limit has passed without progress."""
+        """React to a stall: half of a time limit has passed without progress."""

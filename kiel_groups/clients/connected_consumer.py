@@ -356,8 +356,8 @@ class DeliveryHandler(GroupBrokers):
         """
         Stop delivering lost partitions, and notify the listener.
 
-        Drop their buffered records, and stop tracking their records in flight. Also drop the leaders that ZooKeeper
-        named for these partitions.
+        Drop the buffered records of the partitions, and stop tracking their records in flight. Also drop the leaders
+        that ZooKeeper named for these partitions.
         """
         self._owned.ready.remove(partitions)
         self._owned.drop(partitions)
@@ -396,7 +396,8 @@ class AssignedConsumer:
 
     No claim excludes other readers, so no offset is committed. If the application has subscribed to topics, its
     listener is notified before records of a partition are delivered, and when the delivery ends. Each partition starts
-    where the application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
+    where the application seeks. Without a seek, the partition starts at its stored offset. Without a stored offset,
+    ``auto_offset_reset`` decides.
 
     Args:
         settings: The consumer's settings.
@@ -469,7 +470,7 @@ class AssignedConsumer:
 
     def open(self, starts: Mapping[TopicPartition, int], origin: StartOrigin = StartOrigin.FIRST) -> None:
         """
-        Read partitions from these offsets. A partition that has a position already keeps it.
+        Read partitions from these offsets. A partition that has a position already keeps the position.
 
         Partitions of subscribed topics become assigned. Other partitions are ignored, unless the application has
         assigned them.

@@ -60,7 +60,7 @@ class Consumer:
         """
         Wait for the next record, without a time limit, and return it.
 
-        The record is finished when the coroutine that received it calls ``getone()`` again, or ``getmany()`` or
+        The record is finished when the receiving coroutine next calls ``getone()``, ``getmany()`` or
         ``consume_batches()``. A record that arrives after its caller has given up (``asyncio.wait_for``,
         ``gen.with_timeout``) is delivered again.
 

@@ -331,7 +331,7 @@ class GroupedConsumer(Consumer):
         called before ``connect``, the consumer does not join.
 
         Commits raise an IllegalStateError, because no claim protects them. The group's offsets are read through the
-        brokers. Brokers of Kafka 0.8.0 cannot return offsets: with these, seek in each partition.
+        brokers. Brokers of Kafka 0.8.0 cannot return offsets: with such brokers, seek in each partition.
 
         Args:
             partitions: At least one partition. A partition that does not exist yet is read once it exists.
@@ -512,7 +512,7 @@ class GroupedConsumer(Consumer):
         """
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
-        ``docs/operating.rst`` explains them. ``metrics`` has all counters of this consumer by names of its own.
+        ``docs/operating.rst`` explains the metrics. ``metrics`` has all counters of this consumer by names of its own.
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the

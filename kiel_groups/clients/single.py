@@ -58,7 +58,7 @@ class SingleConsumer(Consumer):
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
-        key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
+        key_deserializer: Converts the key of a record that has a key. Without a key deserializer, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
             counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
@@ -320,7 +320,7 @@ class SingleConsumer(Consumer):
         """
         Stop reading, end iteration, notify the listener, and close the connections.
 
-        Further calls return the same outcome; their ``timeout_s`` may end the close earlier.
+        Further calls return the same outcome. The ``timeout_s`` of a further call may end the close earlier.
 
         If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns.
 
@@ -493,7 +493,7 @@ class SingleLifecycle(Lifecycle):
         partitions: Collection[int] | None,
         listener: RebalanceListener | None,
     ) -> asyncio.Future[None]:
-        """Add topics; the future is done once their start positions are known."""
+        """Add topics. The future is done once the start positions of the topics are known."""
         adding = spawn(self._subscribe(topics, start, partitions, listener), "SingleConsumer.subscribe")
         self._subscribing.add(adding)
         adding.add_done_callback(self._subscribing.discard)

@@ -270,7 +270,8 @@ class Fleet:
 
     async def stop(self, worker: Worker) -> None:
         """
-        Stop a consumer with SIGTERM, so that it leaves the group cleanly. Wait for its end, and read its receipts.
+        Stop a consumer with SIGTERM, so that it leaves the group cleanly. Wait until the consumer has ended, and read
+        its receipts.
 
         Raises:
             DemoError: The consumer did not end within 20 s and was killed, or its exit status is not 0.

@@ -135,12 +135,13 @@ class ReceiptFile:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """
-    The result of the comparison of sent records, receipts and committed offsets. ``holds`` says whether it succeeded.
+    The result of the comparison of sent records, receipts and committed offsets. ``holds`` says whether the proof
+    succeeded.
 
     ``missing`` has the numbers of records that were never delivered. ``delivered`` counts the deliveries of each record
     number. ``misplaced`` has the receipts whose partition or offset differs from the acknowledged one. ``uncommitted``
-    has each partition whose committed offset is not the end of its log, with that offset (None without a commit) and
-    the end.
+    has each partition whose committed offset is not the end of its log, with the committed offset (None without a
+    commit) and the end.
     """
 
     sent: int

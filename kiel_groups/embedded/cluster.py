@@ -30,7 +30,7 @@ def _lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
         kind: The versions and numbers of servers. Existing data must be from a cluster with the same values.
 
     Returns:
-        The open lock file. Closing it releases the lock.
+        The open lock file. Closing the file releases the lock.
 
     Raises:
         ConfigError: The folder cannot be used, has files of another program, or has data of another kind of cluster.

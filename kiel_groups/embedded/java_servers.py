@@ -1,7 +1,7 @@
 """
 Configure ZooKeeper and Kafka servers, and create the commands that run them.
 
-The embedded servers use these settings. The example files of this repository are generated from them.
+The embedded servers use these settings. The example files of this repository are generated from the same settings.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ CONTROLLER_NODE = 1_000
 
 def cluster_id(data: Path | None = None) -> str:
     """
-    Return a cluster id, a UUID in base64. For a folder of kept data, the id is always the same. For None, it is random.
+    Return a cluster id, a UUID in base64. For a folder of kept data, the id is always the same. For None, the id is
+    random.
     """
     first, *rest = (uuid.uuid4() if data is None else uuid.uuid5(uuid.NAMESPACE_URL, data.resolve().as_uri())).bytes
     # A first bit of 0 avoids ids that begin with a hyphen, which the tool that gets them takes for an option.

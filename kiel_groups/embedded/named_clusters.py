@@ -120,7 +120,8 @@ class RunningCluster:
 @contextmanager
 def _claimed(name: str) -> Iterator[Path]:
     """
-    Reserve ``name`` for a cluster during the block. Yield the path of its record. Remove the record at the end.
+    Reserve ``name`` for a cluster during the block. Yield the path of the cluster's record. Remove the record at the
+    end.
 
     Raises:
         ConfigError: The name is invalid.
@@ -143,7 +144,10 @@ def _claimed(name: str) -> Iterator[Path]:
 
 
 def _clusters_folder() -> Path:
-    """Return the folder of the records of running clusters and the logs of supervisors. Create it if it is missing."""
+    """
+    Return the folder of the records of running clusters and the logs of supervisors. Create the folder if it is
+    missing.
+    """
     folder = made_runs_folder() / "clusters"
     folder.mkdir(exist_ok=True)
     return folder
@@ -198,8 +202,8 @@ def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
         The new record of the server, which is ready for clients.
 
     Raises:
-        ServerError: The cluster has no such server, is already restarting a server, or has ended; or the server did
-            not start, and the text has the end of its log.
+        ServerError: The cluster has no such server, is already restarting a server, or has ended. Or the server did not
+            start; then the text has the end of the server's log.
     """
     before = cluster.server(name)
     request = _clusters_folder() / f"{cluster.name}{_REQUEST}"

@@ -356,7 +356,10 @@ def kafka_release(version: str) -> KafkaRelease:
 
 
 def zookeeper_class_path(version: str) -> ClassPath:
-    """Return ZooKeeper's class path for this version. Raise ConfigError with the known versions if it is unknown."""
+    """
+    Return ZooKeeper's class path for this version. If the version is unknown, raise ConfigError with the known
+    versions.
+    """
     return _found(version, ZOOKEEPERS, "ZooKeeper version")
 
 

@@ -76,7 +76,7 @@ class BrokerSession:
         """
         The API keys of the requests that the brokers know.
 
-        The set is empty if the brokers were not asked, or are of Kafka 0.9. Such brokers do not list their requests.
+        The set is empty if the brokers were not asked, or are of Kafka 0.9. Brokers of 0.9 do not list their requests.
         """
         return frozenset(self._versions.ranges)
 
@@ -295,7 +295,7 @@ async def _with_lag(
     """
     Return the loaded groups with the log ends of their existing partitions.
 
-    Brokers are not asked for missing topics, because a broker may create a missing topic when asked for it.
+    Brokers are not asked for missing topics, because a request for a missing topic may create the topic.
     """
     partitions = {each.topic_partition for view in views for each in view.partitions if each.exists}
     addresses = list(session.brokers.values())
@@ -495,19 +495,19 @@ async def ask_coordinator(
     """
     Send a request to the coordinator of a group, and return the coordinator's node id and answer.
 
-    If the coordinator moves, starts or does not answer, find it again and repeat the request, for at most
+    If the coordinator moves, starts or does not answer, find the coordinator again and repeat the request, for at most
     ``session.timeout_s`` seconds.
 
     Args:
         session: The session with the brokers.
         group: The group.
-        request: The request. A broker may receive it several times.
+        request: The request. A broker may receive the request several times.
         errors: Returns the error codes of an answer.
         repeated: The codes after which the request is repeated.
 
     Raises:
-        BrokerError: The group has no coordinator now, or the coordinator does not answer, or its last answer has an
-            error code of ``repeated``.
+        BrokerError: The group has no coordinator now, the coordinator does not answer, or the last answer has an error
+            code of ``repeated``.
     """
     brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s

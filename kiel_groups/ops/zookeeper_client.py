@@ -119,7 +119,10 @@ def broker_ids(client: Client) -> list[int]:
 
 
 def is_registered(client: Client, broker_id: int) -> bool:
-    """Return whether a broker's znode exists. After the broker is killed, it exists until its session expires."""
+    """
+    Return whether a broker's znode exists. After the broker is killed, the znode exists until the broker's session
+    expires.
+    """
     return client.exists(f"{BROKER_IDS}/{broker_id}") is not None
 
 

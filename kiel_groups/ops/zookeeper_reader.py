@@ -166,7 +166,7 @@ class WatchedGroups:
     """
     Reads all groups in a ZooKeeper over one session, and notifies the caller when a group changes.
 
-    ``ZooKeeperGroups.watch`` creates it.
+    ``ZooKeeperGroups.watch`` creates this object.
 
     Args:
         client: The session.
@@ -261,7 +261,7 @@ def _with_lag(
     """
     Return the loaded groups with their offsets in Kafka and the log ends of their existing partitions.
 
-    Brokers are not asked for missing topics, because a broker may create a missing topic when asked for it.
+    Brokers are not asked for missing topics, because a request for a missing topic may create the topic.
     """
     addresses, doubtful = broker_addresses(brokers), doubtful_brokers(brokers)
     if client.exists(topic_path(OFFSETS_TOPIC)) is None:

@@ -2,16 +2,16 @@
 The hooks of a worker's group member: they join the group, assign work if the worker leads, and start assigned work.
 
 Work means connectors and tasks. A worker joins with its URL and the offset of the configuration that it has read for
-this join. The leader assigns the work by the largest of these offsets. If the leader has not read that configuration
-itself (a *mismatch*), it assigns nothing: an assignment by an older configuration would start deleted work, or tasks
-with former settings. After a mismatch, each worker pauses, reads the configuration again, and joins again if the
-configuration has that offset. The leader's pause is the shortest, since its join ends the mismatch. The other workers
-join later in case the leader does not join.
+this join. The leader assigns the work by the configuration at the largest of these offsets. If the leader has not read
+this configuration itself (a *mismatch*), the leader assigns no work: an assignment by an older configuration would
+start deleted work, or tasks with former settings. After a mismatch, each worker pauses, reads the configuration again,
+and joins again if the configuration has the largest offset. The leader's pause is the shortest, since its join ends the
+mismatch. The other workers join later in case the leader does not join.
 
-If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until it has that
-offset. The worker starts no work before. If that takes too long, the worker leaves the group, as in Kafka Connect, and
-joins again when it can read the configuration. If the worker stayed in the group, its assigned work would not run, and
-if it leads, all work would wait.
+If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until the
+configuration has this offset. Until then, the worker starts no work. If the wait is too long, the worker leaves the
+group, as in Kafka Connect, and joins again when it can read the configuration. If the worker stayed in the group, its
+assigned work would not run. If the worker is the leader, all work would wait.
 """
 
 from __future__ import annotations

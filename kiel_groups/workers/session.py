@@ -51,12 +51,12 @@ class WorkerSession:
     Keeps a ZooKeeper session open for a worker, from ``start`` to ``close``. A lost session is replaced.
 
     Args:
-        process: The process. Of its settings, only the group's name and the watchdog's limit for the event loop are
-            used.
+        process: The process. The session uses only the group's name and the watchdog's limit for the event loop.
         info: The content of the worker's znode, without the fields that ``WorkerRole.register`` sets.
         opened: Called with the role of each new session, as soon as the worker is registered.
-        lost: Called with the role of a session that has ended, and all its claims with it, unless ``close`` ended it.
-            Other workers may have claimed the work: the worker must write nothing for that work any more.
+        lost: Called with the role of a session that has ended, unless ``close`` ended the session. The claims have
+            ended with the session. Other workers may have claimed the work, so the worker must no longer write for this
+            work.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
@@ -106,7 +106,7 @@ class WorkerSession:
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
     async def close(self) -> None:
-        """Close the session, and with it the worker's znode. The caller releases the worker's claims before."""
+        """Close the session, which removes the worker's znode. The caller releases the worker's claims first."""
         self._is_closing = True
         await self._supervisor.close()
         await self._tasks.cancel()
@@ -239,7 +239,7 @@ class WorkerRole(SessionRole):
 
     @property
     def is_over(self) -> bool:
-        """Whether the session has ended, and all claims with it."""
+        """Whether the session has ended. All claims end with the session."""
         return self._is_over or self.session.ended is not None
 
     def end(self) -> None:

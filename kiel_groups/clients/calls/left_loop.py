@@ -48,7 +48,7 @@ class _Interrupts:
     """
     The SIGINT handler, with its state.
 
-    Only the main thread uses the state. The exception is ``pending``: the thread of ``watch`` reads and clears it.
+    Only the main thread uses the state, except ``pending``. The thread of ``watch`` reads and clears ``pending``.
     """
 
     def __init__(self) -> None:
@@ -259,8 +259,8 @@ class LeftLoop:
         If the loop that was left is closed, the client is abandoned instead.
 
         Args:
-            closing: The future that an earlier call returned, or None for the first call. If it was cancelled, the
-                client is closed again.
+            closing: The future that an earlier call returned, or None for the first call. If the future was cancelled,
+                the client is closed again.
             work: The client's close.
             name: The name of the close in the log.
 

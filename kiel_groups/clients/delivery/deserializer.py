@@ -151,13 +151,13 @@ class Deserializer:
     Deserializes the keys and values of one consumer's records, on the consumer's event loop.
 
     A record on which a function fails is counted and skipped, or returned as an error, as ``on_bad_record`` says.
-    Skipped records are logged at most once a minute for each partition, with their number.
+    Skipped records are counted, and logged at most once a minute for each partition.
 
     Args:
         deserializer: The application's function. If it is None, ``values`` decodes JSON, and records keep their bytes.
         metrics: Counts all failures, as ``deserializer_failures``.
         clock: Returns seconds on a monotonic clock.
-        key_deserializer: The application's function for keys; None keeps their bytes.
+        key_deserializer: The application's function for keys. If it is None, keys remain bytes.
         on_bad_record: What happens to records on which a function fails; see ``OnBadRecord``.
     """
 
@@ -247,7 +247,7 @@ class Deserializer:
         """
         Deserialize a batch for ``consume()``. Records are made only if the application asks for them.
 
-        A value that fails ends the result only if ``on_bad_record`` is a function; otherwise it is left out.
+        A value that fails ends the result only if ``on_bad_record`` is a function; otherwise the value is left out.
         """
         run = fetched.values()
         values, skipped, error = self._values(run, stops=callable(self.on_bad_record))

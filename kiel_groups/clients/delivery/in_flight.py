@@ -49,7 +49,7 @@ class Receipt(Enum):
 
 @dataclass(slots=True)
 class _Delivered:
-    """The values that one call returned at ``at_s``. ``done`` says whether they are marked as finished."""
+    """The values that one call returned at ``at_s``. ``done`` says whether the values are marked as finished."""
 
     call: ConsumeCall
     spans: dict[TopicPartition, Span]

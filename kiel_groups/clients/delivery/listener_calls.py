@@ -81,7 +81,7 @@ class ReadyClaims:
         self._on_ready(partitions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove claims that were revoked or lost. A hook that still runs for them will not make them ready."""
+        """Remove claims that were revoked or lost. A hook that still runs for these claims does not make them ready."""
         self._ready.difference_update(partitions)
         for partition in partitions:
             self._opening.pop(partition, None)
@@ -173,8 +173,8 @@ class ListenerCalls:
 
     def claimed(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Report later losses of these new claims to the listener. Call this method before ``assigned`` is awaited for
-        them.
+        Report later losses of these new claims to the listener. Call this method before ``assigned`` is awaited for the
+        claims.
         """
         self._revoked.difference_update(partitions)
 
@@ -205,7 +205,7 @@ class ListenerCalls:
         """
         Check that no running coroutine hook makes this call, because the call waits for the hook's end.
 
-        A hook that is a plain function cannot wait for the call, and may make it.
+        A hook that is a plain function cannot wait for the call, so it may make the call.
 
         Raises:
             IllegalStateError: The hook makes the call.
@@ -223,7 +223,7 @@ class ListenerCalls:
         return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 
     def stalled(self, stall: Stall) -> None:
-        """Call the listener's ``on_stalled``, if any, on this thread. Two threads never call it at once."""
+        """Call the listener's ``on_stalled``, if any, on this thread. Two threads never call this method at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
             with self._stall_lock:

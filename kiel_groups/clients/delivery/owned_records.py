@@ -219,7 +219,8 @@ class OwnedRecords:
         """
         Drop the buffered records of these partitions, and fetch them from their positions.
 
-        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
+        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches the
+        partition.
         """
         self.drop(partitions)
         positions, lost, paused = {}, set(), set()
@@ -300,9 +301,9 @@ class OwnedRecords:
         """
         Stop fetching and delivering these partitions until ``resume``.
 
-        The caller has marked them as paused in the subscription. A partition keeps its buffered records, unless paused
-        partitions already fill their share of the buffer. Then its records are dropped, and fetched again after
-        ``resume``.
+        The caller has marked the partitions as paused in the subscription. A partition keeps its buffered records,
+        unless paused partitions already fill their share of the buffer. Then its records are dropped, and fetched again
+        after ``resume``.
         """
         self.bad.end_pauses(partitions)
         unfinished = [self.batch.take_rest(partition) for partition in partitions]
@@ -547,6 +548,6 @@ class BadRecords:
                 timer.cancel()
 
     def close(self) -> None:
-        """Cancel the hooks that still run when the consumer has left its group."""
+        """Cancel the hooks that still run after the consumer has left its group."""
         for hook in self._hooks.values():
             hook.cancel()

@@ -60,12 +60,13 @@ class PositionReset:
     """
     Chooses and stores new positions. The fetcher of a consumer calls this object as its ``reset``.
 
-    The member stores the chosen position before it delivers the first record from there. Therefore the next owner
-    resumes at this position and does not choose again. A consumer without a member stores no positions, and may have a
-    ``ResetRule`` instead of a policy.
+    The member stores the chosen position before it delivers the first record. Therefore the next owner resumes at this
+    position and does not choose again. A consumer without a member stores no positions, and may have a ``ResetRule``
+    instead of a policy.
 
-    A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
-    Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
+    A broker that has not noticed that it no longer leads a partition answers "out of range" for offsets that the new
+    leader appended. Therefore the leader that ZooKeeper names is asked for the range of the log before a position is
+    reset.
     """
 
     def __init__(

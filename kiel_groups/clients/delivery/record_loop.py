@@ -244,7 +244,8 @@ class RecordDelivery:
 
     def end_loop(self, *, finished: bool) -> None:
         """
-        End the loop. Finish its record. If not ``finished``, as after an exception, have the record delivered again.
+        End the loop. If ``finished``, finish the loop's record. If not, as after an exception, the record is delivered
+        again.
         """
         self._looping = False
         if finished:
@@ -316,13 +317,16 @@ class RecordLoop(LoopSteps):
         self._take = self._continue
 
     def _continue(self) -> Record | None:
-        """Restart a loop that an error ended. Return its next record, or None if the caller must wait."""
+        """Restart a loop that an error ended. Return the loop's next record, or None if the caller must wait."""
         self.delivery.begin_loop()
         self._left, self._take = False, self.delivery.take
         return self._take()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record, or have it delivered again if not ``finished``. Later calls do nothing."""
+        """
+        End the loop. If ``finished``, finish the loop's record. If not, the record is delivered again. Later calls do
+        nothing.
+        """
         if not self._left:
             self._left, self._cursor = True, NO_RECORDS
             self.delivery.end_loop(finished=finished)

@@ -200,7 +200,7 @@ TRIES_UNREADABLE = 5
 
 class FailedFetches:
     """
-    Handles partitions that a fetcher could not fetch: fetches them again, or has ``poll`` raise their error.
+    Handles partitions that a fetcher could not fetch: fetches them again, or lets ``poll`` raise their errors.
 
     Args:
         cluster: Refreshes its metadata before partitions are fetched again.

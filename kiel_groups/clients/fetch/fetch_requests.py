@@ -196,8 +196,8 @@ class StarvingCallers:
         """
         Drop the selections of partitions, except the selections in ``waiting``, for which a caller waits.
 
-        A caller whose selection was dropped adds it again when it polls again. Selections without partitions are kept:
-        there is at most one for each topic, and one for all topics.
+        A caller whose selection was dropped adds the selection again when it polls again. Selections without partitions
+        are kept: there is at most one for each topic, and one for all topics.
         """
         for key in list(self._by_key):
             kept = {each for each in self._by_key[key] if each.partitions is None or each.partitions in waiting}
@@ -475,7 +475,8 @@ class BulkTurns:
 
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
         """
-        Return the bulk request to send to a broker now, or None. If the broker lacks room, put it into the queue.
+        Return the bulk request to send to a broker now, or None. If the buffer lacks room, put the broker into the
+        queue.
 
         While another broker is first in the queue, the request has only newly assigned partitions, or partitions for
         which callers wait.
@@ -504,7 +505,7 @@ def divide_budget(
     Equal shares are ``most_bytes`` at most, because a larger message is refused.
 
     The first partition with a large message is always included. Further such partitions are included if their messages
-    fit into the rest of the budget. Otherwise, they wait for a later request.
+    fit into the rest of the budget. Partitions that are not included wait for a later request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

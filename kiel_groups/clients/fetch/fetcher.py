@@ -227,7 +227,7 @@ class Fetcher:
     Fetches assigned partitions in the background. A fetcher belongs to one event loop, which calls every method.
 
     Args:
-        cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
+        cluster: Provides the leaders, and the connections to them. The fetcher does not close the connections.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes and retries.
         reset: Called to choose a new position when a log does not have the old position. ``poll`` raises the errors of
@@ -440,7 +440,9 @@ class Fetcher:
         return head
 
     def close(self) -> None:
-        """Drop every partition, stop all work, and wake the callers that wait for a batch; they find no batch."""
+        """
+        Drop every partition, stop all work, and wake the callers that wait for a batch. The callers find no batch.
+        """
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
@@ -546,7 +548,7 @@ class Fetcher:
     async def _request(
         self, broker: BrokerLanes, planned: PlannedFetch
     ) -> tuple[Mapping[TopicPartition, FetchedPartition], Connection]:
-        """Send a request. Return its answer, and the connection on which the answer came."""
+        """Send a request. Return the broker's answer, and the connection on which the answer came."""
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
             connection = self._cluster.connection(broker.node_id, planned.lane)

@@ -222,7 +222,10 @@ class FetchedBatch:
         return records
 
     def values(self) -> ValueRun:
-        """Return the values. For a whole batch, records are made only when they are used; for a part, at once."""
+        """
+        Return the values. The records of a whole batch are made only when they are used. The records of a part are made
+        at once.
+        """
         # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
         if len(self._rows) == len(self._content):
             return self._content.values()

@@ -353,7 +353,7 @@ class ClusterMetadata:
 
         Raises:
             UnknownTopicError: No broker knows the topic.
-            BrokerError: There is no such partition (code 3), or it got no leader in time (code 5).
+            BrokerError: There is no such partition (code 3), or the partition got no leader in time (code 5).
             NoBrokersError: No broker answered.
         """
         for attempt in range(_TRIES_LEADERLESS):
@@ -444,7 +444,7 @@ class ClusterMetadata:
             self.seen.identified(topic, topic_id)
 
     def _apply(self, asked: frozenset[str], answer: MetadataResponse) -> None:
-        """Update brokers, topics and leaders from an answer. ``asked`` are the topics that the refresh was about."""
+        """Update brokers, topics and leaders from an answer. ``asked`` are the topics that the refresh requested."""
         now_s = time.monotonic()
         self.leaders_version += 1
         for missing in asked.difference(topic.topic for topic in answer.topics):

@@ -494,8 +494,8 @@ class Connection:
         Return the buffer for the response that this header announces, or None for an invalid header.
 
         A header is invalid if no request in flight has its correlation id, or if the response is longer than its
-        request allows. Then the connection is closed, and all requests in flight fail. If the response is too long, its
-        request fails with a ProtocolError that says so.
+        request allows. Then the connection is closed, and all requests in flight fail. If the response is too long, the
+        request of this response fails with a ProtocolError whose text names the length.
         """
         correlation_id, _ = split_response(header[SIZE_BYTES:])
         asked = self._in_flight.get(correlation_id)

@@ -96,7 +96,10 @@ class Batch:
     invalid_tries: int = 0
 
     def part(self, numbers: Iterable[int]) -> Batch:
-        """Return a sealed batch of some of this batch's records, by their numbers, counted from 0."""
+        """
+        Return a sealed batch of some of this batch's records. ``numbers`` are the records' numbers in this batch, from
+        0.
+        """
         chosen = [(self.messages[number], self.futures[number]) for number in numbers]
         part = Batch(self.created_s, [message for message, _ in chosen], [future for _, future in chosen], sealed=True)
         part.unresolved_tries = self.unresolved_tries

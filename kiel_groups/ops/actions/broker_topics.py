@@ -70,7 +70,7 @@ class BrokerTopics:
         brokers: ``host:port`` of some brokers, separated by commas.
         timeout_s: How long a broker may take for an answer, in seconds.
         count: How many brokers must be alive before each call, so that every one of them learns of a change. A call
-            waits for them, and raises BrokerError after 30 s.
+            waits for these brokers, and raises BrokerError after 30 s.
     """
 
     def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0) -> None:

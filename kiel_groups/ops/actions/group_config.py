@@ -244,7 +244,7 @@ class _Current(NamedTuple):
         return GroupLayout(self.group).config
 
     def check(self) -> DynamicConfig:
-        """Return the fields as the leader follows them. Raise ConfigError if the leader refuses them."""
+        """Return the fields as the leader follows them. Raise ConfigError if the leader refuses the fields."""
         try:
             return check_fields(self.fields, self.path)
         except ConfigError as error:

@@ -31,7 +31,7 @@ def plan_deletion(client: Client, group: str) -> GroupDeletion:
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: Members are alive. The text names them.
+        ConfigError: Members are alive. The text names the members.
         CoordinationError: An ACL hides some znodes, so members may be alive.
     """
     check_group(client, group, place_of(client))
@@ -69,7 +69,7 @@ async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupD
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: Members are alive, and the text names them; or the brokers are too old for such requests.
+        ConfigError: Members are alive; the text names the members. Or the brokers are too old for such requests.
         BrokerError: The group has no coordinator now, the coordinator does not answer, or some offsets are unknown.
     """
     found, offsets = await find_group(session, group)

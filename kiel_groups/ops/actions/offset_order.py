@@ -58,7 +58,7 @@ class OffsetOrder:
         Return the partitions whose owners have not acknowledged the order yet.
 
         Raises:
-            SessionLostError: The session has ended, and the order with it. Some offsets may have been set.
+            SessionLostError: The session has ended, which ends the order. Some offsets may have been set.
         """
         layout = GroupLayout(self.group)
         names = set(client.retry(client.get_children, layout.orders))
@@ -146,7 +146,7 @@ class OffsetOrder:
 
 def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetOrder:
     """
-    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits for them.
+    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits for the owners.
 
     Args:
         client: The caller's own session. The order ends with this session.

@@ -94,7 +94,7 @@ class OffsetsPlan:
         Check that no live member prevents the change, by the members in ``found``.
 
         Raises:
-            ConfigError: Live members prevent the change. The text names them and a remedy.
+            ConfigError: Live members prevent the change. The text names the members and a remedy.
         """
         found = self.found
         if found.foreign:

@@ -49,10 +49,10 @@ class OffsetsFile:
     """
     The content of a file of offsets.
 
-    ``group`` is the group of the offsets, or "" if the file does not name it. ``made`` is the time at which the file
-    was made, such as ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes, with a character for each
-    byte, by their paths below ``/kiel-groups/<group>``, such as ``config``. Only the restore file of a deleted group
-    has ``znodes``.
+    ``group`` is the group of the offsets, or "" if the file names no group. ``made`` is the time at which the file was
+    made, such as ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes, with a character for each byte, by
+    their paths below ``/kiel-groups/<group>``, such as ``config``. Only the restore file of a deleted group has
+    ``znodes``.
     """
 
     group: str

@@ -194,8 +194,8 @@ def _delete_left(
 
     The check for later claims is not exact. ZooKeeper deletes by path and version, the version of every owner znode is
     0, and a deletion has no condition on the czxid. So each znode is read right before its deletion. If a partition
-    gets a new owner within that round trip, the new owner's znode is deleted. The new owner notices this at its next
-    regular check.
+    gets a new owner within that round trip, the new owner's znode is deleted. The new owner notices the deletion at its
+    next regular check.
     """
     taken = []
     for partition, czxid in sorted(owned.items()):

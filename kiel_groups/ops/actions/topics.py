@@ -250,7 +250,7 @@ class ZooKeeperTopics:
         Create a topic and wait until every partition has a leader.
 
         Replicas are assigned round-robin to the brokers that are registered now. ``settings`` are the topic's own
-        settings. The caller has checked them with ``topic_config.check_settings``.
+        settings. The caller has checked the settings with ``topic_config.check_settings``.
 
         Raises:
             ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the

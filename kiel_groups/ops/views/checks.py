@@ -472,7 +472,9 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
 
 
 def _is_young(view: GroupView, now_ms: int) -> bool:
-    """Return whether members may still be claiming and releasing: the plan is less than 10 s old, or there is none."""
+    """
+    Return whether members may still be claiming and releasing: the plan is less than 10 s old, or there is no plan.
+    """
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 

@@ -1,4 +1,7 @@
-"""Compute the effective settings of a group with their sources, changes of its ``config``, and their progress."""
+"""
+Compute the effective settings of a group with their sources, and the changes of the group's ``config`` with their
+progress.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,8 @@ def edited(
             settings that all members agree on.
 
     Raises:
-        ConfigError: A setting cannot be set or removed in the ``config``, and the text says how to change it; a setting
-            to remove is not set; or ``founding`` is True, and ``put`` lacks a setting.
+        ConfigError: A setting cannot be set or removed in the ``config``; the text says how to change the setting. Or a
+            setting to remove is not set. Or ``founding`` is True, and ``put`` lacks a setting.
     """
     after = {name: dict(each) if isinstance(each, Mapping) else each for name, each in before.items()}
     if founding:

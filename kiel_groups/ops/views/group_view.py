@@ -202,11 +202,12 @@ class GroupView:
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
     election, the leader first; a candidate that is not a member is an allocator process. ``away`` has the assignments
     of static members that have left and may return. ``dynamic_config`` has the settings that operators change while the
-    group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
-    whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
-    first. ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
-    ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets. ``further`` are
-    the remaining partitions of the group's topics, if no settings name the store: they may have offsets in Kafka.
+    group runs. If leaders refuse the settings, ``dynamic_config`` is None, and ``refused`` is the reason. ``closed``
+    has the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has the last
+    generations, the newest first. ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a
+    member has ever joined. ``gone_topics`` are topics that do not exist, but of which the group has offsets or first
+    offsets. ``further`` are the remaining partitions of the group's topics, if no settings name the store: these
+    partitions may have offsets in Kafka.
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
     such a group, or None before the first rebalance. ``workers`` is the number of live workers, including workers that
@@ -309,8 +310,8 @@ class GroupView:
     @property
     def exists(self) -> bool:
         """
-        Whether the group exists: if brokers coordinate the group, its state is not ``Dead``, or it has a committed
-        offset.
+        Whether the group exists. A group that brokers coordinate exists if its state is not ``Dead``, or if it has a
+        committed offset.
         """
         has_state = self.coordinator is None or self.coordinator.state != "Dead"
         return has_state or any(each.committed is not None for each in self.partitions)
@@ -325,9 +326,9 @@ class GroupView:
         group, the plan includes all members and partitions, and each member owns exactly its target.
 
         The state of programs in ZooKeeper is ``unreadable``, ``empty``, ``joining``, the state of their newest
-        rebalance, or ``by brokers`` if brokers coordinate the programs. If brokers coordinate the group, its state is
-        ``stable``, ``rebalancing``, ``empty``, ``memberless`` (not with brokers of 0.9), or a state of later brokers in
-        lower case.
+        rebalance, or ``by brokers`` if brokers coordinate the programs. The state of consumers that brokers coordinate
+        is ``stable``, ``rebalancing``, ``empty``, ``memberless`` (not with brokers of 0.9), or a state of later brokers
+        in lower case.
         """
         if self.coordinator is not None:
             if self.coordinator.state == "Empty" and not self.protocol_type:
@@ -496,7 +497,8 @@ class StoreTracker:
         Add a view with the offsets of all stores, and return the view with the offsets that count.
 
         A group commits all its offsets to one store. So if offsets have moved in one store only, the returned view has
-        the offsets of that store in all partitions with an offset there. Otherwise, it has the offsets of both stores.
+        the offsets of that store in all partitions with an offset there. Otherwise, the view has the offsets of both
+        stores.
         """
         moving = self._moving.setdefault(view.group, set())
         for partition in view.partitions:

@@ -71,7 +71,7 @@ class Move(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
     """
-    The present plan of a group, and the plan that its leader would make.
+    The present plan of a group, and the plan that the group's leader would make.
 
     ``before`` and ``after`` have the partitions of each slot. A slot is the instance id of a static member, or else a
     member id. If brokers coordinate the group, all slots are member ids.
@@ -132,10 +132,11 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
         group: The name of the group.
         znodes: The znodes.
         now_ms: Wall-clock time, milliseconds since 1970.
-        grace_ms: How long the slot of an absent static member is kept, if the group's ``config`` does not set it.
+        grace_ms: How long the leader keeps the assignment of an absent static member, in milliseconds, if the group's
+            ``config`` has no such setting.
 
     Raises:
-        ProtocolError: The settings or the weights cannot be read. A leader would keep its last readable values.
+        ProtocolError: The settings or the weights cannot be read. A leader would keep the last readable values.
     """
     layout = GroupLayout(group)
     reading = GroupReading(layout, znodes)
@@ -228,7 +229,7 @@ def preview_plan(
     notes: Iterable[str] = (),
 ) -> PlanPreview:
     """
-    Return the present plan of a group in ZooKeeper, and the plan that its leader would make after a change.
+    Return the present plan of a group in ZooKeeper, and the plan that the group's leader would make after a change.
 
     Args:
         group: The name of the group.

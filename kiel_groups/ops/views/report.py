@@ -237,7 +237,7 @@ class Listing:
     """
     Renders a table of columns, each with a heading and its texts.
 
-    If the table is too wide, columns without any text are left out. If it is still too wide, columns are folded.
+    If the table is too wide, columns without any text are left out. If the table is still too wide, columns are folded.
     """
 
     def __init__(self, columns: Sequence[tuple[str, Sequence[str]]]) -> None:

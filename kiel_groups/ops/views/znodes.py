@@ -166,7 +166,7 @@ def _view_of_programs(
     """
     Return the view of a group of programs.
 
-    Other clients may have offsets and members in a group of the same name. The view includes them.
+    The view includes offsets and members that other clients have in a group of the same name.
     """
     candidates = reading.candidates()
     leader = candidates[0] if candidates else None
@@ -549,7 +549,7 @@ class _Kind(NamedTuple):
     The parser of znodes of one kind, and the remedy for a znode that cannot be parsed.
 
     ``otherwise`` is the remedy in a group without members or, for an offset, in a group whose offsets are not in
-    ZooKeeper. If it is "", ``remedy`` applies to all groups.
+    ZooKeeper. If ``otherwise`` is "", ``remedy`` applies to all groups.
     """
 
     parse: _Parser

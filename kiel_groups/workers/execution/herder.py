@@ -98,8 +98,9 @@ class Herder:
         """
         Stop all work half a session timeout after the lease of the membership has ended.
 
-        The lease ends, for example, if the worker reaches no broker. By then, the coordinator may have removed this
-        worker, and other workers may wait for its claims. When the membership is confirmed again, start the work again.
+        The lease ends, for example, if the worker reaches no broker. After this time, the coordinator may have removed
+        the worker, and other workers may wait for the worker's claims. When the membership is confirmed again, start
+        the work again.
         """
         limit_s = self.role.session.timeout_ms / 2000
         while True:
@@ -245,8 +246,8 @@ class Herder:
         Start the session timeout as the time limit of the next assignment. After the limit, the worker stops and
         releases all work.
 
-        After this time, the group may have removed the worker. Other workers would wait for its claims until it joins
-        again.
+        After this time, the group may have removed the worker. Other workers would wait for the worker's claims until
+        the worker joins again.
         """
         self._end_patience()
         if self._role is not None:

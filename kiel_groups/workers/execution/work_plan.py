@@ -76,7 +76,8 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
     A task may run if it is unchanged since the assignment. A connector may run unless it was deleted and created again.
 
     Args:
-        assigned: The configuration by which the work was assigned; None if it is not known. Then no task may run.
+        assigned: The configuration by which the work was assigned. If the configuration is None, it is not known, and
+            no task may run.
         wanted: The specs of the work by the newest configuration.
     """
     former = {} if assigned is None else planned(assigned, wanted)

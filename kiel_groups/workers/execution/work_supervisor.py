@@ -62,9 +62,10 @@ class RestartPolicy:
         Count a failure, and return how long to wait before the work is started again.
 
         Args:
-            settings: The checked settings; None if they are not legal. Then a restart is useless.
-            ran_s: How long the work ran before it failed. If it ran longer than the longest delay, the count of
-                failures begins anew.
+            settings: The checked settings, or None if the settings are not legal. Without legal settings, a restart is
+                useless.
+            ran_s: How long the work ran before it failed, in seconds. After a run longer than the longest delay, the
+                count of failures begins anew.
 
         Returns:
             The delay in seconds, or None if the work stays FAILED.
@@ -200,7 +201,7 @@ class WorkSupervisor:
         self.given_back.set()
 
     def claim_gone(self) -> None:
-        """Stop the work at once because its owner znode was deleted, and have the work claimed again."""
+        """Stop the work at once because its owner znode was deleted, and request another claim of the work."""
         self._role.statuses.drop(self.work)
         self._end_run("the owner znode was deleted")
         self._changed.set()
@@ -325,7 +326,7 @@ class WorkSupervisor:
         """
         Store the last source offsets and release the claim. Retry a refused release.
 
-        If the offsets cannot be stored, report that, and release the claim without them.
+        If the offsets cannot be stored, report the failure, and release the claim without storing the offsets.
         """
         role, offsets = self._role, self._unstored
         self._unstored = ()
@@ -369,7 +370,9 @@ class WorkSupervisor:
             log.error("%s: its status is not written: %s", self.work, unwritten)
 
     async def _follow_spec(self, token: int) -> None:
-        """Run or pause the work, or report it as FAILED, by its spec. Return when the spec must be read again."""
+        """
+        Run or pause the work as its spec says, or report the work as FAILED. Return when the spec must be read again.
+        """
         spec = self.spec
         if spec.problem:
             self._report(WorkState.FAILED, spec.problem)

@@ -197,7 +197,7 @@ class WorkerRequests:
             The answer in the form of Kafka Connect: ``name``, ``error_count``, ``groups``, ``configs``.
 
         Raises:
-            ConfigError: There is no such class, or the class is not allowed, or its check takes too long (400).
+            ConfigError: There is no such class, the class is not allowed, or the check takes too long (400).
         """
         report, topics = await self._plugins.report(plugin, config)
         warnings = [*report.get("warnings", ()), *await self._topic_warnings(topics)]

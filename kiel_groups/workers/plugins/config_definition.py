@@ -63,7 +63,7 @@ class Validator:
     Args:
         accepts: Returns whether a value is legal.
         expected: The legal values in words. Errors contain these words after "expected".
-        choices: All legal values as texts, if there are few. Users see them as recommended values.
+        choices: All legal values as texts, if there are few. Users see these texts as recommended values.
 
     Raises:
         ConfigError: ``expected`` is no text, or ``choices`` are no texts.
@@ -144,8 +144,8 @@ class TypeRules:
     """
     The rules of a type of settings.
 
-    ``expected`` describes its values to users, and ``python`` describes them to authors of connectors. ``parse``
-    converts a user's text. For a text that is not of the type, it raises ``ValueError``, ``KeyError`` or a
+    ``expected`` describes the values to users, and ``python`` describes the values to authors of connectors. ``parse``
+    converts a user's text. For a text that is not of the type, ``parse`` raises ``ValueError``, ``KeyError`` or a
     ``ConfigError`` with the reason. ``accepts`` returns whether a default is of the type. ``text`` converts a value to
     the text that users see.
     """

@@ -151,7 +151,7 @@ def task_settings(
     Return the typed settings of a task.
 
     Args:
-        connector_class: The class of its connector.
+        connector_class: The class of the task's connector.
         connector_config: The settings of the connector. The task has the standard settings among them.
         task_config: The settings that ``Connector.task_configs`` has returned for the task.
 

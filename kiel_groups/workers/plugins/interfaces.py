@@ -167,7 +167,9 @@ class Task:
 
 
 class SourceTask(Task, ABC):
-    """Reads records from another system. The worker writes them to topics, and then stores their source offsets."""
+    """
+    Reads records from another system. The worker writes the records to topics, and then stores their source offsets.
+    """
 
     def start(self, context: SourceTaskContext, settings: Settings) -> Awaitable[None] | None:
         """
@@ -288,7 +290,7 @@ class Connector(ABC):
     @abstractmethod
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]] | Awaitable[Sequence[Mapping[str, str]]]:
         """
-        Return the settings of each task, as texts. Usually these are ``context.config`` with additions.
+        Return the settings of each task, as texts. Usually the settings are ``context.config`` with additions.
 
         Args:
             most: The largest number of tasks that the user allows (``tasks.max``).

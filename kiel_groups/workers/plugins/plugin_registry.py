@@ -39,7 +39,7 @@ class ConnectorPlugin(NamedTuple):
     """
     A connector that users can create.
 
-    ``name`` is the full name of its class. ``alias`` is the class's short name without ``Connector`` at its end.
+    ``name`` is the full name of its class. ``alias`` is the class's short name, without ``Connector`` at the end.
     """
 
     name: str
@@ -161,7 +161,9 @@ class PluginRegistry:
 
     @property
     def plugins(self) -> list[ConnectorPlugin]:
-        """The allowed installed connectors that can be imported, sorted by name. The first access imports them."""
+        """
+        The allowed installed connectors that can be imported, sorted by name. The first access imports the connectors.
+        """
         return self._loaded[0]
 
     @property

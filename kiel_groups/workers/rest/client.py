@@ -78,7 +78,7 @@ class HttpExchange:
         Raises:
             NoWorkerError: No worker answers at this URL in time.
             ConfigError: ``url`` is not a URL.
-            ProtocolError: The answer is a redirect, or not JSON. So it is not the answer of a worker.
+            ProtocolError: The answer is a redirect, or not JSON, and so not the answer of a worker.
         """
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         headers |= {"Content-Type": "application/json"} if body else {}

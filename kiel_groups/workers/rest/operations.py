@@ -1,10 +1,10 @@
 """
 Answer a worker's REST requests, or forward them to the leader or to the owner of a connector or task.
 
-The routes are those of Kafka Connect. A worker that may not answer a request itself knows only the leader. The leader
-knows all owners. So a request is forwarded at most twice. The query of a forwarded request has ``forward=true`` after
-the first forward, and ``forward=false`` after the second, as in Kafka Connect. A worker that gets ``forward=false`` and
-may not answer refuses the request, because its view of the group differs from the leader's.
+The routes are the same as in Kafka Connect. A worker that may not answer a request itself knows only the leader. The
+leader knows all owners. So a request is forwarded at most twice. The query of a forwarded request has ``forward=true``
+after the first forward, and ``forward=false`` after the second, as in Kafka Connect. A worker that gets
+``forward=false`` and may not answer refuses the request, because its view of the group differs from the leader's.
 
 A forwarded request contains the token. So the request goes only to a URL that a worker has registered in ZooKeeper, and
 never to the target of a redirect.
@@ -78,7 +78,7 @@ def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
 
 def _named_config(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """
-    Return the settings of a connector. Add its name, and omit settings that are null.
+    Return the settings of a connector. Add the connector's name, and omit settings that are null.
 
     Raises:
         ConfigError: The settings have another name, the name of a setting is not legal, or a setting is a list or an
@@ -282,7 +282,7 @@ class RestOperations:
         return Answer({"id": _task(call).task, **_status(status)})
 
     async def restart_task(self, call: RestCall) -> Answer:
-        """Restart a task; its owner carries this out."""
+        """Restart a task. The owner of the task carries out the request."""
         info, task = await self._control.connector_info(call.arguments[0]), _task(call)
         if task.task >= info.tasks:
             tasks = counted(info.tasks, "task")
@@ -457,7 +457,10 @@ class WorkerServer:
         self.url = self._server.url
 
     def start(self, control: WorkerRequests, metrics: Metrics) -> None:
-        """Begin to answer requests. ``control`` carries them out, and ``metrics`` is the worker's metrics registry."""
+        """
+        Begin to answer requests. ``control`` carries out the requests, and ``metrics`` is the worker's metrics
+        registry.
+        """
         routes = RestOperations(control, self.url, self._exchange, self._version).routes()
         self._server.start((*routes, metrics_route(metrics)))
 

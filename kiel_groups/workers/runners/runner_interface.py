@@ -132,7 +132,10 @@ class KafkaClients:
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer that commits only on request. Without a committed offset, it starts at the earliest."""
+        """
+        Create a consumer that commits only on request. Without a committed offset, the consumer starts at the first
+        offset.
+        """
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)

@@ -124,7 +124,8 @@ class SourceTaskRunner(Runner):
 
     async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
         """
-        Report records that are not stored within ``_LATE_S`` seconds. The producer retries them while the task runs.
+        Report records that are not stored within ``_LATE_S`` seconds. The producer retries these records while the task
+        runs.
         """
         await asyncio.sleep(_LATE_S)
         topics = sorted({record.topic for record in records})
@@ -224,7 +225,10 @@ class _ConnectorContext:
 
 
 class ConnectorRunner(Runner):
-    """Runs one connector. Configures its tasks after its start, and whenever the connector requests that."""
+    """
+    Runs one connector. Configures the connector's tasks after the start, and whenever the connector requests new
+    settings.
+    """
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)

@@ -492,9 +492,9 @@ class ConfigStore:
 
     async def _was_written(self, entry: ConfigChange) -> bool:
         """
-        Return whether a change was written although its answer was lost.
+        Return whether a change was written although ZooKeeper's answer was lost.
 
-        The answer is final, because the writer has proved the session after the write.
+        The result is final, because the writer has completed another transaction on the session after the write.
 
         Raises:
             CoordinationError: The outcome is not known, because the history has no entry of that time any more.

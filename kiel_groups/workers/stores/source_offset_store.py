@@ -88,8 +88,8 @@ class SourceOffsetStore:
 
     async def operations(self, task: TaskId, offsets: SourceOffsets) -> tuple[Operation, ...]:
         """
-        Return the operations that store offsets. The caller adds them to a transaction, such as the transaction of a
-        release.
+        Return the operations that store offsets. The caller adds the operations to a transaction, such as the
+        transaction of a release.
 
         If the connector's folder is missing, this method creates it. The transaction must check or delete the owner
         znode of the task. If ZooKeeper refuses the transaction because a znode of an offset was created or deleted

@@ -106,7 +106,9 @@ class StatusStore:
         self._wake.set()
 
     def drop(self, work: Work) -> None:
-        """Write no further status of this work: after the release of its claim, only its next owner may write one."""
+        """
+        Write no further status of this work. After the release of the claim, only the next owner may write a status.
+        """
         for statuses in (self._waiting, self._confirmed, self._newest):
             statuses.pop(work, None)
 
@@ -138,7 +140,7 @@ class StatusStore:
 
     async def put(self, work: Work, status: WorkStatus) -> bool:
         """
-        Store the status of a connector or a task that this worker has claimed; cut its trace to 8 KiB.
+        Store the status of a connector or a task that this worker has claimed. Cut the trace of the status to 8 KiB.
 
         Returns:
             True if the status is stored, or a later call has replaced it; False if the claim is gone, or the connector

@@ -5,7 +5,8 @@ ZooKeeper lets only one session create the owner znode, so no two workers run th
 the work, this worker watches the znode, without a time limit. The zxid that created the znode is the fencing token.
 
 Simultaneous claims and releases share transactions. Each transaction checks the worker's znode. If the answer to a
-transaction is lost, the owner znodes are read. This read is final, because the writer has proved the session since.
+transaction is lost, the writer completes another transaction on the session. Then the owner znodes are read: this read
+shows whether the first transaction took effect.
 """
 
 from __future__ import annotations
