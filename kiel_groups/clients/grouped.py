@@ -477,8 +477,8 @@ class GroupedConsumer(Consumer):
             case is logged. For several partitions, a dict with an entry for each partition.
 
         Raises:
-            ConfigError: An argument is not a partition. SessionLostError: There is no session at the moment; only with
-                ``store="zookeeper"``.
+            ConfigError: An argument is not a partition.
+            SessionLostError: With ``store="zookeeper"``, there is no session at the moment.
             NoOffsetsError: Brokers refuse for good to read an offset.
             BrokerError: No broker answered.
             ClosedError: The consumer is not connected, or was closed.

@@ -460,9 +460,9 @@ class SingleLifecycle(Lifecycle):
 
     def unsubscribe(self) -> asyncio.Future[None]:
         """
-        Leave all topics, or end an assignment, and void the calls of ``subscribe`` under way.
+        Leave all topics, or end an assignment, and cancel the unfinished calls of ``subscribe``.
 
-        The future is done once the listener's hook, if there is one to call, has returned.
+        The future is done once the listener's hook, if any, has returned.
         """
         connected = self.require_connected()
         self._round = object()

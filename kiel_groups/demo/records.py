@@ -139,9 +139,9 @@ class Proof:
     succeeded.
 
     ``missing`` has the numbers of records that were never delivered. ``delivered`` counts the deliveries of each record
-    number. ``misplaced`` has the receipts whose partition or offset differs from the acknowledged one. ``uncommitted``
-    has each partition whose committed offset is not the end of its log, with the committed offset (None without a
-    commit) and the end.
+    number. ``misplaced`` has the receipts whose partition or offset differs from the broker's acknowledgement.
+    ``uncommitted`` has each partition whose committed offset is not the end of its log, with the committed offset (None
+    without a commit) and the end.
     """
 
     sent: int

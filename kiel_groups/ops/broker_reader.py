@@ -324,7 +324,7 @@ async def _names(session: BrokerSession) -> list[str]:
 
 
 async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
-    """Return the error about a group that does not exist. The error's text suggests a similar name of a group."""
+    """Return the error about a group that does not exist. The error's text suggests the name of a similar group."""
     return loaded_groups.unknown_group(group, session.place, await _names(session), " that has members")
 
 

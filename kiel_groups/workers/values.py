@@ -107,7 +107,7 @@ class WorkerAssignment:
             largest offset that any worker has read.
         connectors: The names of the assigned connectors, sorted.
         tasks: The assigned tasks, sorted.
-        is_failed: Whether the leader has assigned nothing to any worker, because its configuration is behind.
+        is_failed: Whether the leader has assigned nothing to any worker, because the leader's configuration is behind.
     """
 
     leader: str

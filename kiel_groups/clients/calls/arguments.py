@@ -205,7 +205,7 @@ def times_of(given: object, call: str) -> dict[TopicPartition, int]:
     Raises:
         ArgumentTypeError: The argument is not a mapping of partitions to numbers. The error is a TypeError and a
             ConfigError.
-        ConfigError: A time is negative, or beyond what the protocol can carry.
+        ConfigError: A time is negative, or beyond the largest time of the protocol.
     """
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(

@@ -117,7 +117,7 @@ class OwnedRecords:
             selection: The partitions.
             convert: Makes the form in which the records are delivered; see ``Converted``.
             most_records: The most records to return; None for no limit.
-            errors: If False, errors remain for a later call: a call that has records to return must not raise one.
+            errors: If False, errors remain for a later call: a call that has records to return must not raise an error.
 
         Raises:
             BadRecordError: The next record of a partition cannot be delivered.

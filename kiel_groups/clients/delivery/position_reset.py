@@ -89,7 +89,7 @@ class PositionReset:
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
-        Choose a position, wait until all fetched records are finished, and have the member store the position.
+        Choose a position, wait until all fetched records are finished, and store the position by the member.
 
         Returns:
             The offset to fetch next, or None if the partition is not fetched from ``position`` any more, or if the log

@@ -508,7 +508,7 @@ class ProgressTracker:
     Args:
         watched_ms: The shortest time, in milliseconds, after which a lag without a commit becomes a finding.
         stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If the times of
-            commits are unknown, the finding is no longer passing after a lag of this time.
+            commits are unknown, a lag of this length counts as a lasting problem.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:

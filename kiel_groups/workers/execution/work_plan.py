@@ -89,7 +89,7 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
 
 def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
-    """Return the part of a spec that requires another assignment when it changes. The owner handles other changes."""
+    """Return the part of a spec whose changes require another assignment. The owner handles other changes."""
     return spec.created, spec.task
 
 

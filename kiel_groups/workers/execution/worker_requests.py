@@ -207,7 +207,7 @@ class WorkerRequests:
         """
         Return a warning for each setting with topics that no broker knows: a task waits until such topics exist.
 
-        If no broker answers, return a warning with this error.
+        If no broker answers, return a warning that says so.
         """
         if not topics:
             return []

@@ -78,7 +78,7 @@ def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[s
     So a user may read a masked configuration, change a part of it, and write it back.
 
     Args:
-        config: What the user has given.
+        config: The settings that the user has given.
         stored: The present configuration; empty for a new connector.
 
     Raises:

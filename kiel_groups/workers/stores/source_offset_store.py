@@ -1,7 +1,7 @@
 """
 Read and write source offsets: how far source tasks have read their sources.
 
-A write requires the worker's znode and the owner znode of its task. So a former owner cannot change the offsets of its
+A write requires the worker's znode and the owner znode of the task. So a former owner cannot change the offsets of its
 successor.
 """
 

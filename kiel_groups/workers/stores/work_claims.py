@@ -54,7 +54,7 @@ class WorkClaims:
 
     Args:
         session: The worker's session.
-        writer: Writes on that session, on the condition that the worker's znode exists.
+        writer: Writes on the session, on the condition that the worker's znode exists.
         layout: The paths of the group's workers.
         worker_id: The id of this worker. Owner znodes contain this id, so that operators see the owner of the work.
     """
