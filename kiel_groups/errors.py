@@ -56,8 +56,8 @@ class TokenError(ConfigError):
 
 class GroupConfigError(ConfigError):
     """
-    The settings in the group's ``/config`` znode differ from the caller's, are unreadable, or are of another member
-    type.
+    The settings in the group's ``/config`` znode differ from the caller's settings, are unreadable, or are for another
+    type of members.
     """
 
 

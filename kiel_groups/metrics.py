@@ -38,7 +38,7 @@ class Recent(NamedTuple):
     """
     The observations of one duration in the last 30 to 60 seconds.
 
-    ``span_s`` is the length of that time, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
+    ``span_s`` is the exact length of the time, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
     observations began; None if nothing was observed yet.
     """
 

@@ -1,7 +1,7 @@
 """
 The connected parts of a consumer, in a group or with assigned partitions: deliver records, commit, look up positions.
 
-A consumer's ``Lifecycle`` creates such an object, and the consumer's methods use it on the event loop.
+A consumer's ``Lifecycle`` creates the connected parts, and the consumer's methods use the parts on the event loop.
 """
 
 from __future__ import annotations
@@ -374,7 +374,7 @@ class DeliveryHandler(GroupBrokers):
         self._owned.refuse(topic, error)
 
     def in_progress(self) -> list[Work]:
-        """Return the records, values and hook that the application is processing. Safe on any thread."""
+        """Return the records, values and hook that the application is processing. Any thread may call this method."""
         return self._calls.in_progress() + self._owned.in_flight.works()
 
     def stalled(self, stall: Stall) -> None:

@@ -158,7 +158,7 @@ class Consumer:
 
     @starts_at_call
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next message of each partition. Errors as in ``beginning_offsets``."""
+        """Return the offset of the next message of each partition. Raise the errors of ``beginning_offsets``."""
         return await self._list(partitions_of(partitions, "end_offsets()"), LATEST)
 
     @starts_at_call
@@ -241,9 +241,9 @@ class Consumer:
         """
         Move the position of a partition to another offset, forward or backward.
 
-        Buffered records of the partition are dropped, and records in flight no longer change what is committed. Until
-        further records are finished, a commit stores ``offset``, even if it is lower than the committed offset. A seek
-        affects the present claim only. After a seek in ``on_partitions_revoked``, the release stores ``offset``.
+        Buffered records of the partition are dropped, and records in flight no longer change the committed offset.
+        Until further records are finished, a commit stores ``offset``, even if it is lower than the committed offset. A
+        seek affects the present claim only. After a seek in ``on_partitions_revoked``, the release stores ``offset``.
 
         Args:
             partition: An assigned partition.
@@ -342,8 +342,8 @@ class Consumer:
         """
         Return the offset of the next record that a caller gets, or None if the partition has no position.
 
-        Calls move the position of the claim past the records that they take. A taken record that no caller received is
-        delivered again, at the next call or after a second.
+        A call moves the position of the claim past the records that the call takes. A taken record that no caller
+        received is delivered again, at the next call or after a second.
         """
         position, owned = self._subscription.position(partition), self._owned_records()
         unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
@@ -467,5 +467,5 @@ class Consumer:
 
     @property
     def max_bytes(self) -> int:
-        """The approximate limit, in bytes, of what one ``consume()`` returns, and of one response of a broker."""
+        """The approximate limit, in bytes, of one result of ``consume()``, and of one response of a broker."""
         return self._reading.fetching.max_bytes

@@ -50,15 +50,16 @@ class GroupedConsumer(Consumer):
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
-        max_bytes: The approximate limit, in bytes, of what one ``consume()`` returns, and of one response of a broker.
+        max_bytes: The approximate limit, in bytes, of one result of ``consume()``, and of one response of a broker.
             While partitions lag behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
-        coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
-            Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings of the
-            leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms``
-            have no effect there. ``docs/ownership.rst`` names the settings that replace these settings.
+        coordination: The system that coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka
+            0.9 on. Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings
+            of the leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and
+            ``zk_timeout_ms`` have no effect there. ``docs/ownership.rst`` names the settings that replace these
+            settings.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the consumer asks the brokers.
             The consumer's request makes brokers of 0.9 drop requests of other clients, so name the release of such
             brokers here.
@@ -77,19 +78,20 @@ class GroupedConsumer(Consumer):
         rack: The name of the rack where this member runs, for ``"rack_aware"``. Use the names that the brokers, or the
             group's ``broker_racks``, give to racks.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
-            hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait for a
-            member for this time; brokers of Kafka 0.9 and 0.10.0, for its session timeout.
+            hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait this
+            long for a member. Brokers of Kafka 0.9 and 0.10.0 wait for the member's session timeout.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
         key_deserializer: Converts the key of a record that has a key. Without a key deserializer, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
-            counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
-            record is finished when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
+            counts the record. A function, plain or ``async``, is called with the record (in bytes) and the error, and
+            the record is finished when the function has returned. ``consume()`` skips values that fail even with
+            ``"raise"``.
         store: Where offsets are written, and how. ``zookeeper``: members write to ZooKeeper, with fencing.
             ``broker-v0``: brokers write to ZooKeeper on request, as with kiel. ``broker-v1``: the coordinator of the
             group writes to Kafka, from 0.8.2 on. All members of a group must agree.
-        auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
-            ``earliest``, ``latest`` or ``none``. All members of a group must agree.
+        auto_offset_reset: Where a group without offsets starts, and where a group resumes if its offset is not in the
+            log: ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
         debounce_quiet_ms: How long the group must be without changes before the leader plans.
         debounce_bound_ms: The longest time between a change and the plan, even if further changes follow.
@@ -99,7 +101,7 @@ class GroupedConsumer(Consumer):
             minus a third.
         allocator_timeout_ms: How long the allocator function may run for one plan.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
-        retry_backoff_ms: The first pause before a join is tried again; it doubles up to 5 s, and varies by half.
+        retry_backoff_ms: The first pause before a join is tried again. The pause doubles up to 5 s, and varies by half.
         default_offset_commit_callback: The callback of each ``commit_async`` call that passes no callback.
         listener: Notified when partitions are assigned, revoked or lost. If the listener has a hook ``on_stalled``, the
             hook is called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
@@ -536,7 +538,10 @@ class GroupedConsumer(Consumer):
 
     @property
     def name(self) -> str:
-        """The ``member_id``. While there is no ``member_id``, this host's name and a number unique in this process."""
+        """
+        The ``member_id``. Without a ``member_id``, the name is the host's name and a number that is unique in this
+        process.
+        """
         return self.member_id or super().name
 
     @property

@@ -253,7 +253,7 @@ class GroupLifecycle(Lifecycle):
 
     def _registered(self, changed: bool, name: str) -> asyncio.Future[None]:
         """
-        Register a changed subscription by the member. If the consumer has left the group, join the group first.
+        Ask the member to register a changed subscription. If the consumer has left the group, join the group first.
 
         The former connection is replaced before this method returns, because another call may assign partitions before
         a task runs.

@@ -53,7 +53,7 @@ class SingleConsumer(Consumer):
             JSON.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
-        max_bytes: The approximate limit, in bytes, of what one ``consume()`` returns, and of one response of a broker.
+        max_bytes: The approximate limit, in bytes, of one result of ``consume()``, and of one response of a broker.
             While partitions lag behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
@@ -61,8 +61,9 @@ class SingleConsumer(Consumer):
         key_deserializer: Converts the key of a record that has a key. Without a key deserializer, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
-            counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
-            record is passed when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
+            counts the record. A function, plain or ``async``, is called with the record (in bytes) and the error, and
+            the record is passed when the function has returned. ``consume()`` skips values that fail even with
+            ``"raise"``.
         auto_offset_reset: Where to resume if a position is not, or no longer, in the log: ``"earliest"``, ``"latest"``,
             or ``"none"`` to raise OffsetOutOfRangeError.
         metrics: The registry to count in; a new one by default.

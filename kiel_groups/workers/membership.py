@@ -146,7 +146,7 @@ class ConfigReads:
 
     Args:
         context: The worker.
-        source: Its ``snapshot`` reads the configuration.
+        source: An object whose ``snapshot`` reads the configuration.
     """
 
     def __init__(self, context: WorkerContext, source: WorkerListener) -> None:

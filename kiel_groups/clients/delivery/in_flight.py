@@ -68,8 +68,8 @@ class ValuesInFlight:
     """
     The in-flight values of one topic, by call, in the order of delivery.
 
-    A coroutine's values are finished when it asks for more values, independently of other coroutines. A partition's
-    finished offset advances at most to the first value that a coroutine is still processing.
+    A coroutine's values are finished when the coroutine asks for more values, independently of other coroutines. A
+    partition's finished offset advances at most to the first value that a coroutine is still processing.
     """
 
     __slots__ = ("_delivered",)
@@ -90,7 +90,10 @@ class ValuesInFlight:
         return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
     def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
-        """Return the calls that returned the values in flight, with the values' partitions. Safe on any thread."""
+        """
+        Return the calls that returned the values in flight, with the values' partitions. Any thread may call this
+        method.
+        """
         return [(delivered.call, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
@@ -249,7 +252,9 @@ class ConsumerInFlight:
         return [self.batch, *self.topics.values(), *self.bad.values()]
 
     def works(self) -> list[Work]:
-        """Return the work of the application: a loop's record, bad records and values. Safe on any thread."""
+        """
+        Return the work of the application: a loop's record, bad records and values. Any thread may call this method.
+        """
         works = []
         if (record := self.batch.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
@@ -459,7 +464,7 @@ class CurrentBatch:
 
     @property
     def record(self) -> Record | None:
-        """The record in flight, if any. Safe on any thread."""
+        """The record in flight, if any. Any thread may read this property."""
         view = self._view
         delivered = view.delivered
         return view.records[delivered - 1] if delivered > view.done else None

@@ -218,7 +218,7 @@ class ListenerCalls:
             )
 
     def in_progress(self) -> list[Work]:
-        """Return the running hook, if any, as work of the application. Safe on any thread."""
+        """Return the running hook, if any, as work of the application. Any thread may call this method."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 

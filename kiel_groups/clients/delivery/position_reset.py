@@ -89,7 +89,7 @@ class PositionReset:
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
-        Choose a position, wait until all fetched records are finished, and store the position by the member.
+        Choose a position, wait until all fetched records are finished, and ask the member to store the position.
 
         Returns:
             The offset to fetch next, or None if the partition is not fetched from ``position`` any more, or if the log
@@ -150,7 +150,8 @@ class PositionReset:
         self, partition: TopicPartition, reset: PendingReset, is_fetched: Callable[[], bool]
     ) -> int | None:
         """
-        Store the position by the member, and retry after retriable errors. Return the offset to fetch next, or None.
+        Ask the member to store the position, and retry after retriable errors. Return the offset to fetch next, or
+        None.
 
         Until the position is stored, the partition is not fetched, and no other position is chosen: a second choice of
         ``latest`` would skip the records that were written after the first choice.

@@ -2,8 +2,8 @@
 Deliver records to ``getone``, ``getmany``, ``consume_batches`` and ``consume``, with or without a group.
 
 A loop gets records one by one. Each of these calls gets buffered records, in a form of its own. The records that a call
-returned are *in flight* until the coroutine that received them calls again. After ``consume()``, only a call for the
-same topic counts. Then the records are finished. Automatic commits store only the offsets of finished records.
+returned are *in flight* until the receiving coroutine calls again: after ``consume()``, until it calls for the same
+topic. Then the records are finished. Automatic commits store only the offsets of finished records.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ class FailedFetches:
         self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
 
     def unreadable(self, state: PartitionFetch, error: Exception) -> None:
-        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, have ``poll`` raise the error."""
+        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, let ``poll`` raise the error."""
         if not isinstance(error, KielGroupsError):
             place = f"{state.topic_partition} at offset {state.position}"
             error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")

@@ -536,7 +536,8 @@ class PartitionFetch:
 
     def pass_empty(self, offset: int, share: int, most: int) -> bool:
         """
-        Move the position to ``offset``, because the answer to a request for ``share`` bytes has no message before it.
+        Move the position to ``offset``, because the answer to a request for ``share`` bytes has no message before
+        ``offset``.
 
         The offsets that follow may have no message either, or a message that is larger than the share. So the next
         request asks for more, up to ``most``.

@@ -83,13 +83,13 @@ class MemberView:
     """
     A live member, and the partitions that it owns.
 
-    ``subscription`` is None for programs, and for members of a group that brokers coordinate, while it rebalances or if
-    the member's bytes cannot be read. ``target`` has the partitions that the plan assigns to the member, or None if no
-    plan that was read includes the member. ``started_at_ms`` is in epoch milliseconds. If brokers coordinate the group,
-    ``target`` and the fields from ``leads`` to ``settings`` are unknown and have their defaults. Only programs have
-    ``joined`` (the generation that they have joined or wait for) and ``protocols``. ``settings`` has the member's
-    settings that differ from the defaults, with its capacity and rack. ``protocol_version`` is the version of the
-    subscription of a member of a group that brokers coordinate.
+    ``subscription`` is None for programs. If brokers coordinate the group, ``subscription`` is also None during a
+    rebalance, or if the member's bytes cannot be read. ``target`` has the partitions that the plan assigns to the
+    member, or None if no plan that was read includes the member. ``started_at_ms`` is in epoch milliseconds. If brokers
+    coordinate the group, ``target`` and the fields from ``leads`` to ``settings`` are unknown and have their defaults.
+    Only programs have ``joined`` (the generation that they have joined or wait for) and ``protocols``. ``settings`` has
+    the member's settings that differ from the defaults, with its capacity and rack. ``protocol_version`` is the version
+    of the subscription of a member of a group that brokers coordinate.
     """
 
     member_id: MemberId

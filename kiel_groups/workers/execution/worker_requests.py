@@ -5,7 +5,8 @@ All methods run on the worker's event loop, and raise errors of ``kiel_groups.er
 the statuses of Kafka Connect. Every method may raise these errors:
 
 - ``UnknownConnectorError`` (404): there is no such connector, or the connector has no such task.
-- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or another worker has to do it.
+- ``RebalanceError`` (409): the worker cannot carry out the request before the rebalance is over, or another worker has
+  to carry out the request.
 - another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
 - any other error (500).
 

@@ -67,8 +67,8 @@ class TaskContext(Protocol):
         """
         A number that grows each time a worker claims the task.
 
-        A target system is safe from late writes of earlier owners if it refuses each write with a token that is smaller
-        than the largest token seen so far.
+        A target system is safe from late writes of earlier owners if the system refuses each write with a token that is
+        smaller than the largest token seen so far.
         """
 
     @property
