@@ -31,7 +31,7 @@ def _rebuild(cls: type[KielGroupsError], args: tuple[Any, ...], fields: dict[str
 
 
 class ConfigError(KielGroupsError, ValueError):
-    """A setting or an argument is invalid. The message has its name, the expected value, and what to do."""
+    """A setting or an argument is invalid. The message has the name, the expected value, and what to do."""
 
 
 class UnknownTopicError(ConfigError):
@@ -184,7 +184,7 @@ class RequestTimeoutError(BrokerError):
 
 class OutcomeUnknownError(BrokerError):
     """
-    A record was sent, but no broker confirmed whether it was stored: it may or may not be in its partition.
+    A record was sent, but no broker confirmed the storage: the record may or may not be in its partition.
 
     ``topic`` and ``partition`` are the record's destination. The cause is the last failure, or a ClosedError if the
     producer was closed before the answer; ``code`` is the cause's code. Producing the record again loses nothing, but

@@ -93,7 +93,7 @@ class Metrics:
     """
     A registry of metrics that the parts of one client share. Any thread may use the registry.
 
-    Names of metrics are ``snake_case`` and include the unit. ``clock`` returns a time in seconds; it decides which
+    Names of metrics are ``snake_case`` and include the unit. ``clock`` returns a time in seconds, which decides which
     observations are recent.
     """
 

@@ -103,8 +103,8 @@ class Record(NamedTuple):
     One message as a consumer delivers it.
 
     ``offset`` is the message's position in its partition's log; a commit of the record stores ``offset + 1``, the
-    *next* offset. ``key`` and ``value`` are bytes or None; with a deserializer, they are its results. Messages of Kafka
-    0.8 (magic 0) have no timestamp.
+    *next* offset. ``key`` and ``value`` are bytes or None, or the results of a deserializer. Messages of Kafka 0.8
+    (magic 0) have no timestamp.
     """
 
     topic: str

@@ -555,7 +555,7 @@ class AssignedConsumer:
 
     async def stored_offsets(self, partitions: Collection[TopicPartition] | None) -> Mapping[TopicPartition, int]:
         """
-        Return the stored offset of each partition that has one.
+        Return the offset of each partition with a stored offset.
 
         Raises:
             IllegalStateError: ``partitions`` is None: without a session, the group's partitions cannot be listed.

@@ -221,7 +221,7 @@ class GroupedConsumer(Consumer):
                 or ``broker-v1``.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``. The message names the pending step.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The settings that the group has stored differ from this consumer's.
+            GroupConfigError: The settings that the group has stored differ from this consumer's settings.
             ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
             ClosedError: The consumer was closed.
         """
@@ -514,7 +514,8 @@ class GroupedConsumer(Consumer):
         """
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
-        ``docs/operating.rst`` explains the metrics. ``metrics`` has all counters of this consumer by names of its own.
+        ``docs/operating.rst`` explains the metrics. ``metrics`` has all counters of this consumer, under the names of
+        this package.
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the

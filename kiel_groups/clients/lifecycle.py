@@ -163,7 +163,7 @@ class GroupLifecycle(Lifecycle):
 
     def require_member(self, call: str) -> ConnectedConsumer:
         """
-        Return the connected member, for ``call``, which commits.
+        Return the connected member. ``call`` names the method that commits, for errors.
 
         Raises:
             IllegalStateError: The application has assigned the partitions.

@@ -71,7 +71,8 @@ class Producer:
         partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers, given the unencoded
             key. The default chooses at random. ``hash_partitioner`` keeps equal keys in one partition.
         batch_size: How many records, of all partitions together, wait until they are sent. ``flush()``, ``drain()`` and
-            ``close()`` send them earlier. While a broker is busy, more records may join a batch. 0 and None mean 1.
+            ``close()`` send the records earlier. While a broker is busy, more records may join a batch. 0 and None mean
+            1.
         required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
             (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.

@@ -217,8 +217,8 @@ class SingleConsumer(Consumer):
         """
         Add topics to the topics of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
-        The future is done once the topics' start positions are known. With END, records that are written after the end
-        of the future are delivered. Until then, the topics are not in ``subscription()``.
+        The future is done once the topics' start positions are known. With END, records that are written once the
+        future is done are delivered. Until then, the topics are not in ``subscription()``.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.

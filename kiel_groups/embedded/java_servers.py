@@ -125,7 +125,7 @@ def kraft_settings(
 
 def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
     """
-    Return the command that runs the main class of a server or of a tool. Write a log4j configuration for it.
+    Return the command that runs the main class of a server or of a tool. Write a log4j configuration for the program.
 
     Args:
         classes: The server's jars. Jars that are not in the cache are fetched.

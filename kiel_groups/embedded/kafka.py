@@ -177,7 +177,7 @@ class KRaftController(Server):
 
 class KRaftBroker(KafkaBroker):
     """
-    Runs a Kafka broker in KRaft mode, on a loopback port. Its ``zk_connect`` is empty.
+    Runs a Kafka broker in KRaft mode, on a loopback port. The attribute ``zk_connect`` is empty.
 
     The broker is ready when its log has the line about the start. Before that line, the controller has accepted the
     broker.

@@ -64,7 +64,7 @@ def unknown_group(group: str, place: str, names: Sequence[str], aside: str = "")
         group: The group.
         place: The place of the search, such as "in ZooKeeper at zk-1:2181".
         names: The groups that exist. The text suggests the name of a similar group, if any.
-        aside: What the text adds if no group exists.
+        aside: The words that the text adds if no group exists.
     """
     text = f"group {group!r} does not exist {place}"
     if near := get_close_matches(group, names, 1):

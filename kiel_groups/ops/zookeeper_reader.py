@@ -552,7 +552,7 @@ def read_workers(client: Client, group: str) -> dict[str, Znode]:
     """
     Read the znodes of a group's workers and connectors, without the offsets of source connectors.
 
-    The znode of the configuration offset is read last, so that it shows a change during this call.
+    The znode of the configuration offset is read last, so that the offset shows a change during this call.
     """
     layout = WorkerLayout(group)
     trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]

@@ -64,7 +64,9 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
 
 
 def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Mapping[Work, str]) -> None:
-    """Divide work of one kind, given in order, and add it to ``assigned``. Members keep work up to their share."""
+    """
+    Divide work of one kind, given in order, and add the work to ``assigned``. Members keep work up to their share.
+    """
     kept: dict[str, list[Work]] = {member: [] for member in assigned}
     moving: list[Work] = []
     for work in works:

@@ -74,10 +74,10 @@ class WorkerContext:
 
 class WorkerListener(Protocol):
     """
-    The interface by which the hooks have the worker start and stop work, and read the configuration.
+    The interface by which the hooks make the worker start and stop work, and read the configuration.
 
     The hooks call these methods on the event loop. After ``on_assigned`` with an assignment that has not failed,
-    ``on_revoked`` or ``on_lost`` is called. If the worker leaves because it cannot read the configuration, ``on_lost``
+    ``on_revoked`` or ``on_lost`` is called. If the worker leaves because the configuration cannot be read, ``on_lost``
     is called, even without a preceding ``on_assigned`` and possibly twice. Outside of tests, the ``Herder`` implements
     this interface.
     """
@@ -97,7 +97,7 @@ class WorkerListener(Protocol):
         """
         Start the assigned work. The hooks have already read the configuration up to the assignment's offset.
 
-        A failed assignment has no work to start, and the configuration may be older. The hooks have the worker rejoin.
+        A failed assignment has no work to start, and the configuration may be older. The hooks make the worker rejoin.
         """
 
     async def on_revoked(self) -> None:
@@ -188,7 +188,8 @@ class ConfigReads:
 
     async def readable(self, offset: int, limit_s: float = math.inf, *, blocks_work: bool = False) -> bool:
         """
-        Read the configuration until it has this offset, and return True; return False if that takes too long.
+        Read the configuration until its offset is at least this offset. Return False if the time limit ends first, else
+        True.
 
         The configuration is read at least once. A read that has begun before the limit is completed.
 
@@ -531,7 +532,8 @@ class WorkerHooks:
 
     async def _take_failed(self, assignment: WorkerAssignment, generation: int) -> None:
         """
-        After a failed assignment, pause, read the configuration, and join again if it has the assignment's offset.
+        After a failed assignment, pause, read the configuration, and join again if the configuration has the
+        assignment's offset.
 
         If the configuration stays behind for ``_PATIENCE_S`` seconds, leave the group. Another join cancels this call.
         """

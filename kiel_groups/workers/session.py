@@ -174,7 +174,7 @@ class WorkerRole(SessionRole):
 
     async def joined(self) -> None:
         """
-        Log a warning, once, for workers whose token or coordination differs from this worker's.
+        Log a warning, once, for workers with another token or coordination than this worker.
 
         These workers stay in the group: while operators change one worker after another, both settings are in use.
         """

@@ -57,7 +57,7 @@ def cancels_this_task(error: BaseException) -> bool:
     """
     Return whether an error is the CancelledError of the running task's own cancellation.
 
-    Otherwise a CancelledError comes from something that the task awaited, and is a failure like any other.
+    Any other CancelledError comes from an object that the task awaited, and counts as a failure.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -286,7 +286,7 @@ class OwnedRecords:
         """
         Set a partition's position to ``offset``, and fetch from ``offset`` once the assigned hook has ended.
 
-        Drop its buffered records, and stop tracking its records in flight.
+        Drop the partition's buffered records, and stop tracking its records in flight.
         """
         self.in_flight.stop_counting([partition])
         # The application may have chosen the start position that was unknown.

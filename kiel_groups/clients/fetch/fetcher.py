@@ -421,8 +421,8 @@ class Fetcher:
                 than ``max_decompressed_bytes``.
             DamagedRecordError: A partition's next message is damaged.
             ProtocolError: A partition's messages cannot be read.
-            BrokerError: The broker cannot send a partition's messages by this version of the request: they are packed
-                with zstd (code 76), or its topic refuses to have them written in an older format (code 35).
+            BrokerError: The broker cannot send a partition's messages by this version of the request. The messages are
+                packed with zstd (code 76), or the topic does not allow an older format (code 35).
             Exception: ``reset`` raised an error that is not retried.
         """
         buffered = self._buffer.pop(selection, most_records, errors=errors)

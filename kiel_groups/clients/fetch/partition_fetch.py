@@ -297,14 +297,15 @@ def damage_at(
     Return the error for a damaged message: a DamagedRecordError if the message can be skipped, else a ProtocolError.
 
     A fetch from the ``next_offset`` of a DamagedRecordError skips the message. But no CRC covers the offset of a
-    message. If the offset is outside of the log's messages, it may be damaged, too, and no offset to skip to is known.
+    message. If the offset is outside of the log's messages, the offset may be damaged, too, and no offset to skip to is
+    known.
 
     Args:
         damage: The damaged message that the decoder found.
         topic_partition: The partition of the message.
         position: The offset of the fetch.
         high_watermark: The end of the log's messages, as the broker has answered.
-        remedy: The end of a DamagedRecordError's text: what the application can do.
+        remedy: The end of a DamagedRecordError's text, with the application's choices.
     """
     if not position <= damage.offset < high_watermark:
         return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
@@ -372,7 +373,7 @@ class PartitionFetch:
     """
     The state of fetching one partition during one assignment.
 
-    A seek or a new assignment creates another object and drops this one. Answers to requests in flight for a dropped
+    A seek or a new assignment creates another object and drops this object. Answers to requests in flight for a dropped
     object are ignored.
     """
 
@@ -465,7 +466,8 @@ class PartitionFetch:
             NoRecords: The log has no message from the position up to a later offset, which the error names.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
-            DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass it.
+            DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass the
+                message.
             ProtocolError: The messages cannot be read, or all of them are before the position.
         """
         tp, position, is_empty = self.topic_partition, self.position, True

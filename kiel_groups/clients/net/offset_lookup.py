@@ -77,7 +77,7 @@ async def list_offsets(
             milliseconds. One time for all partitions, or a time for each partition. Leaders of 0.10.1 and later return
             the offset of the first message of this time or later, or the end of the log. Older leaders, and all leaders
             of logs whose messages have no timestamps, return the first offset of the newest segment whose last write
-            was before this time. If there is no such segment, they return the earliest offset.
+            was before this time. Without such a segment, these leaders return the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.

@@ -285,7 +285,7 @@ class ZooKeeperTopics:
 
         Raises:
             UnknownTopicError: The topic does not exist.
-            ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or the
+            ConfigError: The topic has at least ``partitions`` already, the name is too long for this number, or the
                 topic has more replicas than there are brokers.
             NoBrokersError: No broker is registered.
             CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.

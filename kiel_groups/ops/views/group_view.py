@@ -36,7 +36,7 @@ class PartitionView:
     delivers the first record under a claim. An operator's change of the offset counts, too. ``claim`` is the czxid of
     the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its store. If two
     stores have different offsets, ``committed`` is the smaller offset. ``is_forged`` is True if the owner is a member,
-    but the owner znode was created by a session other than the member's. ``exists`` is False if the topic does not
+    but another session than the member's session created the owner znode. ``exists`` is False if the topic does not
     exist, or does not have this partition.
     """
 

@@ -65,7 +65,7 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
     - ``rewound``: the offset went back;
     - ``stuck``: the offset did not move;
     - ``unknown``: there are fewer than four commits;
-    - ``steady``: all commits have the same lag; Burrow warns of this, too;
+    - ``steady``: all commits have the same lag; Burrow also warns of a steady lag;
     - ``growing``: the lag at each commit is at least the lag at the commit before;
     - ``falling``: the lag at the last commit is smaller than the lag at the first commit;
     - ``ok``: no other rule applies.

@@ -143,7 +143,7 @@ class Herder:
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
-        Read the configuration, and apply it to the running work if it is newer.
+        Read the configuration. If the configuration is newer, apply it to the running work.
 
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write.
@@ -162,7 +162,10 @@ class Herder:
         await config.follow(self._take_config)
 
     def _take_config(self, snapshot: ConfigSnapshot) -> None:
-        """Apply a snapshot. Ignore a snapshot older than the known one; a server that lags behind may return it."""
+        """
+        Apply a snapshot. Ignore a snapshot that is older than the known snapshot. A server that lags behind may return
+        such a snapshot.
+        """
         if self.config is not None and snapshot.offset < self.config.offset:
             return
         self.config = snapshot

@@ -4,10 +4,10 @@ Supervise one assigned connector or task (the work): claim it, run, pause and re
 The supervisor is one coroutine. The supervisor's spec has the settings and the target state of the work. The supervisor
 reads the spec between two runs of the plugin, and each change of the spec wakes the supervisor.
 
-A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
-work is FAILED, and a rebalance does not wait for the plugin. The claim stays until the plugin's call returns, so no
-other worker starts the work while the plugin may still write to its system. The end of the session also ends the claim,
-so a worker that closes waits for abandoned plugins before it closes its session.
+A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: the plugin may deliver and commit nothing
+more, its work is FAILED, and a rebalance does not wait for the plugin. The claim stays until the plugin's call returns,
+so no other worker starts the work while the plugin may still write to its system. The end of the session also ends the
+claim, so a worker that closes waits for abandoned plugins before it closes its session.
 
 The supervisor ends if the work has to stop, or if the session is over. An unexpected error fails this work only.
 """

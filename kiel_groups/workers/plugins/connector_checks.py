@@ -43,7 +43,7 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
     Args:
         config: The texts by name.
         definition: The declared settings. None means that the connector's class cannot be used: then all settings
-            except the standard ones are hidden.
+            except the standard settings are hidden.
     """
     return {
         name: HIDDEN if _is_secret(name, text, definition) else without_secrets(text) for name, text in config.items()

@@ -149,7 +149,7 @@ class Task:
     The common part of source tasks and sink tasks. The worker creates a task without arguments.
 
     If a method raises an error, the task is FAILED, and the worker calls ``stop``. If a method gives up because
-    ``context.should_stop`` is True, it raises ``TaskStoppedError``: then the task is not FAILED, and nothing is
+    ``context.should_stop`` is True, the method raises ``TaskStoppedError``: then the task is not FAILED, and nothing is
     committed. The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread
     otherwise.
     """
@@ -221,8 +221,8 @@ class SinkTask(Task, ABC):
         Take records, with keys and values as bytes or None. The task may keep the records until ``flush``.
 
         A task that is busy with its records for five minutes loses its partitions, as any consumer does. Other tasks
-        then get the partitions, with the records since the last commit. If this call would have to wait longer for its
-        system, it should raise an error.
+        then get the partitions, with the records since the last commit. If the other system would make this call wait
+        longer, the call should raise an error.
         """
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:

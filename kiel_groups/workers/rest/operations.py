@@ -224,7 +224,7 @@ class RestOperations:
         return Answer(document, HTTPStatus.CREATED, connector_path(call.arguments[0])) if is_new else Answer(document)
 
     async def patch_config(self, call: RestCall) -> Answer:
-        """Change some settings of a connector; null removes a setting. The leader carries this out."""
+        """Change some settings of a connector; null removes a setting. The leader carries out the request."""
         changes = _parse_config(parse_object(call.body, numbers_as_texts=True))
         _named_config(call.arguments[0], changes)
         if (elsewhere := await self._at_leader(call)) is not None:

@@ -178,7 +178,7 @@ async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) ->
     """
     Return an error text with the topics that no broker knows, or "" if all topics exist.
 
-    If no broker answers, return the text of that error.
+    If no broker answers, return the text of the error about the brokers.
     """
     try:
         return unknown_topics(await clients.missing_topics(topics))

@@ -266,7 +266,7 @@ class FollowedFile:
     If another file takes the path, the old file is first read to its end: until nothing was written to the old file for
     ``quiet_s``. Lines that a program still writes to the old file later are read between the lines of the new file,
     until the old file is deleted or the path has another file again. If the old file is not open at that time, as after
-    a restart, it is searched for in the same folder, under names such as ``app.log.1`` or ``app-1.log``.
+    a restart, the old file is searched for in the same folder, under names such as ``app.log.1`` or ``app-1.log``.
 
     Args:
         path: The path of the file, which need not exist yet.
@@ -372,7 +372,7 @@ class FollowedFile:
         """
         Return lines that a program has written to the previous file after its end was read.
 
-        These lines get the position in the present file, because a restart continues there.
+        These lines get the position in the present file, because a restart continues at this position.
         """
         former = self._former
         if former is None or most <= 0:
@@ -455,7 +455,8 @@ class FollowedFile:
 
     def _may_be_old_file(self, path: Path, status: os.stat_result) -> bool:
         """
-        Return whether a file may be the file that was read, or a copy of that file. The caller then compares its bytes.
+        Return whether a file may be the file that was read, or a copy of that file. The caller then compares the file's
+        bytes.
 
         A renamed file keeps its inode. A copy has the name of a rotated file, and was written after the file was last
         read. These conditions exclude other logs in the folder that begin with the same short line.

@@ -110,7 +110,7 @@ class ConfigStore:
 
     Args:
         session: The worker's session.
-        writer: Writes on that session. Each write checks that the worker's znode exists.
+        writer: Writes on the session. Each write checks that the worker's znode exists.
         layout: The paths of the group's workers.
         worker_id: The id of this worker, for the history.
         runtime: Gives the time and a unique name to each history entry.
@@ -246,7 +246,7 @@ class ConfigStore:
         """
         Create a connector, or replace its settings. The tasks and the target state of the connector stay as they are.
 
-        A connector whose znode has garbage is replaced by one without tasks.
+        A connector whose znode has garbage is replaced by a connector without tasks.
 
         Args:
             name: The connector.
@@ -260,7 +260,7 @@ class ConfigStore:
             The configuration offset of the change.
 
         Raises:
-            ConnectorExistsError: ``is_new``, and the connector exists.
+            ConnectorExistsError: ``is_new`` is True, and the connector exists.
             ConfigError: The name is not legal, a setting is no text, or the connector is too large for a znode.
             CoordinationError: ZooKeeper refuses the write, or the outcome is not known.
             SessionLostError: The session is over.
@@ -283,7 +283,7 @@ class ConfigStore:
         self, connector: str, tasks: Sequence[Mapping[str, str]], *, claim: str | None = None
     ) -> int:
         """
-        Replace the tasks of a connector. If they are equal to the stored tasks, write nothing.
+        Replace the tasks of a connector. If the tasks equal the stored tasks, write nothing.
 
         Args:
             connector: The connector.

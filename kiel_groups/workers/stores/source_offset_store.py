@@ -30,7 +30,7 @@ class SourceOffsetStore:
     """
     Reads and writes the source offsets of one worker group on a worker's session.
 
-    ``writer`` writes on that session. Each of its writes checks that the worker's znode exists.
+    ``writer`` writes on the session. Each write checks that the worker's znode exists.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:

@@ -68,7 +68,7 @@ class StatusStore:
     """
     Reads and writes the statuses of one worker group on a worker's session.
 
-    ``writer`` writes on that session. Each of its writes checks that the worker's znode exists.
+    ``writer`` writes on the session. Each write checks that the worker's znode exists.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:
