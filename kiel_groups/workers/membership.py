@@ -434,7 +434,7 @@ class WorkerHooks:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether the worker has no assignment, or a failed one, or has to join again."""
+        """Whether the worker has no assignment or a failed assignment, or has to join again."""
         return self.member.need_rejoin or self.assignment is None or self.assignment.is_failed
 
     @property

@@ -485,7 +485,7 @@ class CurrentBatch:
         self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 
     def finish(self) -> None:
-        """Finish the record in flight, if there is one."""
+        """Finish the record in flight, if any."""
         view = self._view
         self._view = view._replace(done=view.delivered)
 

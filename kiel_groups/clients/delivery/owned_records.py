@@ -314,7 +314,7 @@ class OwnedRecords:
         self.fetch(over)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch and deliver these partitions again, except those that ``BadRecords`` has set aside."""
+        """Fetch and deliver these partitions again, except partitions that ``BadRecords`` has set aside."""
         resumed = [partition for partition in partitions if partition not in self.bad]
         context_without_calls().run(self._fetcher.resume, resumed)
 

@@ -528,7 +528,9 @@ class PartitionFetch:
             self.mark = LogMark.of(message_set)
 
     def doubt_log(self) -> None:
-        """Delay the next mark, because a broker has denied the partition or position: it may have another log now."""
+        """
+        Delay the next mark, because a broker has denied the partition or position: the partition may have a new log.
+        """
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:

@@ -323,7 +323,8 @@ class ClusterMetadata:
 
     async def await_topics(self, topics: Collection[str]) -> None:
         """
-        Refresh until every topic is known and has partitions. Retry with backoff for topics that are being created.
+        Refresh the metadata until every topic is known and has partitions. Retry with backoff for topics that are being
+        created.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics, after several tries.

@@ -44,7 +44,7 @@ class LogMark(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """The position of a fetcher in a log, the log's mark, and whether another log may have replaced this one."""
+    """The position of a fetcher in a log, the log's mark, and whether another log may have replaced this log."""
 
     position: int
     mark: LogMark | None

@@ -192,7 +192,7 @@ class RestOperations:
         return detail
 
     async def create_connector(self, call: RestCall) -> Answer:
-        """Create a connector; the leader carries this out."""
+        """Create a connector. The leader carries out the request."""
         name, config = parse_new_connector(call.body)
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
@@ -204,7 +204,7 @@ class RestOperations:
         return Answer(await self._info_answer(await self._control.connector_info(call.arguments[0])))
 
     async def delete_connector(self, call: RestCall) -> Answer:
-        """Delete a connector; the leader carries this out."""
+        """Delete a connector. The leader carries out the request."""
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
         await self._control.delete(call.arguments[0])
@@ -215,7 +215,7 @@ class RestOperations:
         return Answer(await self._shown(await self._control.config(call.arguments[0])))
 
     async def change_config(self, call: RestCall) -> Answer:
-        """Replace the settings of a connector, or create the connector; the leader carries this out."""
+        """Replace the settings of a connector, or create the connector. The leader carries out the request."""
         config = _named_config(call.arguments[0], parse_object(call.body, numbers_as_texts=True))
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere

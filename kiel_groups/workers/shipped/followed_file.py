@@ -244,7 +244,10 @@ class FileLines:
         return len(read) > len(window)
 
     def _window(self, end: int) -> bytes:
-        """Return the bytes before an index of the buffer that a check sum needs: 256, or all if there are fewer."""
+        """
+        Return the bytes before an index of the buffer that a check sum needs: 256 bytes, or all bytes if there are
+        fewer.
+        """
         start = end - _WINDOW_BYTES
         return self._buffer[start:end] if start >= 0 else (self._before + self._buffer[:end])[-_WINDOW_BYTES:]
 
@@ -438,7 +441,7 @@ class FollowedFile:
         return None
 
     def _old_file(self) -> FileLines | None:
-        """Open the file that was read before by its new name in the same folder, and return it, or None."""
+        """Return the previously read file, opened under its new name in the same folder, or None."""
         siblings = self._siblings()
         # The renamed file before its copies, and of these the last changed one.
         for path, status in sorted(siblings, key=lambda each: each[1].st_ino != self._next.inode):
