@@ -93,7 +93,7 @@ class Consumer:
 
         Args:
             partitions: The partitions from which to return records; by default all assigned partitions.
-            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            timeout_ms: How long to wait if no records are buffered, in milliseconds; 0 returns at once.
             max_records: The most records to return; by default all that are buffered.
 
         Returns:
@@ -122,7 +122,7 @@ class Consumer:
 
         Args:
             partitions: The partitions from which to return records; by default all assigned partitions.
-            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            timeout_ms: How long to wait if no records are buffered, in milliseconds; 0 returns at once.
             max_records: The most records to return; by default all that are buffered.
 
         Returns:

@@ -33,7 +33,8 @@ class GroupedConsumer(Consumer):
     ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
     A record is finished when the loop asks for the next record. Finished records are committed every
     ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future, and
-    start their work before they return. The constructor needs no event loop.
+    start their work before they return. The constructor needs no event loop. Arguments whose names end in ``_ms`` are
+    in milliseconds.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the other brokers.

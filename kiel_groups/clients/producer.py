@@ -78,7 +78,7 @@ class Producer:
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
         compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of a codec in ``constants``.
         linger_ms: If given, each partition has its own batch, which is sent once it has ``batch_size`` records, or once
-            its first record has waited for this time.
+            its first record has waited for this time, in milliseconds.
         retries: How many times a batch is sent again after retriable errors.
         max_buffered_bytes: How many bytes of records may be without an outcome before ``produce`` fails; see ``drain``.
         metrics: The registry to count in; a new one by default.
@@ -364,9 +364,9 @@ class Producer:
         may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. By default, the flush ends when every record is stored or out of retries. The
-                flush also ends when brokers have stored no record for ``request_timeout_ms`` plus ``ack_timeout``
-                (together 30.5 s by default), as when a broker is frozen.
+            timeout_ms: How long to flush, in milliseconds. By default, the flush ends when every record is stored or
+                out of retries. The flush also ends when brokers have stored no record for ``request_timeout_ms`` plus
+                ``ack_timeout`` (together 30.5 s by default), as when a broker is frozen.
 
         Raises:
             KielGroupsError: As in ``flush()``.

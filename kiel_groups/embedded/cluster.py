@@ -86,7 +86,7 @@ class Cluster(Startable):
             start.
         broker_overrides: Settings that are added to every broker's ``server.properties``, or replace settings there.
         zookeeper_overrides: Settings that are added to every ZooKeeper server's ``zoo.cfg``, or replace settings there.
-        max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.
+        max_session_timeout_ms: The longest session timeout that ZooKeeper grants, in milliseconds, by default 10,000.
         zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
         broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
         data: A folder in which the files of all servers are kept. A later cluster with the same versions and numbers of

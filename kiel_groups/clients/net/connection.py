@@ -383,8 +383,9 @@ class Connection:
 
         Args:
             request: Any request of ``kiel_groups.wire``.
-            timeout_ms: The longest time from the write to the response; by default, the setting ``request_timeout_ms``.
-            max_response_bytes: The largest response to accept. A longer response also closes the connection.
+            timeout_ms: The longest time from the write to the response, in milliseconds; by default, the setting
+                ``request_timeout_ms``.
+            max_response_bytes: The largest response to accept, in bytes. A longer response also closes the connection.
 
         Returns:
             The decoded response. For a request without a response (produce with acks 0), None once the request is

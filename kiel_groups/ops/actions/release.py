@@ -101,9 +101,9 @@ def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: in
         client: The caller's own session.
         group: The member's group.
         member_id: The member's id, as ``describe`` shows it.
-        wait_ms: The longest wait before the owner znodes are deleted. The default is the member's session timeout, or
-            ``LONGEST_SESSION_MS`` if the member znode is missing or unreadable. For an existing member, the wait is
-            never shorter than this default. With a shorter wait, two members could own a partition.
+        wait_ms: The longest wait before the owner znodes are deleted, in milliseconds. The default is the member's
+            session timeout, or ``LONGEST_SESSION_MS`` if the member znode is missing or unreadable. For an existing
+            member, the wait is never shorter than this default. With a shorter wait, two members could own a partition.
 
     Raises:
         ConfigError: The member does not exist, and no owner znode names it; or the group's name is not legal.

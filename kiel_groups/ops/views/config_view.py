@@ -194,7 +194,8 @@ def missing(view: GroupView, request_ms: int | None) -> str:
 
     Args:
         view: The group.
-        request_ms: The time of the request for a plan that the leader must answer, or None if there is no request.
+        request_ms: The time of the request for a plan that the leader must answer, in epoch milliseconds, or None if
+            there is no request.
     """
     if not view.members:
         return ""

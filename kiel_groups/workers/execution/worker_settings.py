@@ -30,9 +30,12 @@ class WorkerSettings:
             packages, names of entry points, and modules, each with its submodules. By default, ``installed`` if other
             machines can connect to the REST interface, and otherwise every class that can be imported.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
-        debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
-        debounce_bound_ms: With ZooKeeper, the leader assigns at the latest this long after the first of these changes.
-        debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers.
+        debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time, in
+            milliseconds.
+        debounce_bound_ms: With ZooKeeper, the leader assigns at the latest this long after the first of these changes,
+            in milliseconds.
+        debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers, in
+            milliseconds.
 
     Raises:
         ConfigError: A setting is not legal.

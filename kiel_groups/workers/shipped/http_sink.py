@@ -73,7 +73,7 @@ def batches(
         records: The records, with keys and values as bytes or None.
         encoding: How keys and values are written.
         most_records: The largest number of records in a request.
-        most_bytes: The largest body. A single larger record is a batch of its own.
+        most_bytes: The largest body, in bytes. A single larger record is a batch of its own.
 
     Returns:
         The batches, and the records that cannot be written, because they are not texts in UTF-8.
