@@ -376,8 +376,8 @@ class GroupConfig:
 
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
-    for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
-    stops a member that is merely slow, another member gets the records again, and may be as slow.
+    for ``loop_stall_ms``. 0 disables either limit. Both limits are five minutes by default, which is generous: if the
+    watchdog stops a member that is merely slow, another member gets the records again, and may be as slow.
 
     ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
     ``rack`` is the rack where the member runs. Only some allocators use these two settings.

@@ -544,7 +544,7 @@ class PartitionFetch:
         ``offset``.
 
         The offsets that follow may have no message either, or a message that is larger than the share. So the next
-        request asks for more, up to ``most``.
+        request asks for more bytes, up to ``most``.
 
         Returns:
             False if the log ends before ``offset``. In this case, the position is not moved.
