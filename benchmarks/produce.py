@@ -20,6 +20,7 @@ processor time includes its start. Each peer has an environment of its own in th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import platform
@@ -30,7 +31,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ class Cell:
 
 
 CELLS = {
-    cell.name: cell for cell in map(Cell, *zip(*product(_RECORDS, ("none", "snappy", "gzip", "lz4"), (1, 16, 200))))
+    cell.name: cell
+    for cell in itertools.starmap(Cell, itertools.product(_RECORDS, ("none", "snappy", "gzip", "lz4"), (1, 16, 200)))
 }
 CHOSEN = [name for name, cell in CELLS.items() if cell.codec == "none" and cell.partitions == 16]
 
@@ -101,7 +102,7 @@ Client = Callable[[Run], Measurement]
 def clients(checkouts: dict[str, Path], wanted: Callable[[str], bool]) -> dict[str, Client]:
     """Return the wanted clients by name. Say which of them cannot be installed, and leave them out."""
     found: dict[str, Client] = {}
-    for way, (name, checkout) in product(OUR_WAYS, checkouts.items()):
+    for way, (name, checkout) in itertools.product(OUR_WAYS, checkouts.items()):
         found[f"{name} {way}"] = partial(_kiel, checkout, way)
     for peer, module in (("confluent-kafka", "confluent_producer"), ("kafka-python", "kafka_python_producer")):
         if wanted(peer) and (python := available_peer(peer)):
@@ -133,12 +134,10 @@ def _java(run: Run) -> Measurement:
         preexec_fn=on_core(CLIENT_CORE),
     ) as process:
         assert process.stdout
-        last = ""
-        for last in process.stdout:
-            pass
+        last = process.stdout.read().splitlines()[-1:]
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    total = re.match(r"(\d+) records sent, ([\d.]+) records/sec", last)
+    total = re.match(r"(\d+) records sent, ([\d.]+) records/sec", "".join(last))
     if process.returncode or total is None or int(total[1]) != run.records:
         raise ClientFailure(f"Java ended with {process.returncode}: {last}")
     elapsed_s, client_s = run.records / float(total[2]), used.ru_utime + used.ru_stime
