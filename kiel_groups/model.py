@@ -70,11 +70,10 @@ FencingToken: TypeAlias = int | GenerationToken
 
 
 class OffsetAndMetadata(NamedTuple):
-    """
-    The *next* offset to read, and a text about this offset.
+    """The *next* offset to read, and a text about this offset.
 
-    Kafka stores the text with offsets in Kafka. Offsets in ZooKeeper have no text. Consumers of this package return
-    committed offsets with the text "".
+    Brokers store the text if the offset is stored in Kafka. Offsets in ZooKeeper have no text. Consumers of this
+    package return committed offsets with the text "".
     """
 
     offset: int
@@ -82,10 +81,10 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """
-    An offset that was looked up by time.
+    """An offset that was looked up by time.
 
-    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without one.
+    ``timestamp`` is -1, Kafka's value for an unknown timestamp: consumers get messages in the format of Kafka 0.8,
+    which has no timestamps.
     """
 
     offset: int
@@ -176,7 +175,7 @@ class FetchedRecords(Sequence[Record]):
     def _records(self, values: Iterable[Any]) -> Iterator[Record]:
         topic, partition = self._source
         keys = repeat(None) if self._keys is None else self._keys
-        # A third of the time of ``Record(...)``.
+        # This takes a third of the time of ``Record(...)``.
         return map(_new, repeat(Record), zip(repeat(topic), repeat(partition), self._offsets, keys, values))
 
     def __eq__(self, other: object) -> bool:

@@ -1,12 +1,11 @@
-"""
-The range allocator: a member owns partitions with consecutive numbers of each topic.
+"""The range allocator: a member owns partitions with consecutive numbers of each topic.
 
 Rules
   1. Each topic is divided on its own, among the members that subscribe to it.
   2. Of n partitions in the order of their numbers, each of m members gets n // m partitions. The first n % m members
      get one more partition.
-  3. The members have the order of Kafka 0.8. It sorts threads of consumers: a member has one thread, and is sorted as
-     ``<member>-0``. So ``a-`` comes before ``a``.
+  3. The members have the order of Kafka 0.8, which sorts the names of consumer threads. A member counts as one thread,
+     with the name ``<member>-0``. So ``a-`` comes before ``a``.
 
 The result is that of ``kafka.consumer.RangeAssignor`` of Kafka 0.8.2, the default of its high-level consumer, for
 consumers with one thread each. Of each topic, the first members may have one partition more than the other members. So

@@ -22,12 +22,11 @@ Pool: TypeAlias = tuple[Slot, ...]
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """
-    The properties of a member that an allocator may use.
+    """The properties of a member that an allocator may use.
 
-    ``topics`` are the topics that the member subscribes to. ``capacity`` is its share of the load in relation to the
-    capacities of other members, 0 or more. ``rack`` is the rack where the member runs, or None if that is not known.
-    ``owned`` has the partitions that it owns now.
+    ``topics`` are the topics that the member subscribes to. ``capacity`` is the member's share of the load in relation
+    to the capacities of other members, 0 or more. ``rack`` is the rack where the member runs, or None if the rack is
+    not known. ``owned`` has the partitions that the member owns now.
     """
 
     topics: frozenset[str]
@@ -55,10 +54,10 @@ _UNKNOWN = PartitionSpec()
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """
-    A group to allocate: its members by their slots, and all partitions that exist.
+    """A group whose partitions an allocator divides: the members by slot, and all partitions that exist.
 
-    An allocator must not change this object. Objects of the same group are equal.
+    A slot is a member's instance id, or the member id if there is no instance id. An allocator must not change this
+    object. Objects with equal members and partitions are equal.
     """
 
     members: Mapping[Slot, MemberSpec]
@@ -91,7 +90,7 @@ class GroupSpec:
     @cached_property
     def eligible(self) -> Mapping[str, frozenset[Slot]]:
         """The members that subscribe to each topic with partitions. Topics with the same subscribers share one set."""
-        # Members with the same topics are looked at once: a thousand members may subscribe to a thousand topics.
+        # Members with the same topics are examined together: a thousand members may subscribe to a thousand topics.
         alike: dict[frozenset[str], list[Slot]] = {}
         for slot, member in self.members.items():
             alike.setdefault(member.topics, []).append(slot)
@@ -106,8 +105,7 @@ class GroupSpec:
 
     @cached_property
     def pools(self) -> Mapping[str, Pool]:
-        """
-        The members that may get a topic's partitions, for each topic with subscribers; one object for equal pools.
+        """The members that may get a topic's partitions, for each topic with subscribers. Equal pools are one object.
 
         A member without capacity is chosen only if no other member subscribes to the topic.
         """
@@ -125,8 +123,8 @@ class GroupSpec:
 
     @cached_property
     def present_owners(self) -> Mapping[TopicPartition, Slot]:
-        """
-        The present owner of each partition that its owner may keep, in the order of ``assignable``.
+        """The present owner of each partition, if that member may keep the partition. The order is that of
+        ``assignable``.
 
         If several members own a partition, only the first by name may keep it.
         """

@@ -46,7 +46,7 @@ def round_robin_by_topic(
     """
     topics = numbers_by_topic(partitions)
     shared: dict[frozenset[str], list[str]] = {}
-    # The order is that of the partitions as text; to sort these would take longer.
+    # The order is that of the partitions as text. Sorting the texts would take longer.
     for topic in sorted(topics, key=lambda topic: f"{topic}:"):
         shared.setdefault(frozenset(eligible[topic]), []).append(topic)
     owned: dict[str, dict[str, list[int]]] = {member: {} for members in shared for member in members}

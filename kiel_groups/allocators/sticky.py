@@ -52,8 +52,7 @@ class _MemberNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PoolNode:
-    """
-    The node of a pool: the members eligible for the same topics, ascending.
+    """The node of a pool: the members eligible for the same topics, in ascending order.
 
     An edge from a member to this node represents a partition of these topics that the member gives. An edge from this
     node to a member represents the partition that this member takes.
@@ -89,15 +88,14 @@ def fewest_moves(
     previous: Mapping[TopicPartition, Slot],
     pools: Mapping[str, tuple[Slot, ...]],
 ) -> dict[TopicPartition, Slot]:
-    """
-    Return an allocation that is as equal as ``owners``, and moves as few partitions as possible.
+    """Return an allocation that is as equal as ``owners``, and moves as few partitions as possible.
 
     In very large groups, the search stops after ``MOST_EDGES`` edges, so a few partitions may still move unnecessarily.
 
     Args:
         owners: An allocation that is as equal as possible.
-        previous: The previous owner of each partition that may keep it.
-        pools: The members eligible for each topic, ascending.
+        previous: The previous owner of each partition, if that member may keep the partition.
+        pools: The members eligible for each topic, in ascending order.
     """
     exchange = _Exchange(owners, previous, pools)
     while exchange.apply_short_cycles():
@@ -183,11 +181,10 @@ class _Exchange:
         return next((pool for pool in self._moved[owner_before] if member in self._sharers[pool]), None)
 
     def find_cycles(self) -> list[list[_Node]]:
-        """
-        Return disjoint cycles that gain more than they cost, each as its nodes in the direction of the edges, or [].
+        """Return disjoint cycles that gain more than they cost. Return an empty list if there are none.
 
-        This is the Bellman-Ford algorithm with all members as sources: a cycle among the predecessors of nodes with
-        negative distance has negative cost.
+        Each cycle is the list of its nodes, in the direction of the edges. This is the Bellman-Ford algorithm with all
+        members as sources: a cycle among the predecessors of nodes with negative distance has negative cost.
         """
         above: dict[int, list[_MemberNode]] = {}
         for member, count in self._counts.items():
@@ -211,7 +208,9 @@ class _Exchange:
         return []
 
     def _edges(self, node: _Node, above: Mapping[int, Sequence[_MemberNode]]) -> Iterator[tuple[_Node, int]]:
-        """Yield the successors of a node, with the cost of each edge. ``above``: members by their count minus one."""
+        """Yield the successors of a node, with the cost of each edge. ``above`` has the members by their count minus
+        one.
+        """
         if isinstance(node, _MemberNode):
             yield from ((owner_before, -1) for owner_before in self._displaced[node])
             yield from ((pool, 0) for pool in self._moved[node])
@@ -249,7 +248,7 @@ class _Exchange:
 
 
 def _remove(index: dict[_K, Owned], key: _K, partition: TopicPartition) -> None:
-    """Remove a partition from an index, and the key with its last partition."""
+    """Remove a partition from an index. If the key has no other partition, remove the key, too."""
     del index[key][partition]
     if not index[key]:
         del index[key]
@@ -322,7 +321,7 @@ class _Shares:
         self._counts = dict.fromkeys(members, 0)
         #: The previous owner of each partition, if that member may keep it.
         self._previous = group.present_owners
-        #: Partition numbers by topic by member: those owned before, and those that move. The last moves first.
+        # #: Partition numbers by topic by member: those owned before, and those that move. The last number moves first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         for partition, owner in self._previous.items():
@@ -378,11 +377,10 @@ class _Shares:
             owned[member].setdefault(partition.topic, []).append(partition.partition)
 
     def _level_within(self, pool: Pool, topics: Set[str]) -> None:
-        """
-        Make direct moves between the members of a pool.
+        """Make direct moves between the members of a pool.
 
-        The member with most partitions gives to the member with fewest. So no giver becomes a taker, and no taker a
-        giver.
+        The member with most partitions gives one partition to the member with fewest. So no giver becomes a taker, and
+        no taker becomes a giver.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]
@@ -402,11 +400,10 @@ class _Shares:
             heapreplace(takers, (least + 1, taker))
 
     def _queue(self, member: Slot, topics: Set[str]) -> list[tuple[bool, int, int, str]]:
-        """
-        Rank the topics of which a member may give partitions.
+        """Rank the topics of which a member may give partitions.
 
-        Topics with partitions that move anyway come first, then topics of which the member owns most, then topics of
-        which it has given fewest.
+        Topics with partitions that move anyway come first, then topics of which the member owns most partitions, then
+        topics of which the member has given fewest.
         """
         owned = (self._kept[member].keys() | self._new[member].keys()) & topics
         numbers = ((topic, self._number(member, topic)) for topic in owned)
@@ -422,7 +419,9 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """Return a shortest chain from a member to a member with at least two partitions less, or [] if none exists."""
+        """Return a shortest chain from a member to a member with at least two partitions less, or [] if there is no
+        chain.
+        """
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):
             # Givers come in descending order: what a member can reach was already searched, in vain, from a giver with

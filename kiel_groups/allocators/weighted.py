@@ -33,20 +33,21 @@ class Weighted(GroupAllocatorBase):
 
 
 class LagAware(GroupAllocatorBase):
-    """
-    The lag-aware allocator; its one instance is :data:`lag_aware`.
+    """The lag-aware allocator; its one instance is :data:`lag_aware`.
 
-    The allocator spreads the backlog over the members: the sum of the lags of their partitions. While no member's
-    backlog is far above the mean, the result is that of the sticky allocator, so that small lags move no partition. Far
-    above means by more than half of the mean, and by more than 10,000 messages. A partition of unknown lag counts as
-    the median of the known lags.
+    The allocator spreads the backlog over the members. A member's backlog is the sum of the lags of its partitions.
+    While no member's backlog is far above the mean, the result is that of the sticky allocator, so that small lags move
+    no partition. Far above means: by more than half of the mean, and by more than 10,000 messages. A partition of
+    unknown lag counts as the median of the known lags.
     """
 
     __name__ = "lag_aware"
     uses_lag = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, with nearly equal backlogs if these were far apart."""
+        """Return partition ids by topic by member. If a backlog is far above the mean, all backlogs become nearly
+        equal.
+        """
         lags = {each: float(spec.lag) for each, spec in group.partitions.items() if spec.lag is not None}
         result = sticky.allocate(group)
         if not lags:
@@ -60,7 +61,7 @@ class LagAware(GroupAllocatorBase):
         mean = sum(backlogs.values()) / max(1, len(backlogs))
         if max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2):
             return result
-        # A partition without backlog is some work, too.
+        # A partition without backlog causes some work, too.
         return balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
 
 

@@ -44,16 +44,15 @@ _LISTENER_HOOK: ContextVar[str | None] = ContextVar("listener_hook", default=Non
 
 
 class HookThreads:
-    """
-    Replaces hooks that are plain functions with coroutine functions that run them on daemon threads.
+    """Replaces hooks that are plain functions with coroutine functions that run them on daemon threads.
 
-    Functions of one kind (listener, bad records, callbacks) run one at a time, in the order of their calls. The
-    exception is a function that is called because of a hook's own call: it runs at once, because that hook may wait for
-    its end.
+    Functions of one kind (listener, bad records, callbacks) run one at a time, in the order of their calls. A function
+    that is called because of a hook's own call is an exception: this function runs at once, because that hook may wait
+    for its end.
 
     A coroutine function stays as it is, and runs on the event loop. A thread cannot be cancelled. If the call of a hook
-    is cancelled, the call still waits for the thread, so that the next hook starts after it, unless the event loop is
-    being stopped.
+    is cancelled, the call still waits for the thread, so that the next hook starts after the thread has ended. If the
+    event loop is being stopped, the call does not wait.
 
     Args:
         thread: The loop's thread.
@@ -95,7 +94,7 @@ class HookThreads:
         return SimpleNamespace(**replaced, **({} if on_stalled is None else {"on_stalled": on_stalled}))
 
     def _function(self, kind: str, function: Any) -> Any:
-        # The client refuses what is not a function, and classes.
+        # The client refuses classes, and objects that cannot be called.
         if not callable(function) or isinstance(function, type) or inspect.iscoroutinefunction(function):
             return function
 
@@ -151,7 +150,7 @@ class HookThreads:
             called.close()
         if cancelled:
             raise asyncio.CancelledError
-        # Of an object whose call is a coroutine function, for instance.
+        # The hook may be an object whose ``__call__`` is a coroutine function.
         if inspect.isawaitable(called):
             await called
 
@@ -180,7 +179,7 @@ AT_EXIT_S = 5.0
 
 
 class _Propagating(Exception):  # noqa: N818 -- not an error
-    """Takes the place, on the loop's thread, of the exception that is propagating in the calling thread."""
+    """Raised on the loop's thread, in place of the exception that is propagating in the calling thread."""
 
 
 class Blocking(Generic[C]):
@@ -407,10 +406,10 @@ def in_background(
 def takes_hook(
     argument: str, method: Callable[Concatenate[Blocking[Any], P], T]
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """
-    Wrap a blocking method, so that plain functions passed as ``argument`` run on threads of their own.
+    """Wrap a blocking method, so that plain functions passed as ``argument`` run on threads of their own.
 
-    ``argument`` names a callback, or a listener with hooks. Without the wrapper, they would run on the loop's thread.
+    ``argument`` names a callback, or a listener with hooks. Without the wrapper, these functions would run on the
+    loop's thread.
     """
     index = list(inspect.signature(method).parameters).index(argument) - 1
 
@@ -430,7 +429,9 @@ def takes_hook(
 def until_closed(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """Return a method as ``blocking`` does, but the method returns None if a close comes before or during the call."""
+    """Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being
+    closed.
+    """
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -465,7 +466,8 @@ def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Con
 
 
 class Attribute(Generic[A, T]):
-    """A property of the asynchronous ``client``, which ``read`` reads on its loop."""
+    """A property of an asynchronous client of the class ``client``. ``read`` reads the property on the client's loop.
+    """
 
     def __init__(self, client: type[A], read: Callable[[A], T]) -> None:
         self._client = client

@@ -65,12 +65,12 @@ class _Asker:
         return self._records.ask()
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
-        """
-        After a Ctrl-C, finish the record in flight or, if the program never got it, have it delivered again.
+        """After a Ctrl-C, finish the record in flight. If the program never got the record, deliver the record again
+        instead.
 
-        If the Ctrl-C arrived just after the record had left the cursor, or after ``ask`` had delivered the record, the
-        program never got the record. Otherwise, the program has processed the record, because it has asked for the next
-        record.
+        The program never got the record if the Ctrl-C arrived just after the record had left the cursor, or after
+        ``ask`` had delivered the record. Otherwise, the program has processed the record, because it has asked for the
+        next record.
 
         Args:
             asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
@@ -119,17 +119,17 @@ class BlockingRecords(BlockingSteps):
             raise StopIteration from None
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
-        """
-        After an exception such as a Ctrl-C, drop the cursor, and have the record in flight settled.
+        """After an exception such as a Ctrl-C, drop the cursor, and settle the record in flight on the event loop's
+        thread.
 
-        The event loop's thread finishes the record, or has it delivered again. A KielGroupsError needs no action.
+        That thread finishes the record, or delivers it again. A KielGroupsError needs no action.
         """
         if not issubclass(error, KielGroupsError):
             self.ask_behind()
             self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
 
     def ask_behind(self) -> None:
-        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls before it."""
+        """Drop the cursor. So the event loop's thread runs all earlier calls, and then delivers the next record."""
         self._cursor = NO_RECORDS
 
     def __del__(self) -> None:
@@ -184,7 +184,8 @@ class BlockingConsumer(Blocking[C]):
         return records
 
     def _ask_behind(self) -> None:
-        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls before it."""
+        """Drop the loop's cursor. So the event loop's thread runs all earlier calls, and then delivers the next record.
+        """
         if self._loop is not None and (records := self._loop()) is not None:
             records.ask_behind()
 

@@ -34,7 +34,7 @@ SIGNAL_S = 0.5
 
 
 class LoggedFuture(concurrent.futures.Future[_Result]):
-    """A future for work for which no caller need wait. An error that was never retrieved is logged."""
+    """A future for work for which no caller has to wait. If an error is never retrieved, the future logs the error."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class LoopThread:
 
         Since the coroutine is created on the loop, an early Ctrl-C leaves no coroutine that was never awaited.
         """
-        # Created before the work starts, so that a Ctrl-C at any moment has a future to cancel.
+        # The future exists before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
             self._check_process()
@@ -282,8 +282,8 @@ class LoopThread:
                 try:
                     runner.run(self._end.wait())
                 except BaseException as error:
-                    # Before the runner cancels the tasks, and closes the loop: their callers need the reason, and a
-                    # further call must not reach a loop that is about to be closed.
+                    # This happens before the runner cancels the tasks and closes the loop: the callers need the reason,
+                    # and a further call must not reach a loop that is about to be closed.
                     with self._lock:
                         self._failure, self._stopped = error, True
                     self._call_on_failure()
@@ -316,7 +316,8 @@ def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concur
     outcome.add_done_callback(lambda _: _cancel(task, loop))
     task.add_done_callback(lambda _: _settle(outcome, task))
     if outcome.cancelled():
-        # The thread has stopped waiting since the first check. What it posts after that must not find the work done.
+        # The thread has stopped waiting since the first check. A function that it posts later must not find the work
+        # done.
         task.cancel()
 
 

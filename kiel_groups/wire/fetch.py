@@ -27,12 +27,11 @@ class FetchPosition(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """
-    The fetched messages of one partition, and the error of the partition.
+    """The fetched messages of one partition, and the error of the partition.
 
     ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
-    ``message_set`` is a view into the response. The set may begin before the requested position and end inside a
-    message, or with filler.
+    ``message_set`` is a view into the response. The set may begin before the requested position. It may end with an
+    unfinished message, or with filler (see ``FetchRequest``).
     """
 
     error: ErrorCode
@@ -52,13 +51,12 @@ def _write_result(writer: Writer, result: FetchedPartition) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
-    """
-    Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
+    """Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
 
-    The response has up to the sum of all ``max_bytes``. If the next message of a partition is larger than its
-    ``max_bytes``, the response has the beginning of that message, but brokers of 3.x return an empty set. Newer brokers
-    convert later formats of their logs to magic 0. They may fill the rest of a set with an unfinished message of offset
-    -1 (filler).
+    The sets of a response together have at most the sum of all ``max_bytes``. If the next message of a partition is
+    larger than the partition's ``max_bytes``, the response has only the beginning of that message. In this case,
+    brokers of 3.x return an empty set. Newer brokers convert later formats of their logs to magic 0. They may fill the
+    rest of a set with an unfinished message of offset -1 (filler).
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"

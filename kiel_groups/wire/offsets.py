@@ -156,7 +156,9 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
 
 
 class DeletedOffsets(NamedTuple):
-    """The outcome of a deletion of offsets for the group and, unless that is an error, for each partition."""
+    """The outcome of a deletion of offsets: the error of the group and, if that is no error, the error of each
+    partition.
+    """
 
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
@@ -173,7 +175,7 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
 
     API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"
     BODY = fields(group=STRING, numbers=_NO_VALUES)
-    # Unlike in other answers, the time for which the broker has delayed it comes second.
+    # Unlike in other answers, the throttle time comes second.
     ANSWER = structure(DeletedOffsets, ERROR, throttled(by_partition(ERROR)))
 
     group: str

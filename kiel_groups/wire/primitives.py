@@ -29,7 +29,7 @@ LONGEST_STRING = 0x7FFF
 
 
 def _packing(code: str) -> Callable[[Writer, int], None]:
-    """Return a method that writes numbers of this ``struct`` code. It is faster than one method for all codes."""
+    """Return a method that writes numbers of this ``struct`` code. Such a method is faster than one for all codes."""
     pack, bits = Struct(f">{code}").pack, 8 * calcsize(code)
 
     def write(self: Writer, value: int) -> None:
@@ -110,7 +110,7 @@ class Writer:
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
-            # One of them raises an error with its own type.
+            # One of these calls raises an error that names the type of its number.
             for value, code in zip(values, layout.format[1:], strict=True):
                 _packing(code)(self, value)
 
@@ -214,10 +214,10 @@ class Reader:
         return self.elements(self.int32(), least_bytes, start)
 
     def elements(self, count: int, least_bytes: int, start: int | None = None) -> range:
-        """
-        Check the number of elements of an array, which the caller has read, and return a range of this length.
+        """Check the number of elements of an array, which the caller has read, and return a range of this length.
 
-        ``start`` is the position for errors, by default the present position. Otherwise this method is as ``array``.
+        ``start`` is the position for errors, by default the present position. See ``array`` for the other argument and
+        the errors.
         """
         start = self._position if start is None else start
         left = len(self._buffer) - self._position
@@ -302,7 +302,7 @@ INT64: Final = FieldType(Reader.int64, Writer.int64, 8)
 STRING: Final = FieldType(Reader.string, Writer.string, 2)
 #: Null is read as the empty text.
 NULLABLE_STRING: Final = FieldType(Reader.optional_string, Writer.string, 2)
-#: Null is read as no bytes. What is read is a copy.
+# #: Null is read as no bytes. Reading makes a copy.
 BYTES: Final = FieldType[bytes](lambda reader: bytes(reader.blob()), Writer.blob, 4)
 NULLABLE_BYTES: Final = FieldType[bytes | None](
     lambda reader: None if (blob := reader.optional_blob()) is None else bytes(blob), Writer.optional_blob, 4

@@ -44,7 +44,7 @@ class FetchProbeRequest(Request[bool]):
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bool:
-        """Return whether the response names a topic. Only brokers of 0.10.1 and later name it."""
+        """Return whether the response names a topic. Only the response of a broker of 0.10.1 or later does."""
         # Brokers of 0.8 answer without the time for which they have throttled the client, as in v0.
         in_v0 = payload if len(payload) == _EMPTY_BYTES else memoryview(payload)[_THROTTLE_BYTES:]
         return bool(FetchRequest.decode_response(in_v0))

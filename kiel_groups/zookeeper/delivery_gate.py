@@ -1,10 +1,11 @@
-"""
-Decide whether this member may deliver records and commit offsets at this moment.
+"""Decide whether this member may deliver records and commit offsets at this moment.
 
 The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. A gate that was shut
 never opens again. A check after the end of the lease shuts the gate: a session whose lease ran out is closed, even if
 ZooKeeper still has the session.
-Several threads renew, check and shut a gate. Each field is written by one plain assignment, so no lock is needed.
+
+Times are boot times: seconds of a clock that also runs while the computer is suspended. Several threads renew, check
+and shut a gate. Each field is written by one plain assignment, so no lock is needed.
 """
 
 from __future__ import annotations

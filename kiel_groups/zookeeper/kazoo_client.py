@@ -43,7 +43,8 @@ class Wakeup:
         self._closed = False
 
     def __del__(self) -> None:
-        # Not in close(): another thread may be about to write, and the number might belong to another file by then.
+        # This is not done in close(): another thread may be about to write, and the number might belong to another file
+        # by then.
         os.close(self._descriptor)
 
     def fileno(self) -> int:
@@ -129,8 +130,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """
-        Return the sockets that are ready, as ``select.select`` does, without its limit on descriptor numbers.
+        """Return the sockets that are ready. Unlike ``select.select``, this method has no limit on descriptor numbers.
 
         ``timeout`` is in seconds; None means no limit.
         """
@@ -201,7 +201,9 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Stop a client as kazoo's ``stop()`` does, without waiting for its end. A connected client closes its session."""
+    """Stop a client as kazoo's ``stop()`` does, but do not wait for the client's end. A connected client closes its
+    session.
+    """
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -288,7 +290,8 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
 # kazoo retries such hosts until the connect timeout, and does not report why the connection failed.
 
 
-#: How long a server may take to close a connection that it does not want, in seconds. Others wait for a request.
+# #: How long a server may take to close a connection that it does not want, in seconds. Other servers wait for a
+# request.
 _CLOSING_S = 2.0
 
 
@@ -324,7 +327,7 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
 
 
 def _closes_at_once(server: HostPort) -> bool:
-    """Return whether a server accepts a connection, and closes it before it has received a request."""
+    """Return whether a server accepts a connection, and closes the connection before any request."""
     try:
         with socket.create_connection(server, _CLOSING_S) as connection:
             return connection.recv(1) == b""

@@ -75,7 +75,7 @@ def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among its results."""
+    """Convert kazoo's results to an answer. The results include the errors of a refused transaction."""
     if failed := first_error(results):
         index, error = failed
         return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
@@ -92,20 +92,19 @@ Request: TypeAlias = Callable[[], Any]
 
 
 class PendingRequests:
-    """
-    The requests of one session that are not answered yet.
+    """The requests of one session that are not answered yet.
 
-    Requests that are sent together are answered together: a thousand reads wake the event loop once.
+    The answers of one ``send`` reach the event loop together: a thousand reads wake the loop once.
 
     Args:
-        call_loop: Calls a function with arguments on the event loop; may be called from any thread.
+        call_loop: Calls a function with arguments on the event loop. Any thread may call it.
     """
 
     def __init__(self, call_loop: Callable[..., None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._call_loop = call_loop
         self._end_reason: str | None = None
-        #: In the order of sending, so that unanswered requests fail in that order when the session ends.
+        # #: The futures of ``send``, in the order of sending, so that they fail in that order when the session ends.
         self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
 
     def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:

@@ -39,14 +39,13 @@ CATCH_UP_S = 0.05
 
 
 async def caught_up(in_progress: Callable[[], Collection[Work]], stalled: Collection[Work]) -> None:
-    """
-    Wait until the application makes progress, after the watchdog ended a membership.
+    """Wait until the application makes progress, after the watchdog has ended a member session.
 
-    If the member joined before that, its new partitions would stall like the partitions that it has just lost.
+    If the member joined earlier, its new partitions would stall like the partitions that it has just lost.
 
     Args:
         in_progress: Returns the application's work in progress.
-        stalled: The work in progress when the membership ended.
+        stalled: The work in progress when the member session ended.
     """
     while any(now.token is then.token for now in in_progress() for then in stalled):  # noqa: ASYNC110
         await asyncio.sleep(CATCH_UP_S)

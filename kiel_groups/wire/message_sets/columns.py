@@ -47,7 +47,7 @@ class Columns:
 
     @property
     def numbers(self) -> memoryview:
-        """A view of the offsets whose items are integers."""
+        """The offsets as a memoryview of integers."""
         return memoryview(self.offsets).cast("q")
 
 

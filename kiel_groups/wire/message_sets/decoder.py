@@ -172,13 +172,12 @@ class _SetCheck:
     error: ProtocolError | None = field(default=None, init=False)
 
     def steps(self, budget: int) -> Iterator[Piece | None]:
-        """
-        Check the set, and yield each piece as soon as it is checked. All wrappers may unpack to ``budget`` bytes.
+        """Check the set, and yield each piece as soon as it is checked.
 
-        A step checks one piece of plain messages, or unpacks one wrapper. None is yielded before a long step, which
-        unpacks a wrapper of more than ``announced_bytes``. A piece may include messages before ``position`` and after
-        ``last_wanted``. Errors are not raised: after the last step, ``error``, ``passed`` and ``stop`` show why the
-        readable part ends.
+        All wrappers together may unpack to ``budget`` bytes. A step checks one piece of plain messages, or unpacks one
+        wrapper. None is yielded before a long step, which unpacks a wrapper of more than ``announced_bytes``. A piece
+        may include messages before ``position`` and after ``last_wanted``. Errors are not raised: after the last step,
+        ``error``, ``passed`` and ``stop`` show why the readable part ends.
         """
         data, source, size = self.data, self.source, len(self.data)
         view = memoryview(data)
@@ -281,10 +280,10 @@ class _SetCheck:
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
-    """
-    Return the position at which the check of the piece that begins at ``start`` ends at the latest.
+    """Return the position where the check of a piece must end, if the piece begins at ``start``.
 
-    It is ``piece_bytes`` later, or at the end of the first message if that message is longer, or at the end of the set.
+    That is ``piece_bytes`` after ``start``. If the first message is longer, it is the end of that message. It is never
+    after the end of the data.
     """
     size, end = len(data), start + piece_bytes
     if start + OVERHEAD_BYTES <= size:
@@ -428,8 +427,8 @@ def message_steps(
             if run.count:
                 is_empty = False
                 yield run
-        # A piece of the set itself, or of a large wrapper's content, is copied: the last run of it that waits for its
-        # delivery would keep all of it in memory.
+        # A piece of the set itself, or of a large wrapper's content, is copied. Otherwise, one run that waits for
+        # delivery would keep the whole set or content in memory.
         is_copied = data is message_set or len(data) > _MOST_KEPT_BYTES
         pieces.append((bytes(data[start:stop]), 0, size) if is_copied else piece)
         room -= size

@@ -56,13 +56,13 @@ def message_at(data: Buffer, position: int) -> Buffer:
 #: CRC, attributes, and the difference from the first to the last offset. 34 more bytes precede the records.
 _HEADER = Struct(">17xIhi")
 _HEADER_BYTES = 61
-#: The CRC is of what follows it.
+# #: The CRC covers the bytes from this position on.
 _CHECKED_START = 21
 #: The bit of the attributes of a control batch.
 _CONTROL = 0x20
 #: A control batch of a transaction has 78 bytes.
 _MOST_BYTES = 256
-#: So many batches are examined at once, which takes some 10 ms.
+# #: At most this many batches are examined in one call, which takes some 10 ms.
 _MOST_BATCHES = 1_000
 
 
@@ -92,12 +92,14 @@ def _offset_after_empty_batch(data: Buffer, start: int) -> int | None:
     crc, attributes, last = _HEADER.unpack_from(data, start)
     if not (attributes & _CONTROL or size == _HEADER_BYTES) or offset < 0 or last < 0:
         return None
-    # Without this, a damaged message could have offsets with records skipped.
+    # Without this check, a damaged message could make the fetcher skip offsets that have records.
     return offset + last + 1 if _crc32c(message_at(data, start)[_CHECKED_START:]) == crc else None
 
 
 def _crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of these bytes. The import of aiokafka's function would block the event loop for 250 ms."""
+    """Return the CRC-32C of these bytes. This function replaces aiokafka's, whose import would block the loop for 250
+    ms.
+    """
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -262,7 +264,7 @@ _LENGTH = Struct(">i")
 
 
 def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
-    """Compress a message set into one message without a key, a wrapper with this offset, and return the wrapper."""
+    """Compress a message set into a wrapper without a key and with this offset, and return the wrapper."""
     packed = codec.compress(value)
     size = LEAST_SIZE + len(packed)
     unchecked = bytearray(_WRAPPER.pack(offset, size, 0, 0, codec.number, -1, len(packed)) + packed)
