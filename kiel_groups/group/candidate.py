@@ -1,8 +1,11 @@
-"""
-The state machine of one candidate in the leader election: ZooKeeper's recipe, level-triggered.
+"""The state machine of one candidate in the leader election, by ZooKeeper's recipe.
+
+The machine is level-triggered: each decision rests on the names of all present candidates. So a lost watch delays a
+decision, but does not change it.
 
 Rules
-  1. The candidate with the lowest znode always leads. A candidate that does not want to lead deletes its znode.
+  1. The candidate whose znode has the lowest sequence number always leads. A candidate that does not want to lead
+     deletes its znode.
   2. A candidate watches only the next lower znode, so the end of one candidate wakes only one other candidate.
   3. Znode names carry a uuid: if the answer to a create was lost, reading the candidates finds the znode.
   4. After the connection was suspended, the candidates are read again. A leader whose znode is still the lowest remains
@@ -36,8 +39,8 @@ class ElectionPhase(Enum):
     LEADING = "leading"
 
 
-#: The legal changes of a candidate's phase. The candidates are read again while a candidate follows or leads, so the
-#: answer may show that its place has changed.
+# #: The legal changes of a candidate's phase. The candidates are read again while a candidate follows or leads, so the
+# answer may show that the candidate's place has changed.
 MOVES: Mapping[ElectionPhase, frozenset[ElectionPhase]] = {
     ElectionPhase.OUT: frozenset({ElectionPhase.CREATING}),
     ElectionPhase.CREATING: frozenset({ElectionPhase.READING, ElectionPhase.OUT}),

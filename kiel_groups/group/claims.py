@@ -1,5 +1,4 @@
-"""
-The state machine of one member's claims: when each partition is claimed, opened, drained, released or lost.
+"""The state machine of one member's claims: when each partition is claimed, opened, drained, released or lost.
 
 To open a claim is to read its fencing token and the partition's position. Delivery starts after that.
 
@@ -12,15 +11,15 @@ Rules
   4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
      valid assignment revokes; an empty one revokes everything.
   5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
-  6. If a claim is no longer wanted once its position was read, it is released at once, since nothing was delivered.
-     If it is wanted again later, it starts anew with a claim.
+  6. If a partition is no longer assigned when its position has been read, the member releases the claim at once, since
+     nothing was delivered. If the partition is assigned again later, the member claims it anew.
   7. A drain that has started runs to its end, even if the partition is assigned again meanwhile.
-  8. A partition of a topic that the member does not subscribe to is never claimed: the assignment may be garbled, or
+  8. The member never claims a partition of a topic that it does not subscribe to: the assignment may be garbled, or
      older than the subscription. Existing claims stay until an assignment revokes them: if a member drops a topic, or
      leaves, the next plan revokes its partitions one by one.
-  9. The assignment of this member's slot may name another member. A member without claims treats it as unknown: this
-     member is a returning instance, and the leader will name it soon. A member with claims was replaced: it releases
-     everything and claims no more.
+  9. The assignment of this member's slot may name another member. A member without claims treats the assignment as
+     unknown: this member is a returning instance, and the leader will name it soon. A member with claims was replaced:
+     it releases everything and claims no more.
 """
 
 from __future__ import annotations
@@ -67,12 +66,11 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """
-    The phase of every partition of this member.
+    """The phase of every partition of this member.
 
-    ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: partitions of other topics
-    are not claimed. ``ended``: the session is over for good. ``replaced``: the member leaves because another
-    member has its slot.
+    ``want`` is the member's assignment, or None while the assignment is unknown. ``topics`` is the member's
+    subscription: partitions of other topics are not claimed. ``ended``: the session is over for good. ``replaced``: the
+    member leaves because another member has its slot.
     """
 
     want: Partitions | None = None
@@ -262,7 +260,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             dropped = [p for p in claims.in_phase(Phase.WAITING) if not after.may_claim(p)]
             return _reconcile(after, dict.fromkeys(dropped))
         case Replaced():
-            # Rule 9: a member without claims keeps waiting for its own assignment, one with claims was replaced.
+            # Rule 9: a member without claims keeps waiting for its own assignment. A member with claims was replaced.
             if claims.leaving or not claims.phases.keys() - claims.in_phase(Phase.WAITING):
                 return _reconcile(replace(claims, want=None), {})
             return _reconcile(replace(claims, leaving=True, replaced=True), {})
@@ -298,10 +296,10 @@ def _moves(
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
-    """
-    Free the partitions that this member had claimed.
+    """Free the partitions that this member had claimed.
 
-    If partitions were owned, draining or releasing, the first effect is their Lose. New claims follow it.
+    If some of them were owned, draining or releasing, the first effect is a Lose for these partitions. Effects of new
+    claims follow.
     """
     claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions

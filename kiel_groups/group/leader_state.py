@@ -1,9 +1,9 @@
-"""
-The state machine of a leader: when it plans (debounce), and how it publishes a plan.
+"""The state machine of a leader: when it plans (debounce), and how it publishes a plan.
 
 Rules
-  1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
-     of the term; an answer from an earlier term is ignored.
+  1. Only an elected leader plans. A deposed leader drops its plan at once. A term is the time from an election of this
+     candidate to its deposition. Effects and their answers carry the number of the term, and an answer from an earlier
+     term is ignored.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
      first change. The first plan of a group's first leader waits for the initial delay. Urgent changes bypass these
      waits.
@@ -123,7 +123,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Planning has ended. ``publication`` is None if there is nothing to publish, or if planning ``failed``."""
+    """Planning has ended. ``publication`` is None if there is nothing to publish, or if planning has failed
+    (``failed``).
+    """
 
     term: int
     publication: Publication | None
@@ -133,7 +135,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The folders of the publication exist, or creating them ``failed``."""
+    """The folders of the publication exist, or could not be created (``failed``)."""
 
     term: int
     now_s: float
@@ -244,10 +246,9 @@ def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[
 
 
 def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: bool) -> LeaderState:
-    """
-    Start a term, or record a change if this candidate leads already.
+    """Start a term, or record a change if this candidate leads already.
 
-    The first leader of a group waits for ``initial_delay_ms``, a successor for the debounce.
+    The first leader of a group waits for ``initial_delay_ms``. A successor waits for the debounce.
     """
     if leader.phase is not LeaderPhase.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)

@@ -29,14 +29,13 @@ from kiel_groups.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:
-    """
-    The settings that decide which offsets a member stores, and when.
+    """The settings that decide which offsets a member stores, and when.
 
     ``autocommit``: the member stores the offsets of finished records without a request of the application.
     ``through_brokers``: brokers write the offset znodes on request. They check no version, and do not record which
     member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
-    chose. ``in_kafka``: the group's coordinator stores the offsets. These have no versions, and a release stores its
-    offset before its transaction.
+    chose. ``in_kafka``: the group's coordinator stores the offsets. Such offsets have no versions, and a release stores
+    the offset before the transaction that deletes the owner znode.
     """
 
     autocommit: bool = True
@@ -66,18 +65,20 @@ class CommitRules:
 #      written is this consumer's own. So is, at any version, the offset that brokers were last asked to store: they
 #      write late.
 #   3. Any other stored offset with a new version is another writer's. The consumer adopts it: delivery continues there.
-#   4. Stored data that is not an offset is kept in mind as unreadable. The next commit or release replaces it.
+#   4. Stored data that is not an offset is recorded as unreadable. The next commit or release replaces it.
 #   5. A topic that was created again has a new log. Until the partition is restarted there, it is outdated: neither a
 #      commit nor a release stores its offsets. The writer asks for this right before it sends (decision 0014).
 #   6. If the log lacks the position, a reset is chosen. It applies until its offset is stored, or another writer sets
 #      one. Offsets beyond the end of a truncated log are not stored (decision 0016).
-#   7. A release leaves the offset of a chosen reset; else ``finished``, or ``committed`` if the release does not
-#      commit. It writes that offset, or verifies the stored version, in the transaction that ends the claim.
+#   7. A release leaves the offset of a chosen reset in the store. Without a reset, it leaves ``finished``, or
+#      ``committed`` if the release does not commit. The transaction that ends the claim writes that offset, or verifies
+#      the stored version.
 #   8. The state of a partition ends with the claim: nothing of an earlier claim is written.
-#   9. The application may commit offsets that it chooses: from the floor, where the claim, another writer, a reset or a
-#      new log started it, or the application's own seek, up to the position. If one of them is refused, none is stored.
-#      Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker
-#      remembers the range in which commits were allowed before such a start: a refused offset in it is no mistake.
+#   9. The application may commit offsets of its choice, from the floor up to the position. The floor is the offset where
+#      delivery started: at the claim, at another writer's offset, after a reset, or in a new log. A seek of the
+#      application to an earlier offset lowers the floor. If one of the offsets is refused, none is stored. Neither the
+#      position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker remembers
+#      the range in which commits were allowed before such a start: a refused offset in this range is no mistake.
 #  10. An operator's order replaces the stored offset, whatever it is, unless it is about another incarnation of the
 #      topic. Once it is stored, delivery continues there, as at another writer's offset (decision 0042).
 
@@ -94,7 +95,8 @@ class OffsetTracker:
         self._claims: dict[TopicPartition, ClaimedPartition] = {}
         #: The opened claims, which the delivery of each record looks up.
         self._open: dict[TopicPartition, PartitionOffsets] = {}
-        #: What the application could commit before delivery started again, by partition, also after the claim.
+        # #: The offsets that the application could commit before delivery was restarted, by partition. They stay after
+        # the end of the claim.
         self._earlier: dict[TopicPartition, CommitRange] = {}
 
     # The claim
@@ -330,7 +332,9 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offset of each partition that brokers were asked to store, even late; None for no offset."""
+        """Record, for each partition, the offset that brokers were last asked to store, or None. Brokers may store it
+        late.
+        """
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
@@ -483,7 +487,9 @@ class OffsetTracker:
         return self.release(partition, found)
 
     def offset_to_restore(self, partition: TopicPartition) -> int | None:
-        """Return the offset with which a release creates a deleted offset znode again, or None if it must not."""
+        """Return the offset for an offset znode that a release must create again, or None if the release must not
+        create it.
+        """
         state = self._open.get(partition)
         return None if state is None or state.outdated else self._offset_to_leave(state)
 
@@ -495,11 +501,10 @@ class OffsetTracker:
         return state.finished if commits else state.committed
 
     def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
-        """
-        Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
+        """Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An operator's offset is not such a position: if the claim was opened, the operator's offset has the adopted
-        version.
+        An operator's offset is not such a position. If the claim was opened, this consumer has adopted the operator's
+        offset, and knows its version.
         """
         claim, state = self._claims.get(partition), self._open.get(partition)
         if claim is None or not claim.outdated or found.offset is None:

@@ -32,15 +32,15 @@ def find_mismatches(
     owners: Mapping[TopicPartition, MemberId | None],
     now_s: float,
 ) -> dict[TopicPartition, OwnerMismatch]:
-    """
-    Return the partitions whose owner differs from the plan.
+    """Return the partitions whose owner differs from the plan.
 
     Args:
         before: The result of the previous call.
         wanted: The member that each partition is assigned to.
         owners: The owners of the partitions that were read now, or None for a partition without an owner. For a
             partition that was not read, an earlier mismatch is kept.
-        now_s: The time of this reading. A mismatch dates from the first reading that found the same difference.
+        now_s: The time of this reading, in seconds. A mismatch dates from the first reading that found the same
+        difference.
     """
     found = {}
     for partition, member in wanted.items():

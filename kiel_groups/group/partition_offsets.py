@@ -183,11 +183,11 @@ class ChosenCommits(NamedTuple):
 
 
 class Release(NamedTuple):
-    """
-    A decision on the offset of a partition whose claim ends.
+    """A decision on the offset of a partition whose claim ends.
 
     The release stores ``offset`` if the offset znode has ``version``. If ``offset`` is None, the release only verifies
-    the version. If ``version`` is None, it verifies nothing. ``is_superseded``: another writer has changed the offset.
+    the version. If ``version`` is None, the release verifies nothing. ``is_superseded``: another writer has changed the
+    offset.
     """
 
     offset: int | None
@@ -339,7 +339,7 @@ class PartitionOffsets(ClaimedPartition):
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
     def refusal_of(self, offset: int) -> Refusal | None:
-        """Return why the application may not commit ``offset``, or None if it may (rule 9)."""
+        """Return why the application may not commit ``offset``, or None if the application may commit it (rule 9)."""
         if self.outdated:
             return Refusal.OUTDATED
         if offset < self.floor:

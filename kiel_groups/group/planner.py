@@ -15,12 +15,12 @@ from kiel_groups.wording import counted
 
 # Limit how many partitions one session may own.
 #
-# Closing a session writes all its ephemeral paths in one transaction. If that is too large for servers, the ensemble
-# loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived, 2.5 MB did not). Partitions beyond the limit get no
-# owner.
+# To close a session, the ensemble writes all paths of the session's ephemeral znodes in one transaction. If that
+# transaction is too large for the servers, the ensemble loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived,
+# 2.5 MB did not). Partitions beyond the limit get no owner.
 
 
-#: Less than half of the size that survived: a member may still own partitions that its new assignment does not include.
+# #: This is less than half of the size that survived: a member may still own partitions that its new assignment lacks.
 MOST_PATH_BYTES = 512 << 10
 
 #: Reserved for a member's other ephemeral znodes: its member znode, its consumer id and its election znode.
@@ -31,8 +31,9 @@ TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths
 
 
 def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
-    """
-    Return the target without the partitions that exceed the limit of their member.
+    """Return the target with no more partitions for a member than one session can own.
+
+    The other partitions become unassigned.
 
     Args:
         target: The allocation to limit.
@@ -187,14 +188,13 @@ class Inputs:
     def racks(
         self, registered: Mapping[int, str | None], leaders: Mapping[str, Mapping[int, int]]
     ) -> dict[TopicPartition, str]:
-        """
-        Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
+        """Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
 
-        A partition without a known rack is left out. The preferred leader is the first replica. Other replicas lead
-        only while its broker is down, and to follow them would move partitions twice.
+        A partition without a known rack is left out. The preferred leader is the first replica. Another replica leads
+        only while the broker of the first replica is down. To follow that replica would move partitions twice.
 
         Args:
-            registered: The racks of brokers by id, as these have registered them.
+            registered: The racks of brokers by id, as the brokers have registered them.
             leaders: The preferred leader of each partition number, by topic.
         """
         racks = {**registered, **dict(self.dynamic_config.broker_racks)}
@@ -261,8 +261,7 @@ def allocate(
     racks: Mapping[TopicPartition, str | None],
     lags: Mapping[TopicPartition, int | None],
 ) -> Target:
-    """
-    Run an allocator, and return the target that the leader publishes.
+    """Run an allocator, and return the target that the leader publishes.
 
     While a static member is away, no partition moves unnecessarily: the stored assignments stay as long as they fit.
 
@@ -270,10 +269,10 @@ def allocate(
         inputs: The data that the leader has read.
         allocator: The group's allocator.
         racks: The racks of partitions' leaders, as far as they are known.
-        lags: The lags of partitions, as far as they are known.
+        lags: The lags of partitions in messages, as far as they are known.
 
     Raises:
-        AllocatorError: The allocator raised, or returned an invalid allocation.
+        AllocatorError: The allocator raised an error, or returned an invalid allocation.
     """
     outcome = run_allocator(allocator, inputs.spec(racks, lags))
     unassigned = {
@@ -500,11 +499,10 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
 
 
 def still_fits(inputs: Inputs) -> bool:
-    """
-    Return whether the stored assignments are a valid plan for these inputs.
+    """Return whether the stored assignments are a valid plan for these inputs.
 
-    They are if they have the same slots, give each slot only topics that it may get, and assign each existing partition
-    of these topics exactly once.
+    They are valid if they have the same slots, give each slot only topics that it may get, and assign each existing
+    partition of these topics exactly once.
     """
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]

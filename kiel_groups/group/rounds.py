@@ -1,7 +1,7 @@
-"""
-Decide when a group of programs rebalances, and how its members get their assignments.
+"""Decide when a group of programs rebalances, and how its members get their assignments.
 
-A round is one rebalance of such a group: its members join, and get their assignments of one generation.
+The members of such a group are programs, such as workers, that share other work than partitions. A round is one
+rebalance of the group: its members join, and get their assignments of one generation.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from kiel_groups.wording import some
 # The rules of rounds: how the members of a group of programs get their assignments of one generation.
 #
 # Rules
-#   1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
-#      assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest
-#      round was not finished.
-#   2. A round's generation is above every stored one, and not below any that a member waits for. If the newest round is
-#      not known, the members may have completed the generations in their znodes, so the next one is above these, too.
+#   1. A round begins if a live member waits for a later generation than the newest one, if a member of the newest
+#      generation is gone, or if the newest round was not finished. A member waits if it is new, if it has given its
+#      assignment back, or if its metadata has changed.
+#   2. The generation of a round is above every stored generation, and not below any generation that a member waits for.
+#      If the newest round is not known, the members may have completed the generations in their znodes, so the next
+#      generation is above these, too.
 #   3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into its
 #      member znode, with the metadata that it offers now.
 #   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not
 #      joined. They join a later round. What they still own is protected by their claims. A leader whose own member has
 #      not joined by then, or whose program has not assigned after another rebalance timeout, ends its session.
-#   5. The members of a round must know a protocol in common. From the leader on, in the order of their registration,
-#      each member that shares none with those before it is refused.
-#   6. Of the protocols that all members know, the one is chosen that most members prefer; among equals, the one that
-#      the first member prefers.
+#   5. The members of a round must know a protocol in common. The leader is accepted first, then the other members in the
+#      order of their registration. A member that shares no protocol with all accepted members is refused.
+#   6. Of the protocols that all members know, the one is chosen that most members prefer. If several are preferred
+#      equally often, the one is chosen that the first member prefers.
 #   7. All assignments of a generation are written before its state is ``done``, and members read them only then.
 
 

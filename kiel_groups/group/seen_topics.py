@@ -1,10 +1,9 @@
-"""
-Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
+"""Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
 
-From Kafka 2.8 on, a new topic has a new id. Earlier brokers name no id. If they did not list a topic for a while, it
-may have been deleted, or the client had no right to see it. If a topic is created again at once, the only sign is a
-position that its log lacks, or has again. So the logs decide: an early record that was read is compared with the record
-that the log has at the same offset now.
+From Kafka 2.8 on, a new topic has a new id. Earlier brokers name no id. If such brokers did not list a topic for a
+while, the topic may have been deleted, or the client had no right to see it. If a topic is created again at once, the
+only sign is that a broker denies a position, or that a position which a broker has denied exists again. So the logs
+decide: an early record that was read is compared with the record that the log has at the same offset now.
 
 A log of the same topic may lose records, too, if an unclean election truncates it. In this case the log is not new, and
 ``auto_offset_reset`` says where delivery continues.
@@ -67,7 +66,9 @@ class SeenTopics:
         return seen is not None and (seen.is_missing or seen.was_missing)
 
     def missing(self, topic: str) -> None:
-        """Note that a broker that knows the cluster has not listed the topic. Its stored offsets lose their trust."""
+        """Note that a broker that knows the cluster has not listed the topic. The topic's stored offsets are not
+        trusted any more.
+        """
         seen = self._seen(topic)
         seen.is_missing, seen.trusted = True, set()
 
@@ -137,13 +138,12 @@ class SeenTopics:
 
 
 class LogSight(NamedTuple):
-    """
-    The state of one partition's log, as far as it is known.
+    """The state of one partition's log, as far as it is known.
 
     ``start`` and ``end`` are the log's range now. ``has_record`` says whether the log still has the record that was
-    read first. It is None if no record was read, or if that record was deleted since. ``is_first`` says whether that
-    record is the first record of the log. ``in_doubt`` says whether a broker has denied that the log has the
-    ``position``.
+    read first. ``has_record`` is None if no record was read, or if that record was deleted since. ``is_first`` says
+    whether that record is the first record of the log. ``in_doubt`` says whether a broker has denied that the log has
+    the ``position``.
     """
 
     position: int
@@ -161,7 +161,7 @@ class Verdict(Enum):
     SAME = "same"
     #: The topic was created again.
     NEW = "new"
-    #: It cannot be known.
+    # #: The logs do not show whether the topic is new.
     UNKNOWN = "unknown"
 
 

@@ -61,7 +61,7 @@ class KafkaOffsets(Protocol):
     """Stores and returns the offsets of the member's group in Kafka, by requests to the group's coordinator."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
-        """Read committed offsets. Retry for some seconds while the coordinator moves or loads them."""
+        """Read committed offsets. Retry for some seconds while the coordinator changes, or loads the offsets."""
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
         """Ask the coordinator once to store offsets, and return the outcome for each partition."""

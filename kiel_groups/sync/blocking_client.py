@@ -466,8 +466,7 @@ def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Con
 
 
 class Attribute(Generic[A, T]):
-    """A property of an asynchronous client of the class ``client``. ``read`` reads the property on the client's loop.
-    """
+    """A property of an asynchronous client of the class ``client``. ``read`` reads the property on the client's loop."""
 
     def __init__(self, client: type[A], read: Callable[[A], T]) -> None:
         self._client = client

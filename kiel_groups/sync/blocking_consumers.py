@@ -184,8 +184,7 @@ class BlockingConsumer(Blocking[C]):
         return records
 
     def _ask_behind(self) -> None:
-        """Drop the loop's cursor. So the event loop's thread runs all earlier calls, and then delivers the next record.
-        """
+        """Drop the loop's cursor. So the event loop's thread runs all earlier calls, and then delivers the next record."""
         if self._loop is not None and (records := self._loop()) is not None:
             records.ask_behind()
 

@@ -104,8 +104,7 @@ class ClusterAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest(Request[ClusterAnswer]):
-    """Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support this version from 0.10.1 on.
-    """
+    """Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support this version from 0.10.1 on."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster response"
     BODY = fields(topics=array(STRING))

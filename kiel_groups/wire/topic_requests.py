@@ -146,8 +146,7 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Replace all of a topic's own settings. With ``validate_only``, the broker only checks whether it could do that.
-    """
+    """Replace all of a topic's own settings. With ``validate_only``, the broker only checks whether it could do that."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _answer()
     BODY = fields(resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))), validate_only=INT8)

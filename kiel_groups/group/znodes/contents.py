@@ -135,7 +135,7 @@ class MemberInfo:
 
     @property
     def slot(self) -> Slot:
-        """The slot that this member fills."""
+        """The key of this member in the plan: the instance id if the member has one, or else the member id."""
         return self.instance_id or self.member_id
 
     def encode(self) -> bytes:
@@ -151,7 +151,7 @@ class MemberInfo:
         fields = parse_object(data, path)
         topics = typed_field(fields, "subscription", list, path)
         instance_id = fields.get("instance_id")
-        # Nothing depends on them, so other data is no reason to leave the member out.
+        # Nothing depends on the settings, so invalid settings are no reason to leave the member out.
         settings = fields["settings"] if isinstance(fields.get("settings"), dict) else {}
         try:
             for topic in topics:
@@ -178,13 +178,12 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """
-    The state of the group's latest plan: the data of the ``allocation`` znode.
+    """The state of the group's latest plan: the data of the ``allocation`` znode.
 
     ``partitions`` counts the assigned partitions, and ``members`` the members with a subscription. ``unassigned`` has
-    the number of unassigned partitions by reason, and ``unassigned_names`` the first hundred of these partitions.
-    ``fallback`` describes what replaced the plan of a failed allocator, or is "" if the allocator did not fail.
-    ``request_ms`` is the time of the newest operator's request that a plan has answered; see ``PlanRequest``.
+    the number of unassigned partitions by reason, and ``unassigned_names`` has the names of the first hundred of these
+    partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if the allocator did not
+    fail. ``request_ms`` is the time of the newest operator's request that a plan has answered; see ``PlanRequest``.
     """
 
     generation: int
@@ -352,7 +351,11 @@ def whole_number(text: str, largest: int = LARGEST_PARTITION) -> int | None:
 
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
-    """Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
+    """Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``.
+
+    Raises:
+        ProtocolError: The znode has other data.
+    """
     partitions = typed_field(parse_object(data, path), "partitions", dict, path)
     numbers = [whole_number(text, LARGEST_PARTITION) for text in partitions]
     found = [number for number in numbers if number is not None]
@@ -362,10 +365,12 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 
 def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
-    """
-    Return the replicas of each partition of a topic, from the topic's znode.
+    """Return the replicas of each partition of a topic, from the topic's znode.
 
     Partitions without a valid list of replicas are left out.
+
+    Raises:
+        ProtocolError: The znode has other data.
     """
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
@@ -379,7 +384,7 @@ def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
 
 
 def parse_broker(data: bytes, path: str) -> HostPort:
-    """Return the address of a broker, from its znode under ``/brokers/ids``."""
+    """Return the address of a broker, from its znode under ``/brokers/ids``. Raise ProtocolError for other data."""
     fields = parse_object(data, path)
     address = HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
     if not address.host or not 0 < address.port < 65536:

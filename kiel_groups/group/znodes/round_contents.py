@@ -60,11 +60,10 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMember:
-    """
-    A member's description of itself, the data of its member znode.
+    """A member's description of itself, the data of its member znode.
 
-    ``joined`` is the generation that the member has joined or waits for. The member has released all earlier
-    assignments before. ``joined`` is 0 if the member does not know the newest round.
+    ``joined`` is the generation that the member has joined or waits for. Before the member writes that generation, it
+    releases all earlier assignments. ``joined`` is 0 if the member does not know the newest round.
     """
 
     member_id: MemberId
