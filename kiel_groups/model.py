@@ -70,7 +70,8 @@ FencingToken: TypeAlias = int | GenerationToken
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The *next* offset to read, and a text about this offset.
+    """
+    The *next* offset to read, and a text about this offset.
 
     Brokers store the text if the offset is stored in Kafka. Offsets in ZooKeeper have no text. Consumers of this
     package return committed offsets with the text "".
@@ -81,7 +82,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset that was looked up by time.
+    """
+    An offset that was looked up by time.
 
     ``timestamp`` is -1, Kafka's value for an unknown timestamp: consumers get messages in the format of Kafka 0.8,
     which has no timestamps.

@@ -1,4 +1,5 @@
-"""Divide partitions among members: the allocators, and the adapter that runs an allocator and checks its result.
+"""
+Divide partitions among members: the allocators, and the adapter that runs an allocator and checks its result.
 
 The leader of a group runs the group's allocator for every plan. Applications, clients and the command line choose the
 allocator. Allocators are pure functions, and do not use ZooKeeper.

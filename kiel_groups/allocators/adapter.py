@@ -23,7 +23,8 @@ def validate(
     partitions: Collection[TopicPartition],
     eligible: Mapping[str, Collection[Slot]],
 ) -> Allocation:
-    """Check an allocator's result, and return the partitions of each member as a set.
+    """
+    Check an allocator's result, and return the partitions of each member as a set.
 
     Args:
         result: Any value; the valid shape is ``{member: {topic: [partition ids]}}``, where members may be missing.
@@ -61,7 +62,8 @@ def validate(
 
 
 def _entries(result: object, members: Collection[Slot]) -> Iterator[tuple[Slot, str, Collection[object]]]:
-    """Check the types and the member names of a result. Yield the member, topic and partition ids of each entry.
+    """
+    Check the types and the member names of a result. Yield the member, topic and partition ids of each entry.
 
     Raises:
         AllocatorError: A type is wrong, or a member is unknown.
@@ -136,7 +138,8 @@ def allocator_name(allocator: Allocator | None) -> str:
 
 
 def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOutcome:
-    """Assign a group's partitions to the members that subscribe to their topics.
+    """
+    Assign a group's partitions to the members that subscribe to their topics.
 
     A ``GroupAllocator`` is called once. A plain function gets no subscriptions. It is called once for each set of
     topics with the same subscribers, with these subscribers and the partitions of these topics. So if all members
@@ -169,13 +172,13 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     return AllocationOutcome(owned, unassigned)
 
 
-# #: Members, the partitions to divide among these members, and the result of the allocator.
+#: Members, the partitions to divide among these members, and the result of the allocator.
 _Shared: TypeAlias = tuple[frozenset[Slot], Collection[TopicPartition], object]
 
 
 def _whole(group: GroupSpec, allocate: Callable[[], object]) -> Iterator[_Shared]:
-    """Call an allocator that sees the whole group, and yield the result. If no partition is to be assigned, yield
-    nothing.
+    """
+    Call an allocator that sees the whole group, and yield the result. If no partition is to be assigned, yield nothing.
     """
     if group.assignable:
         yield frozenset().union(*set(group.eligible.values())), group.assignable, _guarded(allocate)
@@ -206,7 +209,8 @@ def raised(error: Exception) -> str:
 
 
 class GroupAllocatorBase(ABC):
-    """The base class of allocators that see the whole group.
+    """
+    The base class of allocators that see the whole group.
 
     An object of such a class may also be called as a plain function. Then all members count as subscribers of all
     topics, and as owners of no partition.

@@ -83,7 +83,8 @@ class AssignorOutcome:
 def run_assignor(
     assignor: Assignor, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
 ) -> AssignorOutcome:
-    """Run an assignor, and check the result by the rules for the results of allocators.
+    """
+    Run an assignor, and check the result by the rules for the results of allocators.
 
     Args:
         assignor: The assignor that the broker chose.
@@ -116,7 +117,8 @@ def run_assignor(
 
 
 def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
-    """Check the types in an assignor's result, and return the result with tuples of ``TopicPartition``.
+    """
+    Check the types in an assignor's result, and return the result with tuples of ``TopicPartition``.
 
     The members, topics and numbers in the result may still be wrong.
 
@@ -176,7 +178,8 @@ class _JavaAssignor:
 def _in_ranges(
     subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, TopicPartition]]:
-    """Divide each topic into ranges for its subscribers, as ``RangeAssignor`` does. Yield pairs of a member and a
+    """
+    Divide each topic into ranges for its subscribers, as ``RangeAssignor`` does. Yield pairs of a member and a
     partition.
     """
     subscribers: dict[str, list[str]] = {}
@@ -192,8 +195,8 @@ def _in_ranges(
 def _in_turns(
     subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, TopicPartition]]:
-    """Let members take turns over all partitions, as ``RoundRobinAssignor`` does. Yield pairs of a member and a
-    partition.
+    """
+    Let members take turns over all partitions, as ``RoundRobinAssignor`` does. Yield pairs of a member and a partition.
 
     A member that does not subscribe to the topic of the next partition misses its turn.
     """
@@ -219,6 +222,7 @@ roundrobin_assignor: Assignor = _JavaAssignor("roundrobin", _in_turns)
 
 
 # An allocator as the assignor of a broker-coordinated group: its protocol name, and the user data of its members.
+#
 # An allocator such as ``sticky`` needs the present owners of partitions. Each member sends its own partitions as the
 # user data of its subscription, as JSON: ``{"owned":{topic:[ids]},"version":1}``. ``"capacity"`` is added if the
 # member's capacity is not 1. In such a group, the weights, lags and racks of partitions are unknown, so ``weighted``,

@@ -1,5 +1,5 @@
-"""Balance a group by load: give each member a load in proportion to its capacity, as far as moves of single partitions
-allow.
+"""
+Balance a group by load: members' loads are proportional to their capacities, as far as single moves allow.
 
 A pool is the set of members that may get the partitions of a topic.
 
@@ -37,11 +37,11 @@ _PARTS = 2**40
 #: Capacities are integers, in parts of the largest one.
 _FULL = 2**20
 
-# #: Members may differ by the mean load divided by this number, or by the heaviest partition if that is less.
+#: Members may differ by the mean load divided by this number, or by the heaviest partition if that is less.
 _TOLERANCE = 20
 
-# #: A plan makes at most this many moves, which takes seconds. The limit is twice the number of moves that spread
-# #: 100,000 partitions from one member over 1,000 other members.
+#: A plan makes at most this many moves, which takes seconds. The limit is twice the number of moves that spread
+#: 100,000 partitions from one member over 1,000 other members.
 MOST_MOVES = 200_000
 
 #: Partitions with their loads, by ascending load.
@@ -63,7 +63,8 @@ def balance_by_load(group: GroupSpec, loads: Mapping[TopicPartition, float]) -> 
 
 
 def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Return each load as an integer from 1 to ``_PARTS``, in proportion to the heaviest load.
+    """
+    Return each load as an integer from 1 to ``_PARTS``, in proportion to the heaviest load.
 
     A partition without load gets 1, so that such partitions are balanced, too.
     """
@@ -77,7 +78,7 @@ class _Shares:
     def __init__(self, group: GroupSpec, loads: Mapping[TopicPartition, int]) -> None:
         pools = group.pools
         self._loads = loads
-        # #: Small pools come first, since larger pools can still compensate. Below, a pool is named by its number.
+        #: Small pools come first, since larger pools can still compensate. Below, a pool is named by its number.
         self._pools = sorted(set(pools.values()), key=lambda pool: (len(pool), pool))
         numbers = {pool: number for number, pool in enumerate(self._pools)}
         self._pool_of = {topic: numbers[pool] for topic, pool in pools.items()}
@@ -94,8 +95,8 @@ class _Shares:
                 self._pools_of.setdefault(member, []).append(number)
         members = sorted(self._pools_of)
         largest = max((group.members[member].capacity for member in members), default=1.0)
-        # #: The capacity of each member, in parts of the largest capacity. If all capacities are 0, all members count
-        # as equal.
+        #: The capacity of each member, in parts of the largest capacity. If all capacities are 0, all members count
+        #: as equal.
         self._capacities = {
             member: max(1, round(group.members[member].capacity / largest * _FULL)) if largest else _FULL
             for member in members
@@ -128,8 +129,8 @@ class _Shares:
                 self._moved[member].get(pool, []).sort()
 
     def _level(self, member: Slot) -> int:
-        """Return the member's load in relation to its capacity. With half of the largest capacity, the load counts
-        double.
+        """
+        Return the member's load in relation to its capacity. With half of the largest capacity, the load counts double.
         """
         return self._carried[member] * _FULL // self._capacities[member]
 
@@ -145,7 +146,8 @@ class _Shares:
                 waiting.discard(pool)
 
     def _level_within(self, pool: int, most: int) -> tuple[set[Slot], int]:
-        """Move partitions between the members of a pool, at most ``most`` times.
+        """
+        Move partitions between the members of a pool, at most ``most`` times.
 
         Return the members whose load changed, and the number of moves. If a giver has no partition that is light enough
         for the least loaded member, the giver is not considered again: the least load only grows, so the difference

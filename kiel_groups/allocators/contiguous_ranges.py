@@ -1,4 +1,5 @@
-"""The range allocator: a member owns partitions with consecutive numbers of each topic.
+"""
+The range allocator: a member owns partitions with consecutive numbers of each topic.
 
 Rules
   1. Each topic is divided on its own, among the members that subscribe to it.

@@ -22,7 +22,8 @@ Pool: TypeAlias = tuple[Slot, ...]
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """The properties of a member that an allocator may use.
+    """
+    The properties of a member that an allocator may use.
 
     ``topics`` are the topics that the member subscribes to. ``capacity`` is the member's share of the load in relation
     to the capacities of other members, 0 or more. ``rack`` is the rack where the member runs, or None if the rack is
@@ -54,7 +55,8 @@ _UNKNOWN = PartitionSpec()
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A group whose partitions an allocator divides: the members by slot, and all partitions that exist.
+    """
+    A group whose partitions an allocator divides: the members by slot, and all partitions that exist.
 
     A slot is a member's instance id, or the member id if there is no instance id. An allocator must not change this
     object. Objects with equal members and partitions are equal.
@@ -105,7 +107,8 @@ class GroupSpec:
 
     @cached_property
     def pools(self) -> Mapping[str, Pool]:
-        """The members that may get a topic's partitions, for each topic with subscribers. Equal pools are one object.
+        """
+        The members that may get a topic's partitions, for each topic with subscribers. Equal pools are one object.
 
         A member without capacity is chosen only if no other member subscribes to the topic.
         """
@@ -123,8 +126,8 @@ class GroupSpec:
 
     @cached_property
     def present_owners(self) -> Mapping[TopicPartition, Slot]:
-        """The present owner of each partition, if that member may keep the partition. The order is that of
-        ``assignable``.
+        """
+        The present owner of each partition, if that member may keep the partition. The order is that of ``assignable``.
 
         If several members own a partition, only the first by name may keep it.
         """

@@ -52,7 +52,8 @@ class _MemberNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PoolNode:
-    """The node of a pool: the members eligible for the same topics, in ascending order.
+    """
+    The node of a pool: the members eligible for the same topics, in ascending order.
 
     An edge from a member to this node represents a partition of these topics that the member gives. An edge from this
     node to a member represents the partition that this member takes.
@@ -88,7 +89,8 @@ def fewest_moves(
     previous: Mapping[TopicPartition, Slot],
     pools: Mapping[str, tuple[Slot, ...]],
 ) -> dict[TopicPartition, Slot]:
-    """Return an allocation that is as equal as ``owners``, and moves as few partitions as possible.
+    """
+    Return an allocation that is as equal as ``owners``, and moves as few partitions as possible.
 
     In very large groups, the search stops after ``MOST_EDGES`` edges, so a few partitions may still move unnecessarily.
 
@@ -181,7 +183,8 @@ class _Exchange:
         return next((pool for pool in self._moved[owner_before] if member in self._sharers[pool]), None)
 
     def find_cycles(self) -> list[list[_Node]]:
-        """Return disjoint cycles that gain more than they cost. Return an empty list if there are none.
+        """
+        Return disjoint cycles that gain more than they cost. Return an empty list if there are none.
 
         Each cycle is the list of its nodes, in the direction of the edges. This is the Bellman-Ford algorithm with all
         members as sources: a cycle among the predecessors of nodes with negative distance has negative cost.
@@ -208,8 +211,8 @@ class _Exchange:
         return []
 
     def _edges(self, node: _Node, above: Mapping[int, Sequence[_MemberNode]]) -> Iterator[tuple[_Node, int]]:
-        """Yield the successors of a node, with the cost of each edge. ``above`` has the members by their count minus
-        one.
+        """
+        Yield the successors of a node, with the cost of each edge. ``above`` has the members by their count minus one.
         """
         if isinstance(node, _MemberNode):
             yield from ((owner_before, -1) for owner_before in self._displaced[node])
@@ -321,7 +324,7 @@ class _Shares:
         self._counts = dict.fromkeys(members, 0)
         #: The previous owner of each partition, if that member may keep it.
         self._previous = group.present_owners
-        # #: Partition numbers by topic by member: those owned before, and those that move. The last number moves first.
+        #: Partition numbers by topic by member: those owned before, and those that move. The last number moves first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         for partition, owner in self._previous.items():
@@ -377,7 +380,8 @@ class _Shares:
             owned[member].setdefault(partition.topic, []).append(partition.partition)
 
     def _level_within(self, pool: Pool, topics: Set[str]) -> None:
-        """Make direct moves between the members of a pool.
+        """
+        Make direct moves between the members of a pool.
 
         The member with most partitions gives one partition to the member with fewest. So no giver becomes a taker, and
         no taker becomes a giver.
@@ -400,7 +404,8 @@ class _Shares:
             heapreplace(takers, (least + 1, taker))
 
     def _queue(self, member: Slot, topics: Set[str]) -> list[tuple[bool, int, int, str]]:
-        """Rank the topics of which a member may give partitions.
+        """
+        Rank the topics of which a member may give partitions.
 
         Topics with partitions that move anyway come first, then topics of which the member owns most partitions, then
         topics of which the member has given fewest.
@@ -419,8 +424,8 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """Return a shortest chain from a member to a member with at least two partitions less, or [] if there is no
-        chain.
+        """
+        Return a shortest chain from a member to a member with at least two partitions less, or [] if there is no chain.
         """
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):

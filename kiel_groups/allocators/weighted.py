@@ -33,7 +33,8 @@ class Weighted(GroupAllocatorBase):
 
 
 class LagAware(GroupAllocatorBase):
-    """The lag-aware allocator; its one instance is :data:`lag_aware`.
+    """
+    The lag-aware allocator; its one instance is :data:`lag_aware`.
 
     The allocator spreads the backlog over the members. A member's backlog is the sum of the lags of its partitions.
     While no member's backlog is far above the mean, the result is that of the sticky allocator, so that small lags move
@@ -45,8 +46,8 @@ class LagAware(GroupAllocatorBase):
     uses_lag = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member. If a backlog is far above the mean, all backlogs become nearly
-        equal.
+        """
+        Return partition ids by topic by member. If a backlog is far above the mean, all backlogs become nearly equal.
         """
         lags = {each: float(spec.lag) for each, spec in group.partitions.items() if spec.lag is not None}
         result = sticky.allocate(group)

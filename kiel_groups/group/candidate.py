@@ -1,4 +1,5 @@
-"""The state machine of one candidate in the leader election, by ZooKeeper's recipe.
+"""
+The state machine of one candidate in the leader election, by ZooKeeper's recipe.
 
 The machine is level-triggered: each decision rests on the names of all present candidates. So a lost watch delays a
 decision, but does not change it.
@@ -39,8 +40,8 @@ class ElectionPhase(Enum):
     LEADING = "leading"
 
 
-# #: The legal changes of a candidate's phase. The candidates are read again while a candidate follows or leads, so the
-# answer may show that the candidate's place has changed.
+#: The legal changes of a candidate's phase. The candidates are read again while a candidate follows or leads, so the
+#: answer may show that the candidate's place has changed.
 MOVES: Mapping[ElectionPhase, frozenset[ElectionPhase]] = {
     ElectionPhase.OUT: frozenset({ElectionPhase.CREATING}),
     ElectionPhase.CREATING: frozenset({ElectionPhase.READING, ElectionPhase.OUT}),

@@ -1,4 +1,5 @@
-"""The state machine of one member's claims: when each partition is claimed, opened, drained, released or lost.
+"""
+The state machine of one member's claims: when each partition is claimed, opened, drained, released or lost.
 
 To open a claim is to read its fencing token and the partition's position. Delivery starts after that.
 
@@ -66,7 +67,8 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The phase of every partition of this member.
+    """
+    The phase of every partition of this member.
 
     ``want`` is the member's assignment, or None while the assignment is unknown. ``topics`` is the member's
     subscription: partitions of other topics are not claimed. ``ended``: the session is over for good. ``replaced``: the
@@ -296,7 +298,8 @@ def _moves(
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
-    """Free the partitions that this member had claimed.
+    """
+    Free the partitions that this member had claimed.
 
     If some of them were owned, draining or releasing, the first effect is a Lose for these partitions. Effects of new
     claims follow.

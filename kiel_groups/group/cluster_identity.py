@@ -14,7 +14,7 @@ from kiel_groups.wording import counted, some
 
 _Value = TypeVar("_Value")
 
-# #: The most topics that are compared.
+#: The most topics that are compared.
 MOST_TOPICS = 1_000
 
 

@@ -1,4 +1,5 @@
-"""The state machine of a leader: when it plans (debounce), and how it publishes a plan.
+"""
+The state machine of a leader: when it plans (debounce), and how it publishes a plan.
 
 Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. A term is the time from an election of this
@@ -123,8 +124,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Planning has ended. ``publication`` is None if there is nothing to publish, or if planning has failed
-    (``failed``).
+    """
+    Planning has ended. ``publication`` is None if there is nothing to publish, or if planning has failed (``failed``).
     """
 
     term: int
@@ -246,7 +247,8 @@ def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[
 
 
 def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: bool) -> LeaderState:
-    """Start a term, or record a change if this candidate leads already.
+    """
+    Start a term, or record a change if this candidate leads already.
 
     The first leader of a group waits for ``initial_delay_ms``. A successor waits for the debounce.
     """

@@ -1,4 +1,5 @@
-"""The state machine of one member of a group that brokers coordinate, by Kafka's group protocol.
+"""
+The state machine of one member of a group that brokers coordinate, by Kafka's group protocol.
 
 The machine is level-triggered: after each event, the state alone decides the next step.
 
@@ -129,9 +130,9 @@ REACTIONS: Mapping[GroupRequest, Mapping[int, Reaction]] = {
     GroupRequest.FETCH: {**_MOVED, **_REMOVED, **_REFUSED},
 }
 
-# #: The reactions to codes that a request's table lacks. A coordinator that refuses a join in an unknown way will do so
-# again. After any other failure of a sync, the member joins again. An unknown answer to a heartbeat confirms nothing.
-# An unknown code of an offset concerns that offset, and the sender of the request.
+#: The reactions to codes that a request's table lacks. A coordinator that refuses a join in an unknown way will do so
+#: again. After any other failure of a sync, the member joins again. An unknown answer to a heartbeat confirms nothing.
+#: An unknown code of an offset concerns that offset, and the sender of the request.
 _OTHERWISE: Mapping[GroupRequest, Reaction] = {
     GroupRequest.FIND: _R.WAIT,
     GroupRequest.JOIN: _R.FAIL,
@@ -426,7 +427,8 @@ class MemberState:
 
     @property
     def is_member(self) -> bool:
-        """Whether this member has joined a generation, and no answer of the coordinator has said that the member was
+        """
+        Whether this member has joined a generation, and no answer of the coordinator has said that the member was
         removed.
         """
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
@@ -442,7 +444,8 @@ class MemberState:
         return self.phase is Phase.STABLE and self.holding is not Holding.NOTHING
 
     def beats(self, *, while_draining: bool) -> bool:
-        """Return whether heartbeats are sent.
+        """
+        Return whether heartbeats are sent.
 
         Args:
             while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet. It

@@ -29,7 +29,8 @@ from kiel_groups.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:
-    """The settings that decide which offsets a member stores, and when.
+    """
+    The settings that decide which offsets a member stores, and when.
 
     ``autocommit``: the member stores the offsets of finished records without a request of the application.
     ``through_brokers``: brokers write the offset znodes on request. They check no version, and do not record which
@@ -74,8 +75,8 @@ class CommitRules:
 #      ``committed`` if the release does not commit. The transaction that ends the claim writes that offset, or verifies
 #      the stored version.
 #   8. The state of a partition ends with the claim: nothing of an earlier claim is written.
-#   9. The application may commit offsets of its choice, from the floor up to the position. The floor is the offset where
-#      delivery started: at the claim, at another writer's offset, after a reset, or in a new log. A seek of the
+#   9. The application may commit offsets of its choice, from the floor up to the position. The floor is the offset
+#      where delivery started: at the claim, at another writer's offset, after a reset, or in a new log. A seek of the
 #      application to an earlier offset lowers the floor. If one of the offsets is refused, none is stored. Neither the
 #      position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker remembers
 #      the range in which commits were allowed before such a start: a refused offset in this range is no mistake.
@@ -95,8 +96,8 @@ class OffsetTracker:
         self._claims: dict[TopicPartition, ClaimedPartition] = {}
         #: The opened claims, which the delivery of each record looks up.
         self._open: dict[TopicPartition, PartitionOffsets] = {}
-        # #: The offsets that the application could commit before delivery was restarted, by partition. They stay after
-        # the end of the claim.
+        #: The offsets that the application could commit before delivery was restarted, by partition. They stay after
+        #: the end of the claim.
         self._earlier: dict[TopicPartition, CommitRange] = {}
 
     # The claim
@@ -332,7 +333,8 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record, for each partition, the offset that brokers were last asked to store, or None. Brokers may store it
+        """
+        Record, for each partition, the offset that brokers were last asked to store, or None. Brokers may store it
         late.
         """
         for partition, offset in offsets.items():
@@ -487,8 +489,9 @@ class OffsetTracker:
         return self.release(partition, found)
 
     def offset_to_restore(self, partition: TopicPartition) -> int | None:
-        """Return the offset for an offset znode that a release must create again, or None if the release must not
-        create it.
+        """
+        Return the offset for an offset znode that a release must create again, or None if the release must not create
+        it.
         """
         state = self._open.get(partition)
         return None if state is None or state.outdated else self._offset_to_leave(state)
@@ -501,7 +504,8 @@ class OffsetTracker:
         return state.finished if commits else state.committed
 
     def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
-        """Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
+        """
+        Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
         An operator's offset is not such a position. If the claim was opened, this consumer has adopted the operator's
         offset, and knows its version.

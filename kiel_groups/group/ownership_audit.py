@@ -32,7 +32,8 @@ def find_mismatches(
     owners: Mapping[TopicPartition, MemberId | None],
     now_s: float,
 ) -> dict[TopicPartition, OwnerMismatch]:
-    """Return the partitions whose owner differs from the plan.
+    """
+    Return the partitions whose owner differs from the plan.
 
     Args:
         before: The result of the previous call.

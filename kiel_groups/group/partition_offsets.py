@@ -183,7 +183,8 @@ class ChosenCommits(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A decision on the offset of a partition whose claim ends.
+    """
+    A decision on the offset of a partition whose claim ends.
 
     The release stores ``offset`` if the offset znode has ``version``. If ``offset`` is None, the release only verifies
     the version. If ``version`` is None, the release verifies nothing. ``is_superseded``: another writer has changed the

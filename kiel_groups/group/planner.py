@@ -20,7 +20,7 @@ from kiel_groups.wording import counted
 # 2.5 MB did not). Partitions beyond the limit get no owner.
 
 
-# #: This is less than half of the size that survived: a member may still own partitions that its new assignment lacks.
+#: This is less than half of the size that survived: a member may still own partitions that its new assignment lacks.
 MOST_PATH_BYTES = 512 << 10
 
 #: Reserved for a member's other ephemeral znodes: its member znode, its consumer id and its election znode.
@@ -31,7 +31,8 @@ TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths
 
 
 def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
-    """Return the target with no more partitions for a member than one session can own.
+    """
+    Return the target with no more partitions for a member than one session can own.
 
     The other partitions become unassigned.
 
@@ -188,7 +189,8 @@ class Inputs:
     def racks(
         self, registered: Mapping[int, str | None], leaders: Mapping[str, Mapping[int, int]]
     ) -> dict[TopicPartition, str]:
-        """Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
+        """
+        Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
 
         A partition without a known rack is left out. The preferred leader is the first replica. Another replica leads
         only while the broker of the first replica is down. To follow that replica would move partitions twice.
@@ -261,7 +263,8 @@ def allocate(
     racks: Mapping[TopicPartition, str | None],
     lags: Mapping[TopicPartition, int | None],
 ) -> Target:
-    """Run an allocator, and return the target that the leader publishes.
+    """
+    Run an allocator, and return the target that the leader publishes.
 
     While a static member is away, no partition moves unnecessarily: the stored assignments stay as long as they fit.
 
@@ -499,7 +502,8 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
 
 
 def still_fits(inputs: Inputs) -> bool:
-    """Return whether the stored assignments are a valid plan for these inputs.
+    """
+    Return whether the stored assignments are a valid plan for these inputs.
 
     They are valid if they have the same slots, give each slot only topics that it may get, and assign each existing
     partition of these topics exactly once.

@@ -1,4 +1,5 @@
-"""Decide when a group of programs rebalances, and how its members get their assignments.
+"""
+Decide when a group of programs rebalances, and how its members get their assignments.
 
 The members of such a group are programs, such as workers, that share other work than partitions. A round is one
 rebalance of the group: its members join, and get their assignments of one generation.
@@ -33,8 +34,8 @@ from kiel_groups.wording import some
 #   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not
 #      joined. They join a later round. What they still own is protected by their claims. A leader whose own member has
 #      not joined by then, or whose program has not assigned after another rebalance timeout, ends its session.
-#   5. The members of a round must know a protocol in common. The leader is accepted first, then the other members in the
-#      order of their registration. A member that shares no protocol with all accepted members is refused.
+#   5. The members of a round must know a protocol in common. The leader is accepted first, then the other members in
+#      the order of their registration. A member that shares no protocol with all accepted members is refused.
 #   6. Of the protocols that all members know, the one is chosen that most members prefer. If several are preferred
 #      equally often, the one is chosen that the first member prefers.
 #   7. All assignments of a generation are written before its state is ``done``, and members read them only then.

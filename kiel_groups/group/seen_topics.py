@@ -1,4 +1,5 @@
-"""Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
+"""
+Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
 
 From Kafka 2.8 on, a new topic has a new id. Earlier brokers name no id. If such brokers did not list a topic for a
 while, the topic may have been deleted, or the client had no right to see it. If a topic is created again at once, the
@@ -66,8 +67,9 @@ class SeenTopics:
         return seen is not None and (seen.is_missing or seen.was_missing)
 
     def missing(self, topic: str) -> None:
-        """Note that a broker that knows the cluster has not listed the topic. The topic's stored offsets are not
-        trusted any more.
+        """
+        Note that a broker that knows the cluster has not listed the topic. The topic's stored offsets are not trusted
+        any more.
         """
         seen = self._seen(topic)
         seen.is_missing, seen.trusted = True, set()
@@ -138,7 +140,8 @@ class SeenTopics:
 
 
 class LogSight(NamedTuple):
-    """The state of one partition's log, as far as it is known.
+    """
+    The state of one partition's log, as far as it is known.
 
     ``start`` and ``end`` are the log's range now. ``has_record`` says whether the log still has the record that was
     read first. ``has_record`` is None if no record was read, or if that record was deleted since. ``is_first`` says
@@ -161,7 +164,7 @@ class Verdict(Enum):
     SAME = "same"
     #: The topic was created again.
     NEW = "new"
-    # #: The logs do not show whether the topic is new.
+    #: The logs do not show whether the topic is new.
     UNKNOWN = "unknown"
 
 

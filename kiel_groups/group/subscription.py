@@ -84,8 +84,8 @@ def check_offset(offset: object, where: str) -> int:
 #      kafka-python. A newly assigned partition is not paused. It has no high watermark, and no position other than that
 #      of its claim.
 #   4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the partitions that it claims.
-#      Without a member, the first ``seek`` or ``open_unclaimed`` opens a manually assigned partition. The removal of the
-#      partition from the assignment ends it.
+#      Without a member, the first ``seek`` or ``open_unclaimed`` opens a manually assigned partition. The removal of
+#      the partition from the assignment ends it.
 #   5. A call that is refused changes nothing.
 
 
@@ -324,7 +324,8 @@ class SubscriptionState:
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue delivery of an assigned partition at ``offset``. A reset that the policy chose no longer applies.
+        """
+        Continue delivery of an assigned partition at ``offset``. A reset that the policy chose no longer applies.
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.

@@ -44,7 +44,8 @@ _LISTENER_HOOK: ContextVar[str | None] = ContextVar("listener_hook", default=Non
 
 
 class HookThreads:
-    """Replaces hooks that are plain functions with coroutine functions that run them on daemon threads.
+    """
+    Replaces hooks that are plain functions with coroutine functions that run them on daemon threads.
 
     Functions of one kind (listener, bad records, callbacks) run one at a time, in the order of their calls. A function
     that is called because of a hook's own call is an exception: this function runs at once, because that hook may wait
@@ -406,7 +407,8 @@ def in_background(
 def takes_hook(
     argument: str, method: Callable[Concatenate[Blocking[Any], P], T]
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Wrap a blocking method, so that plain functions passed as ``argument`` run on threads of their own.
+    """
+    Wrap a blocking method, so that plain functions passed as ``argument`` run on threads of their own.
 
     ``argument`` names a callback, or a listener with hooks. Without the wrapper, these functions would run on the
     loop's thread.
@@ -429,8 +431,8 @@ def takes_hook(
 def until_closed(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being
-    closed.
+    """
+    Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being closed.
     """
 
     @functools.wraps(method)
@@ -466,7 +468,9 @@ def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Con
 
 
 class Attribute(Generic[A, T]):
-    """A property of an asynchronous client of the class ``client``. ``read`` reads the property on the client's loop."""
+    """
+    A property of an asynchronous client of the class ``client``. ``read`` reads the property on the client's loop.
+    """
 
     def __init__(self, client: type[A], read: Callable[[A], T]) -> None:
         self._client = client

@@ -65,7 +65,8 @@ class _Asker:
         return self._records.ask()
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
-        """After a Ctrl-C, finish the record in flight. If the program never got the record, deliver the record again
+        """
+        After a Ctrl-C, finish the record in flight. If the program never got the record, deliver the record again
         instead.
 
         The program never got the record if the Ctrl-C arrived just after the record had left the cursor, or after
@@ -119,7 +120,8 @@ class BlockingRecords(BlockingSteps):
             raise StopIteration from None
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
-        """After an exception such as a Ctrl-C, drop the cursor, and settle the record in flight on the event loop's
+        """
+        After an exception such as a Ctrl-C, drop the cursor, and settle the record in flight on the event loop's
         thread.
 
         That thread finishes the record, or delivers it again. A KielGroupsError needs no action.
@@ -184,7 +186,9 @@ class BlockingConsumer(Blocking[C]):
         return records
 
     def _ask_behind(self) -> None:
-        """Drop the loop's cursor. So the event loop's thread runs all earlier calls, and then delivers the next record."""
+        """
+        Drop the loop's cursor. So the event loop's thread runs all earlier calls, and then delivers the next record.
+        """
         if self._loop is not None and (records := self._loop()) is not None:
             records.ask_behind()
 

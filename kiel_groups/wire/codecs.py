@@ -51,8 +51,8 @@ _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 # Measured on JSON lines: the result is as small as with cramjam's level 4 and with zlib's own level 6, at 1.5 and 2
 # times their speed.
 _GZIP_LEVEL = 4
-# #: zlib releases the interpreter's lock while it works, but not while it copies the rest of its input, or joins its
-# #: output. So zlib gets and returns at most this many bytes at a time.
+#: zlib releases the interpreter's lock while it works, but not while it copies the rest of its input, or joins its
+#: output. So zlib gets and returns at most this many bytes at a time.
 _GZIP_STEP_BYTES = 1 << 20
 
 
@@ -285,7 +285,9 @@ def _header_bytes(data: Buffer) -> int:
 
 
 def _most_content(data: Buffer, position: int) -> int:
-    """Check the sizes of the blocks from ``position`` on. Return the largest number of bytes to which they can unpack."""
+    """
+    Check the sizes of the blocks from ``position`` on. Return the largest number of bytes to which they can unpack.
+    """
     flags, largest = data[len(_LZ4_MAGIC)], _LZ4_BLOCK_BYTES.get(data[len(_LZ4_MAGIC) + 1] >> 4)
     if largest is None:
         raise ProtocolError("its lz4 frame has blocks of a size that does not exist")

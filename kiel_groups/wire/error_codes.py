@@ -18,7 +18,8 @@ from kiel_groups.wire.primitives import FieldType
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """The outcome of a request, or of its part for one partition, topic or group, as a broker reports it.
+    """
+    The outcome of a request, or of its part for one partition, topic or group, as a broker reports it.
 
     ``retriable``: the same request may succeed later without a change by the user. ``refuses``: the broker has
     certainly not executed the request, for example has not stored the record. After an error without ``refuses``, it is

@@ -27,7 +27,8 @@ class FetchPosition(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """The fetched messages of one partition, and the error of the partition.
+    """
+    The fetched messages of one partition, and the error of the partition.
 
     ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
     ``message_set`` is a view into the response. The set may begin before the requested position. It may end with an
@@ -51,7 +52,8 @@ def _write_result(writer: Writer, result: FetchedPartition) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
-    """Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
+    """
+    Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
 
     The sets of a response together have at most the sum of all ``max_bytes``. If the next message of a partition is
     larger than the partition's ``max_bytes``, the response has only the beginning of that message. In this case,

@@ -36,7 +36,8 @@ class OffsetQuery(NamedTuple):
 
 
 class ListedOffsets(NamedTuple):
-    """The offsets that were found in one partition: at most ``max_offsets``, in descending order.
+    """
+    The offsets that were found in one partition: at most ``max_offsets``, in descending order.
 
     There are no offsets if no segment is older than the requested time.
     """
@@ -71,7 +72,8 @@ class FoundOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequestV1(Request[Mapping[TopicPartition, FoundOffset]]):
-    """Look up one offset in each of these partitions, which the broker leads.
+    """
+    Look up one offset in each of these partitions, which the broker leads.
 
     For each partition, ``partitions`` has EARLIEST, LATEST, or a time in milliseconds since the epoch.
     """

@@ -56,7 +56,8 @@ class TopicMetadata(NamedTuple):
 
 
 class MetadataResponse(NamedTuple):
-    """A broker's view of the cluster.
+    """
+    A broker's view of the cluster.
 
     ``brokers`` leaves out brokers without a host, so the leader of a partition may not be among them. A new cluster of
     0.8.1 without topics lists no brokers.
@@ -77,7 +78,8 @@ _PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), arr
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request[MetadataResponse]):
-    """Ask for the brokers, and for these topics, or for all topics if ``topics`` is empty.
+    """
+    Ask for the brokers, and for these topics, or for all topics if ``topics`` is empty.
 
     If ``topics`` names a topic that does not exist, a broker with ``auto.create.topics.enable`` creates the topic.
     """
@@ -104,7 +106,9 @@ class ClusterAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest(Request[ClusterAnswer]):
-    """Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support this version from 0.10.1 on."""
+    """
+    Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support this version from 0.10.1 on.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster response"
     BODY = fields(topics=array(STRING))

@@ -156,8 +156,8 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
 
 
 class DeletedOffsets(NamedTuple):
-    """The outcome of a deletion of offsets: the error of the group and, if that is no error, the error of each
-    partition.
+    """
+    The outcome of a deletion of offsets: the error of the group and, if that is no error, the error of each partition.
     """
 
     error: ErrorCode

@@ -214,7 +214,8 @@ class Reader:
         return self.elements(self.int32(), least_bytes, start)
 
     def elements(self, count: int, least_bytes: int, start: int | None = None) -> range:
-        """Check the number of elements of an array, which the caller has read, and return a range of this length.
+        """
+        Check the number of elements of an array, which the caller has read, and return a range of this length.
 
         ``start`` is the position for errors, by default the present position. See ``array`` for the other argument and
         the errors.
@@ -302,7 +303,7 @@ INT64: Final = FieldType(Reader.int64, Writer.int64, 8)
 STRING: Final = FieldType(Reader.string, Writer.string, 2)
 #: Null is read as the empty text.
 NULLABLE_STRING: Final = FieldType(Reader.optional_string, Writer.string, 2)
-# #: Null is read as no bytes. Reading makes a copy.
+#: Null is read as no bytes. Reading makes a copy.
 BYTES: Final = FieldType[bytes](lambda reader: bytes(reader.blob()), Writer.blob, 4)
 NULLABLE_BYTES: Final = FieldType[bytes | None](
     lambda reader: None if (blob := reader.optional_blob()) is None else bytes(blob), Writer.optional_blob, 4

@@ -1,4 +1,5 @@
-"""The requests that create, delete and grow topics, and that read and change their settings.
+"""
+The requests that create, delete and grow topics, and that read and change their settings.
 
 All have version 0, except DescribeConfigs, which has version 1. Brokers support CreateTopics and DeleteTopics from
 0.10.1 to 3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode, only the controller executes these three requests;
@@ -146,7 +147,9 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Replace all of a topic's own settings. With ``validate_only``, the broker only checks whether it could do that."""
+    """
+    Replace all of a topic's own settings. With ``validate_only``, the broker only checks whether it could do that.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _answer()
     BODY = fields(resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))), validate_only=INT8)

@@ -1,4 +1,5 @@
-"""Decide whether this member may deliver records and commit offsets at this moment.
+"""
+Decide whether this member may deliver records and commit offsets at this moment.
 
 The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. A gate that was shut
 never opens again. A check after the end of the lease shuts the gate: a session whose lease ran out is closed, even if

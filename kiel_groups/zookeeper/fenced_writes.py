@@ -1,5 +1,5 @@
-"""Send transactions that the member znode fences: the first operation of each transaction checks that this znode
-exists.
+"""
+Send transactions that the member znode fences: the first operation of each transaction checks that this znode exists.
 
 The member znode is ephemeral. So ZooKeeper refuses a transaction that kazoo sends again on a later session, or that
 arrives after the end of the session.
@@ -51,7 +51,8 @@ def give_up(key: object, operation: Operation, failure: Failure) -> None:
 
 @dataclass(slots=True)
 class Outcome(Generic[Key]):
-    """The results of writing a set of items.
+    """
+    The results of writing a set of items.
 
     ``done`` maps an item to the versions that its operations produced. ``dropped`` maps an item to the reason why
     ZooKeeper refused it. Items in ``unknown`` may or may not have been written. The member znode was checked after
@@ -78,7 +79,8 @@ class FencedWriter:
         self._catch_up = catch_up
 
     async def prove(self) -> None:
-        """Check the member znode in a transaction, and repeat the transaction until ZooKeeper answers.
+        """
+        Check the member znode in a transaction, and repeat the transaction until ZooKeeper answers.
 
         The transaction goes through the quorum, so later reads on this session are no older than the answer.
 
@@ -106,8 +108,8 @@ class FencedWriter:
         renew: Renew[Key] = lambda _, operations: operations,
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
-        """Write many items, in transactions of up to ``most`` operations. One transaction has all operations of an
-        item.
+        """
+        Write many items, in transactions of up to ``most`` operations. One transaction has all operations of an item.
 
         If ZooKeeper refuses an item, ``on_refused`` replaces or drops that item, and the writer sends the other items
         again. If ``on_refused`` is ``give_up``, all remaining items are left unwritten. Right before each transaction,

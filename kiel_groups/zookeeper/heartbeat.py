@@ -1,4 +1,5 @@
-"""Send the heartbeats of one session on a thread of its own, so that a busy event loop does not lose the lease.
+"""
+Send the heartbeats of one session on a thread of its own, so that a busy event loop does not lose the lease.
 
 Each heartbeat (a beat, for short) is a transaction that only checks the member znode. A transaction goes through the
 quorum, unlike pings and reads. kazoo counts requests as pings, so beats disable kazoo's detection of dead connections.
@@ -24,7 +25,8 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Renews the lease of a session.
+    """
+    Renews the lease of a session.
 
     The heartbeat abandons the session when the lease has run out, the member znode is gone, the event loop is closed,
     or the heartbeat itself fails.
@@ -109,8 +111,8 @@ class Heartbeat:
         return self._pause_s(now_s, limit_s)
 
     def _end_orphaned(self) -> None:
-        """End the session of a closed event loop. Further beats would keep the session's claims while the process
-        lives.
+        """
+        End the session of a closed event loop. Further beats would keep the session's claims while the process lives.
         """
         if self._gate.shut_reason is None:
             log.error("the event loop of %s was closed before its client; closing its session", self._proof)
@@ -139,8 +141,8 @@ class Heartbeat:
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
     def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
-        """Process a beat's answer. The caller is kazoo's thread, or the heartbeat's if the answer came before
-        ``rawlink``.
+        """
+        Process a beat's answer. The caller is kazoo's thread, or the heartbeat's if the answer came before ``rawlink``.
         """
         if self._sent_s == sent_s:
             self._sent_s = None

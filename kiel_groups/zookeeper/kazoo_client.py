@@ -130,7 +130,8 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return the sockets that are ready. Unlike ``select.select``, this method has no limit on descriptor numbers.
+        """
+        Return the sockets that are ready. Unlike ``select.select``, this method has no limit on descriptor numbers.
 
         ``timeout`` is in seconds; None means no limit.
         """
@@ -201,7 +202,8 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Stop a client as kazoo's ``stop()`` does, but do not wait for the client's end. A connected client closes its
+    """
+    Stop a client as kazoo's ``stop()`` does, but do not wait for the client's end. A connected client closes its
     session.
     """
     wake = client._connection._write_sock
@@ -290,8 +292,8 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
 # kazoo retries such hosts until the connect timeout, and does not report why the connection failed.
 
 
-# #: How long a server may take to close a connection that it does not want, in seconds. Other servers wait for a
-# request.
+#: How long a server may take to close a connection that it does not want, in seconds. Other servers wait for a
+#: request.
 _CLOSING_S = 2.0
 
 

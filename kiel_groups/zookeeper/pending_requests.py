@@ -92,7 +92,8 @@ Request: TypeAlias = Callable[[], Any]
 
 
 class PendingRequests:
-    """The requests of one session that are not answered yet.
+    """
+    The requests of one session that are not answered yet.
 
     The answers of one ``send`` reach the event loop together: a thousand reads wake the loop once.
 
@@ -104,7 +105,7 @@ class PendingRequests:
         self._loop = asyncio.get_running_loop()
         self._call_loop = call_loop
         self._end_reason: str | None = None
-        # #: The futures of ``send``, in the order of sending, so that they fail in that order when the session ends.
+        #: The futures of ``send``, in the order of sending, so that they fail in that order when the session ends.
         self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
 
     def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:

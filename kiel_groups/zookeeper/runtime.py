@@ -39,7 +39,8 @@ _Result = TypeVar("_Result")
 
 
 def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-    """Run a function on a new daemon thread.
+    """
+    Run a function on a new daemon thread.
 
     asyncio's default executor is not used, because ``asyncio.run`` waits for the executor's threads before it returns.
 
@@ -107,8 +108,8 @@ class Ticker:
 # own, so it runs the same code on simulated time, without threads, against a simulated ZooKeeper.
 
 
-# #: This logger is silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the
-# user is kept.
+#: This logger is silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the
+#: user is kept.
 kazoo_log = logging.getLogger("kiel_groups.kazoo")
 if kazoo_log.level == logging.NOTSET:
     kazoo_log.setLevel(logging.CRITICAL)
@@ -128,9 +129,9 @@ class Runtime:
     The object has no state. The simulator's runtime is a subclass.
     """
 
-    # #: Return the seconds of a clock that also runs while the computer is suspended, because leases end then, too.
-    # Loops
-    # #: read it before each record, so no Python code is in between.
+    #: Return the seconds of a clock that also runs while the computer is suspended, because leases end then, too.
+    #: Loops
+    #: read it before each record, so no Python code is in between.
     boot_time_s = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
 
     def wall_ms(self) -> int:
@@ -162,7 +163,8 @@ class Runtime:
         return Ticker(tick, name)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
-        """Raise NoZooKeeperError if no host has an address; see the function ``check_hosts``.
+        """
+        Raise NoZooKeeperError if no host has an address; see the function ``check_hosts``.
 
         If the addresses are not known after the connect timeout, return without an error.
         """

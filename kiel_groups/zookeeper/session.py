@@ -43,7 +43,8 @@ THREAD_S = 1.0
 
 
 class SessionClose:
-    """Starts and stops a session's client, and closes the session.
+    """
+    Starts and stops a session's client, and closes the session.
 
     If the session's own client has no connection, a new client closes the session. That client connects with the
     session's id and password, sends one request, Close, and stops. If a server answers that the session is over, kazoo
@@ -72,8 +73,8 @@ class SessionClose:
         self._runtime = runtime
         self._is_own = True
         self._is_closing = False
-        # #: This lock is held while the client starts and while it is stopped: if a stop came before the end of the
-        # start, the client would run on.
+        #: This lock is held while the client starts and while it is stopped: if a stop came before the end of the
+        #: start, the client would run on.
         self._start_lock = threading.Lock()
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
@@ -102,7 +103,8 @@ class SessionClose:
         self._timeout_ms = max(self._timeout_ms, timeout_ms)
 
     def state_changed(self, state: str) -> None:
-        """Process a change of the connection's state.
+        """
+        Process a change of the connection's state.
 
         kazoo's thread calls this method. The order in which kazoo calls its listeners is not fixed.
         """
@@ -216,7 +218,8 @@ Watcher = Callable[[], None]
 
 
 class Session:
-    """One ZooKeeper session, for use on the event loop.
+    """
+    One ZooKeeper session, for use on the event loop.
 
     If the connection breaks, the session repeats unanswered reads after the next connection. An unanswered transaction
     gets the answer ``Unknown``. ``listener`` is called on the loop with each SessionEvent. A session is opened and
@@ -268,7 +271,8 @@ class Session:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the session's event loop is closed, so that nothing can use the session. Any thread may read this
+        """
+        Whether the session's event loop is closed, so that nothing can use the session. Any thread may read this
         property.
         """
         return self._loop.is_closed()
@@ -359,7 +363,8 @@ class Session:
         self._listener(SessionEvent.ENDED)
 
     def abandon(self, reason: str) -> None:
-        """Shut the gate, and end and close the session. Any thread may call this method, even if the loop never runs
+        """
+        Shut the gate, and end and close the session. Any thread may call this method, even if the loop never runs
         again.
         """
         self.gate.shut(reason)
@@ -367,8 +372,8 @@ class Session:
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
-        """Abandon the session, and block until it has ended. Return False if it has not ended after ``timeout_s``
-        seconds.
+        """
+        Abandon the session, and block until it has ended. Return False if it has not ended after ``timeout_s`` seconds.
         """
         self.abandon(reason)
         closed = self._open_lock.acquire(timeout=timeout_s)
@@ -377,7 +382,8 @@ class Session:
         return closed
 
     def close(self) -> asyncio.Future[None]:
-        """Close the session. ZooKeeper then deletes the session's ephemeral znodes immediately.
+        """
+        Close the session. ZooKeeper then deletes the session's ephemeral znodes immediately.
 
         The close begins before this method returns, and continues if the returned future is cancelled. The future is
         done when kazoo's client has stopped. If the client had no connection or got no answer, a thread closes the
@@ -400,8 +406,9 @@ class Session:
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the loop. If the loop is closed, close the session, because nothing can use the session
-        any more.
+        """
+        Call a function on the loop. If the loop is closed, close the session, because nothing can use the session any
+        more.
 
         Any thread may call this method.
         """
@@ -501,7 +508,8 @@ class Session:
         return await self._read_many(self.client.get_children_async, paths, None)
 
     def transact(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
-        """Send one transaction at once, and return a coroutine that waits for the answer.
+        """
+        Send one transaction at once, and return a coroutine that waits for the answer.
 
         The server handles requests in order, so a read that is sent after this call is no older than the transaction.
         The answer Done proves that the session was alive when the transaction was sent, and renews the lease from that

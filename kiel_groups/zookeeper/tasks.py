@@ -56,7 +56,8 @@ class CloseLimit:
 
     @asynccontextmanager
     async def timeout(self, most_s: float = math.inf, *, reserves: bool = False) -> AsyncIterator[None]:
-        """Limit the time of a ``with`` block, as ``asyncio.timeout`` does.
+        """
+        Limit the time of a ``with`` block, as ``asyncio.timeout`` does.
 
         Args:
             most_s: The longest time that the block may take, in seconds.
@@ -89,7 +90,8 @@ _AGAIN_S = 0.02
 
 
 async def cancelled_by(tasks: Collection[asyncio.Future[Any]], limit: CloseLimit) -> None:
-    """Cancel tasks, and wait until they have ended.
+    """
+    Cancel tasks, and wait until they have ended.
 
     From the limit on, tasks that have not ended are cancelled again and again, so that they stop waiting for servers. A
     task that closes a session then leaves the close to a thread.
@@ -147,8 +149,8 @@ class TaskSet:
         return asyncio.gather(*tasks, return_exceptions=True)
 
 
-# #: The time of the first warning, and the longest pause between two warnings, in seconds. Each later warning comes
-# when the step has taken twice as long.
+#: The time of the first warning, and the longest pause between two warnings, in seconds. Each later warning comes
+#: when the step has taken twice as long.
 FIRST_S, LONGEST_SILENCE_S = 5.0, 60.0
 
 

@@ -39,7 +39,8 @@ CATCH_UP_S = 0.05
 
 
 async def caught_up(in_progress: Callable[[], Collection[Work]], stalled: Collection[Work]) -> None:
-    """Wait until the application makes progress, after the watchdog has ended a member session.
+    """
+    Wait until the application makes progress, after the watchdog has ended a member session.
 
     If the member joined earlier, its new partitions would stall like the partitions that it has just lost.
 

@@ -178,7 +178,8 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """The state of the group's latest plan: the data of the ``allocation`` znode.
+    """
+    The state of the group's latest plan: the data of the ``allocation`` znode.
 
     ``partitions`` counts the assigned partitions, and ``members`` the members with a subscription. ``unassigned`` has
     the number of unassigned partitions by reason, and ``unassigned_names`` has the names of the first hundred of these
@@ -351,7 +352,8 @@ def whole_number(text: str, largest: int = LARGEST_PARTITION) -> int | None:
 
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
-    """Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``.
+    """
+    Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``.
 
     Raises:
         ProtocolError: The znode has other data.
@@ -365,7 +367,8 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 
 def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
-    """Return the replicas of each partition of a topic, from the topic's znode.
+    """
+    Return the replicas of each partition of a topic, from the topic's znode.
 
     Partitions without a valid list of replicas are left out.
 

@@ -240,7 +240,7 @@ Weights: TypeAlias = Mapping[TopicPartition, float]
 
 _VERSION = 1
 
-# #: This is larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
+#: This is larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
 LARGEST_LOAD = 10**15
 
 #: The largest decompressed size, enough for about 300,000 partitions; zlib may expand a thousandfold, 1 MB to 1 GB.
@@ -333,7 +333,7 @@ def _rounded(load: float) -> float:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-# #: The most entries that are kept, enough to reconstruct the incidents of a night.
+#: The most entries that are kept, enough to reconstruct the incidents of a night.
 MOST_KEPT = 100
 
 _DIGITS = 10
@@ -341,7 +341,8 @@ _DIGITS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """An entry of the group's history: the cause of one generation, and its effect.
+    """
+    An entry of the group's history: the cause of one generation, and its effect.
 
     ``moved`` is the number of partitions that the plan moved from one slot to another. ``took_ms`` is the time in
     milliseconds from the first change that caused the generation to the plan.

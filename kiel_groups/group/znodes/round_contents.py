@@ -60,7 +60,8 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMember:
-    """A member's description of itself, the data of its member znode.
+    """
+    A member's description of itself, the data of its member znode.
 
     ``joined`` is the generation that the member has joined or waits for. Before the member writes that generation, it
     releases all earlier assignments. ``joined`` is 0 if the member does not know the newest round.

@@ -15,10 +15,10 @@ from typing import TypeAlias
 #: The most operations per transaction: if one operation fails, the whole transaction is repeated, which must be cheap.
 MOST_OPERATIONS = 200
 
-# #: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection. Writes that can be split
-# are split at this size.
+#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection. Writes that can be split
+#: are split at this size.
 MOST_BYTES = 512 << 10
-# #: Data that cannot be split is refused above this size.
+#: Data that cannot be split is refused above this size.
 LARGEST_BYTES = 960 << 10
 
 

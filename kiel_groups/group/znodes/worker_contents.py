@@ -294,7 +294,8 @@ def partition_digest(partition: JsonObject) -> str:
 
 
 def canonical_json(value: JsonObject, what: str) -> bytes:
-    """Encode a JSON object such that equal objects have equal bytes: with sorted keys, and without blanks.
+    """
+    Encode a JSON object such that equal objects have equal bytes: with sorted keys, and without blanks.
 
     Raises:
         ConfigError: The value is not a JSON object; ``what`` names the value in the error.

@@ -172,7 +172,8 @@ class _SetCheck:
     error: ProtocolError | None = field(default=None, init=False)
 
     def steps(self, budget: int) -> Iterator[Piece | None]:
-        """Check the set, and yield each piece as soon as it is checked.
+        """
+        Check the set, and yield each piece as soon as it is checked.
 
         All wrappers together may unpack to ``budget`` bytes. A step checks one piece of plain messages, or unpacks one
         wrapper. None is yielded before a long step, which unpacks a wrapper of more than ``announced_bytes``. A piece
@@ -280,7 +281,8 @@ class _SetCheck:
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
-    """Return the position where the check of a piece must end, if the piece begins at ``start``.
+    """
+    Return the position where the check of a piece must end, if the piece begins at ``start``.
 
     That is ``piece_bytes`` after ``start``. If the first message is longer, it is the end of that message. It is never
     after the end of the data.

@@ -56,13 +56,13 @@ def message_at(data: Buffer, position: int) -> Buffer:
 #: CRC, attributes, and the difference from the first to the last offset. 34 more bytes precede the records.
 _HEADER = Struct(">17xIhi")
 _HEADER_BYTES = 61
-# #: The CRC covers the bytes from this position on.
+#: The CRC covers the bytes from this position on.
 _CHECKED_START = 21
 #: The bit of the attributes of a control batch.
 _CONTROL = 0x20
 #: A control batch of a transaction has 78 bytes.
 _MOST_BYTES = 256
-# #: At most this many batches are examined in one call, which takes some 10 ms.
+#: At most this many batches are examined in one call, which takes some 10 ms.
 _MOST_BATCHES = 1_000
 
 
@@ -97,8 +97,8 @@ def _offset_after_empty_batch(data: Buffer, start: int) -> int | None:
 
 
 def _crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of these bytes. This function replaces aiokafka's, whose import would block the loop for 250
-    ms.
+    """
+    Return the CRC-32C of these bytes. This function replaces aiokafka's, whose import would block the loop for 250 ms.
     """
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in data:
