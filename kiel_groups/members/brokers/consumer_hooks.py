@@ -58,7 +58,7 @@ class ChosenStarts:
         self._chosen = asyncio.Event()
 
     def lack(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept commits that choose start positions for these partitions without a start position."""
+        """Accept commits of start offsets for these partitions from now on, because they have no start position."""
         for partition in partitions:
             self._lacking.setdefault(partition, asyncio.Event())
 
@@ -180,7 +180,7 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers, also of Java consumers, so that they can share a group."""
+        """The protocol type of consumers. Java consumers have the same type, so they can be in the same group."""
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
@@ -191,7 +191,7 @@ class ConsumerHooks:
         answer. Before Kafka 0.10.1, every member does so, to notice deleted topics.
         """
         self.offered = self._subscription.topics
-        # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
+        # Coordinators of 0.9 keep the offsets of deleted topics, so find out which topics are missing now.
         if self._may_lead or not self._context.has_rebalance_timeout:
             self._tasks.start(self.planner.ask_ahead(self.offered))
         else:
@@ -205,7 +205,10 @@ class ConsumerHooks:
         ]
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the assignments of all members. The leader calls this method. Raises as ``AssignmentPlanner.plan``."""
+        """
+        Return the assignments of all members. The leader calls this method. The errors are those of the planner's
+        ``plan``.
+        """
         return await self.planner.plan(joined)
 
     # ------------------------------------------------------------------ the assignment
@@ -289,7 +292,7 @@ class ConsumerHooks:
 
     def _assign(self) -> None:
         """
-        Assign the open partitions of subscribed topics to the consumer, including those that drain.
+        Assign the open partitions of subscribed topics to the consumer, including partitions that are being drained.
 
         Without a subscription, nothing is assigned. The gauge ``assigned_partitions`` is updated.
         """

@@ -35,7 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorWords(NamedTuple):
-    """Phrases for a member's log lines: the name of what confirms the membership, and the search for it."""
+    """
+    Phrases for a member's log lines: ``confirmer`` names what confirms the membership, and ``find`` names the search
+    for it.
+    """
 
     confirmer: str = "the coordinator"
     find: str = "find its coordinator"
@@ -115,16 +118,16 @@ class GroupCoordinator(Protocol):
         """Confirm this membership by heartbeats, and report their answers. With None, send no heartbeats."""
 
     def leave_at_once(self, target: BeatTarget) -> None:
-        """Leave the group without the event loop. Any thread may call this."""
+        """Leave the group without the event loop. Any thread may call this method."""
 
     def stop(self) -> None:
-        """Ask everything that runs beside the event loop to end, without waiting for it."""
+        """Ask the threads and tasks beside the member to end, without waiting for them."""
 
     async def closed(self, limit: CloseLimit) -> None:
         """After ``stop``, wait until the coordinator has no task left on the event loop, or until the limit."""
 
     def wait_ended(self, timeout_s: float) -> None:
-        """After ``stop``, block until what runs beside the event loop has ended, for at most ``timeout_s``."""
+        """After ``stop``, block until the threads beside the event loop have ended, for at most ``timeout_s``."""
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
         """Return the error of a first join that has not found a coordinator in time; ``error`` is the last cause."""
@@ -156,8 +159,9 @@ class CoordinatorHeartbeat:
     Sends heartbeats for a membership at regular intervals, on a thread of its own, while there is a target.
 
     Args:
-        context: The member's settings, its transport, and its runtime; its metrics observe ``heartbeat``, the time to
-            an answer, and count ``heartbeats`` by code.
+        context: The member's settings, its transport, and its runtime. Its metrics observe ``heartbeat``, the seconds
+        from
+            a request to the answer, and count ``heartbeats`` by code.
         answered: Called on the event loop with the target of a heartbeat and its answer.
     """
 
@@ -208,7 +212,9 @@ class CoordinatorHeartbeat:
         self._ticker.wake()
 
     def leave(self, target: BeatTarget) -> None:
-        """Have the thread send a leave request: the event loop may be blocked. Any thread may call this."""
+        """
+        Have the thread send a leave request, because the event loop may be blocked. Any thread may call this method.
+        """
         self._target, self._to_leave = None, target
         self._ticker.wake()
 
@@ -485,7 +491,7 @@ class BrokerCoordinator:
         self._heartbeat.leave(target)
 
     def stop(self) -> None:
-        """Have the heartbeat's thread end."""
+        """Ask the heartbeat's thread to end."""
         self._heartbeat.stop()
 
     async def closed(self, limit: CloseLimit) -> None:

@@ -113,7 +113,7 @@ class HeldAssignment:
         """
         Log once that the assignment may not be used because the lease is over, and once that it may be used again.
 
-        A timer calls this at the end of the lease. After that, the result of each heartbeat calls it.
+        A timer calls this method at the end of the lease. After that, each answer to a heartbeat leads to a call.
         """
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -233,7 +233,7 @@ class CoordinatedMember:
 
     Args:
         group: The member's group.
-        find_timeout_ms: How long the first join waits for a coordinator.
+        find_timeout_ms: How long the first join waits for a coordinator, in milliseconds.
         metrics: Receives the counters and gauges.
         runtime: The clock, and the source of random numbers.
         coordinate: Creates the member's ``GroupCoordinator``, given a function that takes the answers to heartbeats.
@@ -406,7 +406,7 @@ class CoordinatedMember:
         """
         Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
 
-        Any thread may call this. It logs nothing, because the blocked event loop may hold the log's lock.
+        Any thread may call this method. It logs nothing, because the blocked event loop may hold the log's lock.
         """
         self._leave_by_thread()
 
@@ -416,7 +416,7 @@ class CoordinatedMember:
         self._coordination.abandon()
 
     def leave(self) -> None:
-        """Leave at once; join again only after ``request_rejoin``. The program loses its assignment."""
+        """Leave at once. The program loses its assignment, and the member joins again only after ``request_rejoin``."""
         self.give_up()
         self.given_up()
 
@@ -626,7 +626,7 @@ class CoordinatedMember:
     # ------------------------------------------------------------------ failures and the end
 
     def _crashed(self, error: BaseException) -> None:
-        """Stop the member because one of its parts has failed unexpectedly, as by a bug."""
+        """Stop the member because one of its parts has failed unexpectedly, for example because of a bug."""
         if self._over.done():
             log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
         self._fail(reported(self._name, error))

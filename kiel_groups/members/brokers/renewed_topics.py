@@ -157,7 +157,9 @@ class RenewedTopics:
             await self._judge(topic, was_unknown=topic in self._doubted)
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
-        """Decide by its logs whether a topic without an id was created again; return False if a leader is silent."""
+        """
+        Decide by its logs whether a topic without an id was created again. Return False if a leader does not answer.
+        """
         number = self._seen.number(topic)
         states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
         positions = {each: state.position for each, state in states.items() if state and not state.outdated}

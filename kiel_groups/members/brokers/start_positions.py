@@ -43,7 +43,7 @@ class StartPositions:
     """
     Finds start positions, and has the coordinator store newly chosen ones before any record is delivered.
 
-    Otherwise the next owner might choose a later position, and records before that position would not be delivered.
+    If they were not stored, the next owner might choose a later position, and skip the records before that position.
 
     Args:
         config: The group's name and its reset policy.
@@ -261,11 +261,11 @@ class StartPositions:
         return found, failures
 
     def _is_added(self, partition: TopicPartition) -> bool:
-        """Whether the log is younger than the first assignment of one of the topic's partitions to this process."""
+        """Return whether the log is younger than this process's first assignment of a partition of the topic."""
         return self._is_renewed(partition) or partition.partition >= self._first_counts.get(partition.topic, 0)
 
     def _is_renewed(self, partition: TopicPartition) -> bool:
-        """Whether the topic was created again while this process was in the group."""
+        """Return whether the topic was created again while this process was in the group."""
         return partition in self._outlived or self._seen.number(partition.topic) > 0
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
