@@ -124,7 +124,7 @@ class ClaimOpener:
         """
         Rewrite the offsets of one topic, together with the offsets of other topics that wait for a rewrite.
 
-        A member of a large group may own one partition in each of a hundred topics.
+        This saves transactions: a member of a large group may own one partition in each of a hundred topics.
         """
         self._rewrites.append(mine)
         try:
@@ -143,9 +143,10 @@ class ClaimOpener:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Return the partitions of ``mine`` with valid offsets. If no offset is valid, create offsets that leaders return.
+        Return the partitions of ``mine`` that have valid offsets. If there are none, create offsets.
 
-        Offsets of partitions that no member owns yet are created together with the missing offsets of ``mine``.
+        The created offsets are those that the partitions' leaders return for the reset policy. Offsets of partitions
+        that no member owns yet are created together with the missing offsets of ``mine``.
         """
         renew = self._topics.unless_recreated(topic)
         topic_node, nodes = await asyncio.gather(
@@ -161,7 +162,7 @@ class ClaimOpener:
             return _ClaimOffsets(created, list(sound), sound, {})
         failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
-            # Regardless of the reset policy.
+            # These partitions start at their earliest offset, regardless of the reset policy.
             offsets = await self._handler.log_offsets(outdated, "earliest")
             await self._znodes.store_starts(
                 topic, offsets.found, lambda p, found: found.version == stored[p].version, renew
@@ -241,7 +242,8 @@ class ClaimOpener:
             if not found:
                 break
             self._log_start(topic, sorted(found), late=late)
-            # The first member creates all offsets. Others are refused, and read again instead of trying each offset.
+            # The first member creates all offsets. Other members are refused, and read again instead of trying each
+            # offset.
             items = self._creations(found, None if late else node)
             await self._writer.write(items, give_up, renew=renew, most=MOST_CREATES + 2)
             stored, node = await self._read_folder(folder)
@@ -254,12 +256,12 @@ class ClaimOpener:
         self, offsets: Mapping[TopicPartition, int], folder: Node | None
     ) -> dict[str, tuple[Operation, ...]]:
         """
-        Build the items that create offsets; they succeed only if a given ``folder`` is unchanged.
+        Build the items that create offsets. If ``folder`` is given, they succeed only if that znode is unchanged.
 
-        The caller passes the folder if the group starts in the topic. Two members may then reach the leaders of
-        different partitions, and would create different znodes. The second member's partitions would start later than
-        the group, and "latest" would skip the records in between. So each transaction also writes the folder. Its new
-        version makes the second transaction fail.
+        ``folder`` is the parent znode of the topic's offset znodes. The caller passes it if the group starts in the
+        topic. Two members may then reach the leaders of different partitions, and would create different znodes. The
+        second member's partitions would start later than the group, and "latest" would skip the records in between. So
+        each transaction also writes the folder. Its new version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:

@@ -175,7 +175,7 @@ class KafkaStore:
         text: str = "",
     ) -> StoreOutcome:
         """
-        Store offsets. Retry while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
+        Store offsets. Retry while the coordinator changes or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
         Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
         offsets are read, and equal offsets are taken as stored. A text that is too long is left out.
@@ -223,7 +223,7 @@ class KafkaStore:
     async def _try(
         self, offsets: Mapping[TopicPartition, NewOffset], text: str, until_s: float
     ) -> Mapping[TopicPartition, StoreAnswer]:
-        """Send one request, and return its answers. Without an answer within the lease, all outcomes are unknown."""
+        """Send one request, and return its answers. If no answer comes within the lease, all outcomes are unknown."""
         if not offsets:
             return {}
         runtime, gate = self._context.runtime, self._context.session.gate
@@ -282,8 +282,9 @@ def _created(stored: OffsetAndMetadata) -> int | None:
     return None if note is None else note.created
 
 
-#: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds. Until then, a
-#: partition without an offset may be one that no member has owned yet: members that start together join within seconds.
+#: The age of a group's first offsets, in milliseconds, after which the group has certainly stored offsets in Kafka.
+#: Before that age, a partition without an offset may be one that no member has owned yet: members that start together
+#: join within seconds.
 _BEGUN_MS = 60_000
 
 #: The most partitions that a log line or an error names.
@@ -449,7 +450,10 @@ class KafkaClaimOpener:
             return None
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
-        """Return the first offset of each partition, or its earliest offset if that is later or the only one known."""
+        """
+        Return the first offset of each partition, or the partition's earliest offset if it is later or the only one
+        known.
+        """
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}
         if added and self._reset == "none":

@@ -31,7 +31,8 @@ class OffsetOrders:
     Stores the offsets that an operator orders for one member's partitions, on one session of the member.
 
     The command creates one ephemeral znode for each partition, and writes their parent znode ``orders``. All members
-    watch ``orders``. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement.
+    watch ``orders``. An owner stores the ordered offset, and acknowledges the order by deleting the partition's znode.
+
     With offsets in ZooKeeper, one transaction does both, so an order is performed if and only if its znode was deleted
     by the owner. With offsets in Kafka, the owner stores the offset first, and acknowledges the order once delivery
     continues at the offset (decision 0042).
@@ -66,7 +67,7 @@ class OffsetOrders:
         self._writer = writer
         self._owned_now = owned_now
         self._due = asyncio.Event()
-        #: Whether any partition had an order at the last look. Without a notification, none has one since.
+        #: Whether any partition had an order at the last look. Without a notification, no partition has got one since.
         self._is_active = False
 
     def recheck(self) -> None:
@@ -153,7 +154,7 @@ class OffsetOrders:
         return set(stored)
 
     def _follow(self, stored: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Continue delivery at ordered offsets, which are stored."""
+        """Continue delivery at the ordered offsets in ``stored``, which have been written to the store."""
         for partition, now in stored.items():
             assert now.offset is not None
             self._tracker.ordered(partition, now)

@@ -200,10 +200,11 @@ class OwnedOffsets:
         """
         Store the offsets of these partitions before their release, if the release itself does not store them.
 
-        The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
+        The caller holds the lock ``writing``. Return the partitions whose offsets were stored.
         """
         if self._tracker.rules.through_brokers:
-            # Without resets: the release itself writes their positions, which a late broker must not overwrite.
+            # Partitions with a chosen reset are left out: the release writes their positions, and a late broker must
+            # not overwrite them.
             return await self._commit_all(self._tracker.commits(frozenset(partitions) - self._tracker.resetting()))
         left = {partition: self._tracker.release(partition, None) for partition in partitions}
         return await self._commit_all(
@@ -353,7 +354,7 @@ class OwnedOffsets:
                 self._check(attempt, commits, stored)
                 waiting = {partition: offsets[partition] for partition in attempt.repeat}
         for partition, refusal in refusals.items():
-            # Without the lock: releases do not wait until the owner znode is read.
+            # The lock is not held here, so releases do not wait until the owner znode is read.
             await self._refuse(partition, offsets[partition], refusal, stored)
         return stored
 

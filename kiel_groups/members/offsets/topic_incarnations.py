@@ -56,7 +56,7 @@ class TopicIncarnations:
                 self._first_reads[topic] = first_read = asyncio.ensure_future(self._read(topic))
                 # Retrieve its exception, which asyncio would log if all callers were cancelled.
                 first_read.add_done_callback(lambda done: done.cancelled() or done.exception())
-            # Shielded: several callers may wait for the same first read.
+            # The read is shielded, because several callers may wait for it.
             await asyncio.shield(self._first_reads[topic])
 
     def creation(self, topic: str) -> int:
@@ -128,7 +128,7 @@ LONGEST_RESTART_PAUSE_S = 5.0
 
 class RecreatedTopics:
     """
-    Restarts the partitions of one member in new logs; with ZooKeeper, during one session.
+    Restarts the partitions of one member in new logs. On ZooKeeper, the object belongs to one session.
 
     Args:
         group: The group's name.
@@ -212,7 +212,8 @@ class RecreatedTopics:
             The reason for each partition whose log start is not known.
         """
         renew = self._unless_recreated(topic)
-        # Outside the lock: brokers may take long, and the member's other partitions must be committed meanwhile.
+        # The look-up runs outside the lock: brokers may take long, and the member's other partitions must be committed
+        # meanwhile.
         earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self._writing:
             # Some partitions may have been released meanwhile, or the topic created once more.

@@ -1,4 +1,6 @@
-"""Store the offsets of a group in its v0 offset znodes: by the member itself, or by brokers on its request."""
+"""
+Store the offsets of a group in the offset znodes of Kafka 0.8: by the member itself, or by brokers on its request.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ ANY_VERSION = -1
 
 class OffsetZnodes:
     """
-    Stores offsets in the v0 offset znodes of one group, on one session; see ``OffsetStore``.
+    Stores offsets in the offset znodes of one group, on one session; see ``OffsetStore``.
 
     Every tool of Kafka 0.8 reads these znodes. A write expects the version of the offset znode that the member last
     saw, in a transaction that also checks the member znode. So ZooKeeper refuses a late write of a former owner, and a
     write that would overwrite an operator's reset.
 
     Args:
-        context: The member; its metrics observe ``commit``, the time that a commit takes.
+        context: The member. Its metrics observe ``commit``, the seconds that a commit takes.
         writer: Writes in transactions that require the member znode to exist.
         topics: The incarnations of the member's topics.
     """
@@ -80,7 +82,7 @@ class OffsetZnodes:
 
     async def ensure_parents(self, topics: Collection[str]) -> None:
         """
-        Create the parent znodes of the topics' offsets; call this before partitions of these topics are claimed.
+        Create the parent znodes of the topics' offsets. Call this method before partitions of these topics are claimed.
 
         If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
         """
@@ -247,8 +249,8 @@ class OffsetZnodes:
         Store the ``earliest`` offsets of a topic that was deleted and created again.
 
         Each write replaces the version that was just read. If another writer has stored an offset since the topic was
-        created, the offset is kept, because an operator has set it in the new log. It is not kept if brokers store the
-        commits, because the writer might be a late broker.
+        created, that offset is kept, because an operator has set it in the new log. If brokers store the commits, that
+        offset is replaced, too, because the writer might be a late broker.
 
         Args:
             topic: The topic.
@@ -352,7 +354,8 @@ class BrokerCommits:
         before = await self.read(commits)
         foreign = {partition: stored for partition, stored in before.items() if not self._is_own(partition, stored)}
         await self._writer.wait_ready()
-        # Checked as late as possible: from here on the only waits are for broker connections and broker answers.
+        # The tracker is asked as late as possible: from here on, the only waits are for broker connections and broker
+        # answers.
         wanted = {
             partition: commit.offset
             for partition, commit in commits.items()

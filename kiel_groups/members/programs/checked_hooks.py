@@ -103,7 +103,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 _ReadT = TypeVar("_ReadT")
 
-#: What the group waits for while a hook runs. Nothing waits for ``complete``.
+#: The effect on the group while a hook runs, in words for the log. Nothing waits for ``complete``.
 _WAITING = {
     "protocols": "this member joins when it has returned",
     "perform_assignment": "no member has an assignment before it returns",
@@ -151,7 +151,14 @@ class CheckedHooks:
         return self._protocol_type
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the program's protocols. Check that there is a protocol, that names differ, and metadata are bytes."""
+        """
+        Return the program's protocols.
+
+        Raises:
+            HookError: The hook has raised an error, or its result is not a list of at least one protocol with different
+            names
+                and metadata in bytes, or the protocols are too large.
+        """
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
@@ -174,7 +181,13 @@ class CheckedHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the program's assignments. Check that they are bytes, and leave out assignments of unknown members."""
+        """
+        Return the program's assignments. Leave out assignments of unknown members, with a warning.
+
+        Raises:
+            HookError: The hook has raised an error, or its result is not a mapping of member ids to bytes, or it is too
+            large.
+        """
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):

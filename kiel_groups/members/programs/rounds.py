@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class RoundExchange:
     """
-    Passes the members of a round from the leader to the member of the same process, and passes its assignments back.
+    Passes the members of a round from the leader to the member of the same process, and the assignments back.
 
     The leader calls ``assignments_of``, and the member calls the other methods. ``changed`` is called when the members
     of the round have joined.
@@ -46,7 +46,9 @@ class RoundExchange:
         return self._choice if generation == self._generation else None
 
     async def assignments_of(self, generation: int, choice: Choice) -> Mapping[MemberId, bytes]:
-        """Pass the members that have joined to this process's member, and wait for its assignments."""
+        """
+        Pass the members that have joined to this process's member, and wait for the assignments that this member makes.
+        """
         self._assignments = asyncio.get_running_loop().create_future()
         self._generation, self._choice = generation, choice
         self._changed()
@@ -199,7 +201,7 @@ class RoundMembership:
         return info
 
     async def _write(self, joined: int) -> None:
-        """Write the generation that the member joins into its znode, with what it offers now."""
+        """Write the generation that the member joins into its znode, with the protocols that it offers now."""
         info = await self._info(joined)
         self._joined, self._written = joined, info
         await self._put()
@@ -303,9 +305,9 @@ class RoundPlanner:
 
     Args:
         context: The process on its session.
-        exchange: Passes the members to the member of this process, and its assignments back.
+        exchange: Passes the members to the member of this process, and the assignments back.
         rebalance_timeout_s: How long a round waits until members have released their assignments and joined, and after
-            that for the new assignments.
+            that for the new assignments, in seconds.
         requests: The leader's driver. It is informed of changed members.
     """
 
@@ -391,7 +393,7 @@ class RoundPlanner:
         return [member for _, member in sorted(found.values(), key=lambda each: each[0])]
 
     async def _cancellable(self, inputs: RoundInputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Make a plan in a task that ``stop`` cancels; then PlanVoid is raised."""
+        """Make a plan in a task that ``stop`` cancels. Raise PlanVoid if ``stop`` has cancelled the task."""
         self._planning = asyncio.ensure_future(self._plan(inputs, candidate))
         try:
             return await self._planning
@@ -494,7 +496,9 @@ class RoundPlanner:
 
     async def _joined(self, generation: int) -> tuple[Sequence[RoundMember], Sequence[MemberId]]:
         """
-        Wait for all live members to join, at most for the rebalance timeout; return the live members, and the late ids.
+        Wait until all live members have joined, at most for the rebalance timeout.
+
+        Return the live members, and the ids of the members that have not joined.
         """
         loop = asyncio.get_running_loop()
         by_s = loop.time() + self._timeout_s

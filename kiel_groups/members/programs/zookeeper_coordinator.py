@@ -169,7 +169,7 @@ class ZooKeeperCoordinator:
         why = f"its ZooKeeper session is over: {error or session.session.ended}"
         target = self._target
         if target is not None and target.coordinator == number:
-            # The next coordinator is sought before the member hears that it has lost its assignment.
+            # The member looks for the next coordinator before it is notified that its assignment is lost.
             self._report(target, BeatAnswer(None, why))
             self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER, why))
         await session.close()
@@ -191,7 +191,7 @@ class ZooKeeperCoordinator:
 
     async def _while_it_lasts(self, session: GroupSession[RoundRole], request: Awaitable[T]) -> T:
         """
-        Await a request while its session lasts, and return the result.
+        Await a request until it ends, or the session ends. Return the result of the request.
 
         Raises:
             BrokerError: The session has ended, or the request has failed.
@@ -309,7 +309,7 @@ class ZooKeeperCoordinator:
             self._session.session.abandon("closed")
 
     async def closed(self, limit: CloseLimit) -> None:
-        """Wait until the session is closed; after the limit, leave the rest to its threads."""
+        """Wait until the session is closed. After the limit, leave the close to the session's threads."""
         if self._session is not None:
             await self._session.close_within(limit)
         await self._tasks.cancel()

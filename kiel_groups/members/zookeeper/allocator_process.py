@@ -70,8 +70,8 @@ class AllocatorProcess(SessionSupervisor[AllocatorRole]):
     A candidate in one group's election, from ``start`` to ``close``, across sessions.
 
     An allocator process registers neither as a member nor as a consumer. Its only znode is its election znode, which is
-    deleted when the process closes. Members that join check their settings against the group's, not against this
-    process's.
+    deleted when the process closes. Members that join compare their settings with the settings of the group, not with
+    those of this process.
 
     Args:
         process: The process and its settings. Only these settings are used: the group's name, the debounce, and the

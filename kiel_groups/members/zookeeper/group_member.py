@@ -256,7 +256,9 @@ class GroupMember:
         return {partition: stored.offset for partition, stored in found.items()}
 
     def _readable(self) -> MemberRole:
-        """Return the role on a session that has not ended, or raise SessionLostError. Its gate may be shut."""
+        """
+        Return the role on a session that has not ended, or raise SessionLostError. The session's gate may be shut.
+        """
         if self._member_session is None or self._member_session.ended:
             raise SessionLostError(f"group {self._config.group}: no session to read with at the moment")
         return self._member_session.role
@@ -295,7 +297,7 @@ class GroupMember:
         try:
             yield member_session.role
         except CommitFailedError:
-            # It concerns these offsets only.
+            # This error concerns these offsets only.
             raise
         except CoordinationError as error:
             if not error.retriable:

@@ -230,7 +230,7 @@ class GroupSession(Generic[RoleT]):
         self._continue_in(SessionPhase.JOINING)
         self._step = "the group's settings and members"
         await self._kind.admit(self.session, self._layout, self._config)
-        # Only now: a process that is refused must leave no znodes in a group.
+        # Znodes are created only now, because a process that is refused must leave none in a group.
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
         process, context = self._process, self._new_context()
@@ -343,7 +343,7 @@ class GroupSession(Generic[RoleT]):
             log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._kind.paused)
             self._metrics.count("zookeeper_suspensions")
         elif self._active:
-            # Logged at the level of the break, so that an operator who sees one sees the other.
+            # This line has the level of the line about the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
             self._recheck_candidates()
@@ -403,16 +403,16 @@ class GroupSession(Generic[RoleT]):
 
     def close(self) -> asyncio.Future[Any]:
         """
-        Close the session. ZooKeeper then deletes its ephemeral znodes at once.
+        Close the session. ZooKeeper then deletes the session's ephemeral znodes at once.
 
-        The close begins before this returns, so a caller that is cancelled before it awaits the future leaves no
+        The close begins before this method returns, so a caller that is cancelled before it awaits the future leaves no
         session behind. Without a running event loop, use ``abandon`` of the session.
 
         Returns:
             A future that is done when the session's tasks and kazoo's client have ended; see ``Session.close``.
         """
         self._finish(None)
-        # Concurrently: a slow hook of the application must not delay the close of the session.
+        # Both run concurrently: a slow hook of the application must not delay the close of the session.
         closed = self.session.close()
         return asyncio.gather(self._tasks.cancel(), closed)
 
@@ -464,8 +464,8 @@ class SessionSupervisor(Generic[RoleT]):
         self._metrics = process.metrics
         self._runtime = process.runtime
         self._on_failure = on_failure
-        #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
-        #: ``close``. None before the start, and after a replacement failed with a fatal error.
+        #: The current session. While the next session is joining, after a fatal error, and after ``close``, it is the
+        #: last session. None before the start, and after a replacement failed with a fatal error.
         self.current: GroupSession[RoleT] | None = None
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
@@ -498,7 +498,7 @@ class SessionSupervisor(Generic[RoleT]):
                 self.current = await self._start_session(by_s)
             except SessionLostError as error:
                 self._join_failed(error)
-                # Not beyond the time limit, or the error would come late.
+                # The pause must not exceed the time limit, or the error would come late.
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, by_s - asyncio.get_running_loop().time())))
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
@@ -547,7 +547,11 @@ class SessionSupervisor(Generic[RoleT]):
         return asyncio.get_running_loop().time() + self._limit_s
 
     async def _open_and_join(self, by_s: float) -> GroupSession[RoleT]:
-        """Open a session, join the group by the given time, and return the session; after a stall, wait first."""
+        """
+        Open a session, join the group by the time ``by_s`` of the event loop's clock, and return the session.
+
+        If the watchdog has ended the last session, first wait until the application makes progress.
+        """
         if self.current is not None and self.current.stalled:
             role = self.current.role
             await caught_up(role.in_progress, role.in_progress())
@@ -600,7 +604,7 @@ class SessionSupervisor(Generic[RoleT]):
             await asyncio.sleep(backoff.next_s())
             try:
                 self.current = await self._start_session(self._due_s())
-                # Logged at the level of the loss, so that an operator who sees one sees the other.
+                # This line has the level of the line about the loss, so that an operator who sees one sees the other.
                 log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return
             except Exception as error:

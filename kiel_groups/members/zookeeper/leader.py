@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 #: Makes a plan from inputs that were read, and returns the writes, or None. Its arguments are the path of the leader's
-#: election znode, which every write checks, the changes that were reported, and when the first of them was.
+#: election znode, which every write checks, the changes that were reported, and the time of the first change, in
+#: seconds.
 MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
 
 
@@ -259,7 +260,7 @@ class Candidacy:
         return self._leader_driver.alone
 
     def enter(self) -> None:
-        """Become a candidate. The znode ``proof`` must have been registered."""
+        """Become a candidate. The znode ``proof`` must exist by now."""
         self._feed(candidate.EnterElection())
 
     def recheck(self) -> None:

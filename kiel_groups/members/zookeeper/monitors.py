@@ -74,10 +74,10 @@ async def find_foreign_members(
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
     """
-    Return the consumer ids that still exist and are not member ids: a member id ends in the id of its owning session.
+    Return the consumer ids that still exist and are not member ids.
 
-    If ``names`` has a member id, an operator or a forced release has deleted the member znode. The member notices this
-    at its next heartbeat.
+    A member id ends in the id of the session that owns the znode. If ``names`` has a member id, an operator or a forced
+    release has deleted the member znode. The member notices this at its next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])
     return {
@@ -88,7 +88,9 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 
 
 class ForeignMemberMonitor:
-    """Watches for foreign members while this process leads. Logs an error and sets a gauge if it finds some."""
+    """
+    Watches for foreign members while this process leads. If there are some, the monitor logs an error and sets a gauge.
+    """
 
     def __init__(self, context: SessionContext) -> None:
         self._session = context.session

@@ -56,7 +56,7 @@ class RebalanceTimes:
         self._noticed_s: float | None = None
         self._generation: int | None = None
         self._has_ended = False
-        #: When the assignment arrived that is not taken over completely yet.
+        #: The time when the assignment arrived that is not taken over completely yet, in seconds of boot time.
         self._arrived_s: float | None = None
 
     def subscription_changed(self) -> None:
@@ -263,7 +263,7 @@ class OwnedPartitions:
 
     def start(self) -> None:
         """Start to follow the assignment."""
-        # Claims of an earlier session that it never opened.
+        # An earlier session may have left claims that it never opened.
         self._tracker.end_unopened()
         if self._tracker.rules.in_kafka:
             self._tasks.start(self._renew_offsets())
@@ -272,7 +272,7 @@ class OwnedPartitions:
 
     async def _renew_offsets(self) -> None:
         while True:
-            # With jitter, so that a thousand members do not commit together.
+            # The pause is random, so that a thousand members do not commit together.
             await asyncio.sleep(RENEWAL_S * self._context.runtime.uniform(0.67, 1.0))
             await self.offsets.owned.renew(self._tracker.open_partitions)
 
@@ -381,7 +381,7 @@ class OwnedPartitions:
     async def _audit(self) -> None:
         """Find changes that no watch reported: of claims, offsets, leaders, and owners of awaited partitions."""
         async with self.offsets.owned.writing:
-            # Without a commit in flight, which would change the version of an offset.
+            # The lock is held so that no commit in flight changes the version of an offset.
             is_unchanged = await self._owner_znodes.holds(self._owned())
         if not is_unchanged:
             gone = await self._owner_znodes.verify(self._owned()) & self._owned()
@@ -420,9 +420,9 @@ class OwnedPartitions:
         """
         Update the assigned partitions in the subscription.
 
-        The application has the partitions that are delivered. It also has draining partitions until the revoked hook
-        has ended, because the hook may seek, and the release stores that offset. After the hook, the release may have
-        been sent already.
+        The application has the partitions that are delivered. It also has a draining partition until the hook for its
+        revocation has ended: the hook may seek, and the release stores the offset of that seek. A later seek would be
+        lost, because the release may have been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
@@ -469,7 +469,9 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """For each topic, start a task that opens its claimed partitions. No claim is pending when this is called."""
+        """
+        For each topic, start a task that opens its claimed partitions. No claim is pending when this method is called.
+        """
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))

@@ -92,7 +92,9 @@ class OwnerZnodes:
 
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
-        """Stop if another session owns a partition. It may own more partitions, each at the cost of a transaction."""
+        """
+        Stop if another session owns a partition. It may own more of the partitions, and each would cost a transaction.
+        """
         if failure is Failure.NODE_EXISTS:
             raise Stop
 

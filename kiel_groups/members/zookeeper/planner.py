@@ -76,7 +76,7 @@ class WatchedValues:
         #: Values that were read and have not changed since, by the name of their watcher.
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
-        #: The names of the live members, of unreadable ones, too.
+        #: The names of the live members, including members whose znode cannot be read.
         self.member_names: frozenset[MemberId] = frozenset()
 
     def forget(self) -> None:
@@ -215,7 +215,7 @@ class PlanReader:
     async def read(self) -> Inputs:
         """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
         cached = self._values.cached
-        # Read before the members, so that a drained member that is not found below has left.
+        # The config is read before the members, so that a drained member that is not found below has left.
         self._dynamic_config, config = await cached("config", self._read_dynamic_config)
         brokers, members, group_state, assignments, history, self._weights = await asyncio.gather(
             cached("brokers", self._read_brokers),
@@ -245,7 +245,10 @@ class PlanReader:
         )
 
     def _forgetting(self, config: Node) -> Put | None:
-        """Return the write that removes departed members from ``drained`` in the group's config; None if not needed."""
+        """
+        Return the write that removes departed members from ``drained`` in the group's config, or None if there are
+        none.
+        """
         after = forget_departed(parse_object(config.data, self._layout.config), self._values.member_names)
         if self._dynamic_config.drained.issubset(after.get("drained", ())):
             return None
@@ -273,7 +276,10 @@ class PlanReader:
         }
 
     async def _read_dynamic_config(self) -> tuple[DynamicConfig, Node | None]:
-        """Read the group's dynamic settings, with their znode. If invalid, return the previous settings, and None."""
+        """
+        Read the group's dynamic settings, with their znode. If they are invalid, return the previous settings, and
+        None.
+        """
         node = await self._values.watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig(), None
@@ -321,7 +327,9 @@ class PlanReader:
         return inputs.racks(registered, {topic: found for topic, found in leaders.items() if found})
 
     async def lags(self, inputs: Inputs, handler: PartitionHandler) -> dict[TopicPartition, int]:
-        """Ask for the lags of partitions. Partitions without a stored offset or an answer are left out."""
+        """
+        Ask for the lags of partitions, in messages. Leave out partitions without a stored offset or without an answer.
+        """
         partitions = sorted(partition for partition in inputs.partitions if partition.topic in inputs.subscribed)
         ends = (await handler.log_offsets(partitions, "latest")).found
         if self._config.store == BROKER_V1:

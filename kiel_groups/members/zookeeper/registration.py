@@ -49,8 +49,8 @@ MOST_ASKED_FOR = 20
 
 # The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
 #
-# A process that is refused has written nothing. The settings tell the type of the members. The first member writes
-# them, so if two processes create a group at the same time with different ones, one is refused.
+# A process that is refused has written nothing. The settings tell the type of the members. The first member writes the
+# settings. So if two processes create a group at the same time with different settings, one process is refused.
 
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
@@ -87,8 +87,8 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
     Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster would lose records in the logs of another cluster. Only proof of another cluster is an error.
-    If it is unknown whether the clusters are the same, a warning is logged.
+    If offsets of one cluster were used in the logs of another cluster, records would be lost. Only proof of another
+    cluster is an error. If it is unknown whether the clusters are the same, a warning is logged.
 
     Raises:
         ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
@@ -133,7 +133,7 @@ async def _registrations(session: Session, ids: Collection[int]) -> dict[int, by
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
     """
-    Check that the members of a group are consumers, or that it has no members of another type yet.
+    Check that the members of a group are not programs. A group without members passes the check.
 
     Args:
         session: The session to read with.
@@ -404,7 +404,10 @@ class SubscriptionRegistration:
                     raise SessionLostError(f"the member znode {self._path} is gone")
 
     async def withdraw(self) -> bool:
-        """Register an empty subscription, so that the leader revokes all partitions; return False if refused."""
+        """
+        Register an empty subscription, so that the leader revokes all partitions. Return False if ZooKeeper refuses
+        that.
+        """
         async with self._writing:
             return not isinstance(await self._register_again(()), Refused)
 
