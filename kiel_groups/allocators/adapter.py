@@ -38,8 +38,7 @@ def validate(
 
     Raises:
         AllocatorError: The result is invalid: a wrong type, an unknown member, topic or partition, a member that does
-        not
-            subscribe to the topic, a partition assigned twice or not at all.
+            not subscribe to the topic, a partition assigned twice or not at all.
     """
     left: dict[str, dict[int, TopicPartition]] = {}
     for partition in partitions:
@@ -151,7 +150,7 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
 
     Raises:
         AllocatorError: The allocator raised an error, which is the cause of this one, or returned an invalid
-        allocation.
+            allocation.
     """
     eligible = group.eligible
     offered: object = allocator

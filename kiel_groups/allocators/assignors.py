@@ -93,10 +93,8 @@ def run_assignor(
 
     Raises:
         AllocatorError: The assignor raised an error, which is the cause of this one, or returned an invalid assignment:
-        a
-            wrong type, an unknown member, topic or partition, a member that does not subscribe to the topic, a
-            partition
-            assigned twice or not at all.
+            a wrong type, an unknown member, topic or partition, a member that does not subscribe to the topic, a
+            partition assigned twice or not at all.
     """
     try:
         result: object = assignor.assign(subscriptions, partitions)

@@ -449,9 +449,8 @@ class MemberState:
 
         Args:
             while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet. It
-            does so
-                from JoinGroup v1 on. Before v1, the coordinator removes such a member after the session timeout in any
-                case.
+                does so from JoinGroup v1 on. Before v1, the coordinator removes such a member after the session timeout
+                in any case.
         """
         if self.phase is not Phase.STABLE or self.coordinator is None:
             return False

@@ -41,7 +41,7 @@ def find_mismatches(
         owners: The owners of the partitions that were read now, or None for a partition without an owner. For a
             partition that was not read, an earlier mismatch is kept.
         now_s: The time of this reading, in seconds. A mismatch dates from the first reading that found the same
-        difference.
+            difference.
     """
     found = {}
     for partition, member in wanted.items():

@@ -46,8 +46,7 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
 
     Returns:
         A future of the running loop, with the function's result or exception. If the future is cancelled, the thread
-        runs
-        on, and its result is dropped.
+        runs on, and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()

@@ -160,8 +160,7 @@ class CoordinatorHeartbeat:
 
     Args:
         context: The member's settings, its transport, and its runtime. Its metrics observe ``heartbeat``, the seconds
-        from
-            a request to the answer, and count ``heartbeats`` by code.
+            from a request to the answer, and count ``heartbeats`` by code.
         answered: Called on the event loop with the target of a heartbeat and its answer.
     """
 

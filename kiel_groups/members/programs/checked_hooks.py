@@ -156,8 +156,7 @@ class CheckedHooks:
 
         Raises:
             HookError: The hook has raised an error, or its result is not a list of at least one protocol with different
-            names
-                and metadata in bytes, or the protocols are too large.
+                names and metadata in bytes, or the protocols are too large.
         """
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
@@ -186,7 +185,7 @@ class CheckedHooks:
 
         Raises:
             HookError: The hook has raised an error, or its result is not a mapping of member ids to bytes, or it is too
-            large.
+                large.
         """
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"

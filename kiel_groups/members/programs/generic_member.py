@@ -325,8 +325,7 @@ class GenericMember:
 
         Args:
             timeout_s: The longest time of the close, in seconds, even if the program or a server is not done. None
-            means no
-                limit.
+                means no limit.
         """
         if self._is_closed:
             return

@@ -133,7 +133,7 @@ async def _registrations(session: Session, ids: Collection[int]) -> dict[int, by
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
     """
-    Check that the members of a group are not programs. A group without members passes the check.
+    Check that the members of a group are not programs. A group of unknown type passes the check.
 
     Args:
         session: The session to read with.
