@@ -104,9 +104,9 @@ class Claims:
     @property
     def settled(self) -> bool:
         """
-        Whether the member owns exactly its assignment. False while the assignment is unknown.
+        Whether the member owns exactly its assignment. The value is False while the assignment is unknown.
 
-        If the member leaves or its session is over: whether no claim is left.
+        If the member leaves or its session is over, the value says whether no claim is left.
         """
         if self.leaving or self.ended:
             return not self.phases
@@ -116,7 +116,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class _OfPartitions:
-    """Base of the events and effects that concern ``partitions``."""
+    """The base class of the events and effects that concern ``partitions``."""
 
     partitions: Partitions
 
@@ -293,13 +293,16 @@ def _moves(
     source: Phase,
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
-    """Return the new phase, as ``target`` computes it, of each of these partitions that is in the phase ``source``."""
+    """
+    Return new phases for those of these partitions that are in the phase ``source``. ``target`` computes each new
+    phase.
+    """
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
     """
-    Free the partitions that this member had claimed.
+    Free those of these partitions that this member has claimed.
 
     If some of them were owned, draining or releasing, the first effect is a Lose for these partitions. Effects of new
     claims follow.

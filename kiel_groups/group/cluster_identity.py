@@ -78,7 +78,7 @@ class ClusterIdentity(NamedTuple):
         """
         Return the topics whose replicas must be compared, in order.
 
-        These are the topics that this side has, too, except internal topics; at most ``MOST_TOPICS``.
+        The result has at most ``MOST_TOPICS`` of the topics that both sides have, without internal topics.
         """
         return sorted(self.topics.keys() & set(topics) - INTERNAL_TOPICS)[:MOST_TOPICS]
 
@@ -86,8 +86,8 @@ class ClusterIdentity(NamedTuple):
         """
         Return why ``named``, from a broker, is certainly another cluster than ``self``, or "" if that is not certain.
 
-        If both clusters' ids are known, the ids decide. Brokers with a cluster id have written it to their ZooKeeper
-        before they register. So a ZooKeeper without a cluster id is not theirs.
+        If both clusters' ids are known, the ids decide. Before brokers with a cluster id register, they write this id
+        to their ZooKeeper. So a ZooKeeper without a cluster id is not the ZooKeeper of such brokers.
 
         Otherwise, the topics decide. A proxy changes neither the names nor the replicas of topics, and a broker that is
         cut off remembers most topics. The clusters are different if more topics differ than agree. A topic of only one

@@ -62,7 +62,7 @@ class GroupRequest(Enum):
 
 
 class Reaction(Enum):
-    """What a member does after an answer of the coordinator."""
+    """The reactions of a member to an answer of the coordinator."""
 
     #: The request has succeeded, or its sender handles the code alone.
     PROCEED = auto()
@@ -144,7 +144,7 @@ _OTHERWISE: Mapping[GroupRequest, Reaction] = {
 
 
 def reaction_to(request: GroupRequest, code: int | None) -> Reaction:
-    """Return what a member does about the answer to a request; ``code`` is None if no answer came."""
+    """Return the member's reaction to the answer to a request. ``code`` is None if no answer came."""
     if code is None:
         return Reaction.WAIT if request is GroupRequest.FIND else Reaction.FIND
     return REACTIONS[request].get(code, _OTHERWISE[request])
@@ -389,7 +389,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 
 class Holding(Enum):
-    """Whether the application still has the partitions of the member's assignment."""
+    """The states of the member's partitions: given to the application, being revoked, or neither."""
 
     #: No partition. The application may still process records of lost partitions, and cannot commit them.
     NOTHING = "nothing"

@@ -1,4 +1,10 @@
-"""Decide which offsets of a consumer's partitions are committed, refused, reset, adopted or released."""
+"""
+Decide which offsets of a consumer's partitions are committed, refused, reset, adopted or released.
+
+A claim is a member's ownership of a partition. The claim is open once the start position is known. To adopt an offset
+is to continue delivery at an offset that another writer has stored. An incarnation of a topic is the topic from one
+creation to the next deletion.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +94,7 @@ class OffsetTracker:
     """
     Tracks the offsets of one consumer's partitions, and decides which of these offsets are stored.
 
-    Only the consumer's event loop uses this object.
+    Only the consumer's event loop uses this object. The comment above this class has the rules that docstrings name.
     """
 
     def __init__(self, rules: CommitRules | None = None) -> None:
@@ -117,7 +123,7 @@ class OffsetTracker:
         """
         Return the tracked claim of a partition, opened or not, or None if the partition is not claimed.
 
-        ``open`` replaces the object, and a later claim of the partition is another object again.
+        ``open`` replaces the returned object. A later claim of the partition has another object.
         """
         return self._claims.get(partition)
 
@@ -211,7 +217,7 @@ class OffsetTracker:
         """
         Drop the chosen reset, if there is one, because the log has the position again.
 
-        A finished offset beyond the end of the log is reduced to that end. A later reset may be chosen.
+        A finished offset beyond the end of the log is reduced to that end. Another reset may be chosen later.
         """
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
@@ -301,7 +307,7 @@ class OffsetTracker:
         """
         Return False if the topic of a claimed partition was created again (rule 5), else True.
 
-        Writers ask right before they send an offset: after False, they must not store it.
+        Writers ask right before they send an offset. If the result is False, they must not store the offset.
         """
         claim = self._claims.get(partition)
         return claim is None or not claim.outdated
@@ -311,8 +317,8 @@ class OffsetTracker:
         Record that these commits are in flight on the consumer's own session.
 
         Returns:
-            The offsets to pass to ``answered``. An offset that an earlier commit sent, with unknown outcome, is left
-            out: the answer to this commit does not show the outcome of the earlier commit.
+            The offsets to pass to ``answered``. An offset is left out if an earlier commit with unknown outcome has
+            sent it: the answer to this commit does not show the outcome of the earlier commit.
         """
         fresh = {
             partition: commit.offset
@@ -352,7 +358,10 @@ class OffsetTracker:
     # Stored offsets that were read
 
     def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions whose stored offsets are read between commits: all that are open and not outdated."""
+        """
+        Return those of these partitions whose stored offsets are read between commits: open partitions, without
+        outdated ones.
+        """
         return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 
     def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
@@ -477,7 +486,11 @@ class OffsetTracker:
         return Release(offset if is_due else None, state.version)
 
     def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
-        """Decide again after a refused release. ``found`` is the offset that was then read; None without a znode."""
+        """
+        Decide again what a release does, after ZooKeeper has refused it.
+
+        ``found`` is the offset that was read after the refusal, or None if there is no offset znode.
+        """
         state = self._open.get(partition)
         if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
             return Release(None, None if found is None else found.version, is_superseded=state is not None)

@@ -19,7 +19,11 @@ class OwnerMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Partitions have lacked their planned owner for too long. ``kind`` names a metric, ``text`` is for operators."""
+    """
+    A report that partitions have lacked their planned owner for too long.
+
+    ``kind`` names a metric, and ``text`` is for operators.
+    """
 
     kind: str
     partitions: tuple[TopicPartition, ...]

@@ -252,14 +252,15 @@ class PartitionOffsets(ClaimedPartition):
     """
     The offsets of one partition during one claim, after the claim was opened.
 
-    ``start`` is the offset at which delivery started last, ``origin`` how it was chosen. ``sent`` has the offsets of
-    commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was interrupted.
-    ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at ``version`` is
-    not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
-    log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
-    commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
-    lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
-    for a look-up is void if the mark has changed.
+    ``start`` is the offset at which delivery started last, and ``origin`` says how that offset was chosen. ``sent`` has
+    the offsets of commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was
+    interrupted. ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at
+    ``version`` is not an offset. ``adopted`` is the version at which another writer's offset was last adopted. If the
+    log lacks the position, ``reset`` is set until the new position is stored.
+
+    ``floor`` is the lowest offset that the application may commit. It is where the claim started, or where another
+    writer, a reset or a new log set it. A seek of the application may lower it. ``seek_mark`` is a new object after
+    each seek of the application and in each new log: a seek that waits for a look-up is void if the mark has changed.
 
     ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
     from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from that delivery.

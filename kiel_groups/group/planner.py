@@ -1,4 +1,9 @@
-"""Compute the transactions that publish a plan, from the data that the leader has read."""
+"""
+Compute the transactions that publish a plan, from the data that the leader has read.
+
+A slot is the place of a member in the plan: its instance id, or else its member id. A static member, which has an
+instance id, is away if it has left and its place is kept. The group state is the data of the ``allocation`` znode.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +63,11 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
 def _surplus(
     owned: Collection[TopicPartition], layout: GroupLayout, chroot_bytes: int, left: int
 ) -> frozenset[TopicPartition]:
-    """Return the partitions beyond the limit: the last in order, so that successive plans keep the same partitions."""
+    """
+    Return the partitions beyond the limit.
+
+    They are the last partitions in order, so that successive plans keep the same partitions.
+    """
     surplus = set()
     for partition in sorted(owned):
         left -= chroot_bytes + len(layout.owner(partition))
@@ -90,7 +99,7 @@ def absences(
     assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
 ) -> dict[Slot, MemberAssignment]:
     """
-    Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
+    Return the assignments of slots whose static member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
         assignments: The stored assignment of each slot, or None if it is unreadable. Then the slot is not kept.
@@ -138,10 +147,11 @@ class Inputs:
 
     ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
     is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
-    assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
-    are empty if their znode is absent, and the last readable weights if it is unreadable. ``group_state`` is None if
-    its znode is absent or unreadable; ``group_state_version`` is None only if that znode is absent. ``forgetting`` is
-    the write that removes departed drained members from the group's ``config``, or None if no such member is listed.
+    assignments of slots whose static member may return. ``history`` has the generations with a history entry.
+    ``weights`` are empty if their znode is absent. If that znode is unreadable, they are the last readable weights.
+    ``group_state`` is None if its znode is absent or unreadable; ``group_state_version`` is None only if that znode is
+    absent. ``forgetting`` is the write that removes departed drained members from the group's ``config``, or None if no
+    such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -181,7 +191,10 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" for no such input."""
+        """
+        The input that a plan lacks although members subscribe to topics, such as "broker", or "" if the plan lacks no
+        input.
+        """
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"
@@ -213,7 +226,7 @@ class Inputs:
 
         Args:
             racks: The racks of partitions' leaders, as far as they are known.
-            lags: The lags of partitions, as far as they are known.
+            lags: The lags of partitions in messages, as far as they are known.
         """
         stored, absent = self.stored, MemberSpec(frozenset())
         members = {slot: MemberSpec(frozenset(), its.capacity, its.rack) for slot, its in self.members.items()}
@@ -505,8 +518,8 @@ def still_fits(inputs: Inputs) -> bool:
     """
     Return whether the stored assignments are a valid plan for these inputs.
 
-    They are valid if they have the same slots, give each slot only topics that it may get, and assign each existing
-    partition of these topics exactly once.
+    They are valid if they have the same slots, if each slot has only topics that it may get, and if each existing
+    partition of these topics is assigned exactly once.
     """
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]

@@ -90,7 +90,9 @@ def round_cause(inputs: RoundInputs) -> str:
 
 
 class Opening(NamedTuple):
-    """The start of a round: its state, the transaction that writes it, and the znode's ``version`` after the write."""
+    """
+    The start of a round: its state, the transaction that writes this state, and the znode's ``version`` after that.
+    """
 
     state: RoundState
     write: tuple[Operation, ...]
@@ -187,7 +189,7 @@ def publication(
 
     Args:
         layout: The group's paths.
-        begun: How the round began.
+        begun: The start of the round, as ``opening`` has returned it.
         choice: The round's protocol and members.
         assignments: The assignment of each member. A member that is left out gets an empty assignment.
         stored: The members that have a stored assignment. The writes replace or delete these assignments.

@@ -1,10 +1,11 @@
 """
 Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
 
-From Kafka 2.8 on, a new topic has a new id. Earlier brokers name no id. If such brokers did not list a topic for a
-while, the topic may have been deleted, or the client had no right to see it. If a topic is created again at once, the
-only sign is that a broker denies a position, or that a position which a broker has denied exists again. So the logs
-decide: an early record that was read is compared with the record that the log has at the same offset now.
+An incarnation of a topic is the topic from one creation to the next deletion. From Kafka 2.8 on, each incarnation has
+another id. Earlier brokers name no id. If such brokers did not list a topic for a while, the topic may have been
+deleted, or the client had no right to see it. If a topic is created again at once, there is only one sign: the log
+lacks the member's position, or has that position again after it lacked it. So the logs decide: an early record that was
+read is compared with the record that the log has at the same offset now.
 
 A log of the same topic may lose records, too, if an unclean election truncates it. In this case the log is not new, and
 ``auto_offset_reset`` says where delivery continues.
@@ -27,8 +28,8 @@ class _SeenTopic:
 
     ``is_missing`` is true if the last answer did not list the topic. ``was_missing`` is true if an earlier answer did
     not list the topic, and it is not known yet whether the topic is still the same. ``trusted`` has the partitions
-    whose stored offsets belong to the present topic, as far as this process can know. It is None if the topic was never
-    missing and never created again.
+    whose stored offsets belong to the present topic, as far as this process can know. ``trusted`` is None if the topic
+    was never missing and never created again.
     """
 
     number: int = 0
@@ -57,7 +58,7 @@ class SeenTopics:
         return 0 if seen is None else seen.number
 
     def has_id(self, topic: str) -> bool:
-        """Return whether the topic's id is known. If it is, a change of the id is the only sign of a new topic."""
+        """Return whether the topic's id is known. If the id is known, only a change of the id shows a new topic."""
         seen = self._topics.get(topic)
         return seen is not None and bool(seen.ids)
 

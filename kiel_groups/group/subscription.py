@@ -62,7 +62,7 @@ def check_offset(offset: object, where: str) -> int:
         where: The call and the partition, for the error.
 
     Raises:
-        ConfigError: The offset is not a whole number, or negative, or beyond what the protocol can carry.
+        ConfigError: The offset is not a whole number, or negative, or larger than an int64.
     """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
         raise ConfigError(

@@ -61,7 +61,7 @@ LARGEST_PARTITION = 2**31 - 1
 
 def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> MemberId:
     """
-    Return a member id in the form and charset of Java consumer ids, ending in the whole session id in hex.
+    Return a member id in the form and charset of Java consumer ids. It ends in the whole session id, in hex.
 
     ZooKeeper never reuses a session id, so member ids are unique.
     """
@@ -236,9 +236,9 @@ class MemberAssignment:
     """
     The partitions that the member of one slot must own.
 
-    ``generation`` is the generation that last changed the assignment, ``member_id`` the member that filled the slot
-    then. ``away_since_ms`` is the time when a leader first found that a static member had left, in milliseconds since
-    1970, or None while the slot has a member.
+    ``generation`` is the generation that last changed the assignment. ``member_id`` names the member that filled the
+    slot at that time. ``away_since_ms`` is the time when a leader first found that a static member had left, in
+    milliseconds since 1970, or None while the slot has a member.
     """
 
     generation: int
@@ -382,7 +382,7 @@ def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
 
 
 def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
-    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+    """Return the preferred leader of each partition of a topic, which is the first replica, from the topic's znode."""
     return {number: replicas[0] for number, replicas in parse_replicas(data, path).items()}
 
 
@@ -407,7 +407,9 @@ def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:
-    """Return the rack of a broker, from its znode; None if the znode names no rack, as before Kafka 0.10."""
+    """
+    Return the rack of a broker, from its znode, or None if the znode names no rack. Kafka before 0.10 knows no racks.
+    """
     rack = parse_object(data, path).get("rack")
     return rack if isinstance(rack, str) and rack else None
 
@@ -439,7 +441,7 @@ class FirstOffsets:
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Encode the offsets as a list by partition, with null for an unknown offset, so that many partitions fit."""
+        """Encode the offsets as a list by partition, with null for an unknown offset, so that many fit into a znode."""
         listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
         return encode_object({"version": _VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
 
@@ -463,7 +465,7 @@ class OrderNotice:
     The announcement of the offsets that an operator's command orders, the data of the ``orders`` znode.
 
     ``order_id`` is part of the names of the order's znodes. ``topics`` are the topics of the ordered partitions. ``by``
-    names the command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
+    names the command for people. ``at_ms`` is the time of the order, in milliseconds since 1970.
     """
 
     order_id: str
