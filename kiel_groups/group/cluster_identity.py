@@ -47,8 +47,8 @@ class ClusterIdentity(NamedTuple):
         Return the identity of the cluster that ZooKeeper registers.
 
         Args:
-            brokers: The data of brokers' znodes, by id; None for a znode that is gone, or cannot be read.
-            topics: The data of topics' znodes; None for a znode that was not read.
+            brokers: The data of brokers' znodes, by id, or None for a znode that is gone, or cannot be read.
+            topics: The data of topics' znodes, or None for a znode that was not read.
             cluster_id: The data of ``/cluster/id``.
             has_no_id: Whether that znode certainly does not exist.
         """

@@ -72,7 +72,7 @@ class UnopenedClaims:
 
     def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
         """
-        Record a failed attempt to open these claims; warn once of each claim that has failed for ``NEW_TOPIC_S``.
+        Record a failed attempt to open these claims. Warn once of each claim that has failed for ``NEW_TOPIC_S``.
 
         A NoOffsetsError means that an operator or the application must choose the start position. Then the next call
         that consumes this topic raises the error. Calls that consume other topics do not raise the error.
@@ -106,7 +106,9 @@ class UnopenedClaims:
         self._set_gauge()
 
     def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
-        """If there are ``partitions``, log that they have had no position for ``seconds``; count ``open_alarms``."""
+        """
+        If there are ``partitions``, log that they have had no position for ``seconds``, and count ``open_alarms``.
+        """
         if not partitions:
             return
         self._metrics.count("open_alarms")

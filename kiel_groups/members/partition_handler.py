@@ -98,17 +98,19 @@ class PartitionHandler(Protocol):
         """
 
     def gate_changed(self, gate: Gate) -> None:
-        """Deliver records only while ``gate`` is open from now on: a new session or generation of the member begins."""
+        """
+        From now on, deliver records only while ``gate`` is open: a new session or generation of the member begins.
+        """
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """
         Start to fetch and deliver these partitions at their positions in the subscription state.
 
-        The call itself undoes an earlier ``stop`` of the partitions; the returned coroutine does everything else.
+        The call itself undoes an earlier ``stop`` of the partitions. The returned coroutine does everything else.
         """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions; return the partitions that have records in flight."""
+        """Stop fetching and delivering these partitions. Return those of the partitions that have records in flight."""
 
     def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
         """Wait until no record of these partitions is in flight, then notify the listener of the revocation."""
@@ -139,7 +141,7 @@ class PartitionHandler(Protocol):
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """
-        Resume at ``offset`` once ``on_partitions_assigned`` has ended; stop counting the partition's records in flight.
+        Stop counting the partition's records in flight. Resume at ``offset`` once ``on_partitions_assigned`` has ended.
 
         Another writer has stored the offset, or the topic was created again and has a new log.
         """

@@ -74,7 +74,7 @@ class _Asker:
         next record.
 
         Args:
-            asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
+            asking: The object that identifies the interrupted call of ``ask``, or None if ``ask`` was not called.
             has_taken: Whether the program's thread had taken the record in flight from the cursor.
         """
         if has_taken or (asking is not None and self._asking is asking):

@@ -69,7 +69,7 @@ def reports_move(results: Any) -> bool:
 
 
 def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """Return the index and the error of the operation that made a transaction fail; None if it was executed."""
+    """Return the index and the error of the operation that made a transaction fail, or None if it was executed."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     return next((each for each in errors if not isinstance(each[1], _BYSTANDERS)), errors[0] if errors else None)
 

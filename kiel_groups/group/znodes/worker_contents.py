@@ -131,9 +131,9 @@ class WorkStatus:
     Args:
         state: The state.
         worker: ``host:port`` of the owner's REST interface.
-        trace: The trace of the error; "" unless the state is FAILED.
+        trace: The trace of the error. It is "" unless the state is FAILED.
         generation: The generation of the group in which the work was assigned to the owner.
-        problem: Why the work makes no progress although it has not failed, in one line; "" if it makes progress.
+        problem: Why the work makes no progress although it has not failed, in one line, or "" if it makes progress.
     """
 
     state: WorkState

@@ -184,7 +184,9 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Wait until the topics' partitions differ from the last assignment; check at least every ``interval_s``."""
+        """
+        Wait until the topics' partitions differ from the last assignment. Check at least every ``interval_s`` seconds.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

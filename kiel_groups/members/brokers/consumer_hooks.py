@@ -73,7 +73,7 @@ class ChosenStarts:
         return self._chosen
 
     async def pause(self, choice: asyncio.Event, seconds: float) -> None:
-        """Wait before the next look-up, for at most ``seconds``; the event ``choice`` ends the pause."""
+        """Wait before the next look-up, until the event ``choice`` is set, but for at most ``seconds``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await choice.wait()
@@ -180,7 +180,9 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers. Java consumers have the same type, so they can be in the same group."""
+        """
+        The protocol type of consumers. Java consumers have the same type, so a group can have both kinds of members.
+        """
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
@@ -214,7 +216,7 @@ class ConsumerHooks:
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; raises as ``MemberHooks.complete``."""
+        """Open the assigned partitions at their start positions. The errors are those of ``MemberHooks.complete``."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -227,9 +229,10 @@ class ConsumerHooks:
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Return the partitions whose topics this member has named in its join; count and log the other partitions.
+        Return the partitions whose topics this member has named in its join. Count and log the other partitions.
 
-        Topics that the application has unsubscribed since are left out, too: the next join reports that to the leader.
+        If the application has unsubscribed from a topic since the join, its partitions are left out, too. The next join
+        reports that to the leader.
         """
         found = frozenset(partitions)
         others = [partition for partition in found if partition.topic not in self.offered]
@@ -359,7 +362,10 @@ class ConsumerHooks:
     async def _drain(
         self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
     ) -> frozenset[TopicPartition]:
-        """Wait until these parts are drained, or the time is over; return the partitions that are not drained."""
+        """
+        Wait until these sets of partitions are drained, or the time is over. Return the partitions that are not
+        drained.
+        """
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         now_s, alarm_s = self._context.runtime.boot_time_s, self._context.group.drain_alarm_ms / 1000
@@ -382,7 +388,7 @@ class ConsumerHooks:
         return frozenset(partition for task in pending for partition in draining[task])
 
     def _left_s(self, gate: GenerationGate) -> float:
-        """Return how many seconds a drain may still take; the time for the last commit is reserved."""
+        """Return how many seconds a drain may still take. The time for the last commit is not included."""
         now_s = self._context.runtime.boot_time_s()
         reserve_s = self._context.timing.session_timeout_ms / 1000 * _RESERVE_SHARE
         return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0

@@ -85,7 +85,7 @@ class GroupCoordinator(Protocol):
 
     @property
     def words(self) -> CoordinatorWords:
-        """How the member's log lines name the coordinator and the search for it."""
+        """The words by which the member's log lines name the coordinator, and the search for it."""
 
     @property
     def beats_while_draining(self) -> bool:
@@ -106,7 +106,7 @@ class GroupCoordinator(Protocol):
         """Wait for this member's assignment. Only the leader passes ``assignments``: the assignments of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Send one leave request; raises ``KielGroupsError`` if the coordinator refuses or does not answer."""
+        """Send one leave request. Raise KielGroupsError if the coordinator refuses or does not answer."""
 
     def abandon(self) -> None:
         """Cancel the join or the sync in flight. The task that waits for its answer is cancelled, too."""
@@ -130,7 +130,7 @@ class GroupCoordinator(Protocol):
         """After ``stop``, block until the threads beside the event loop have ended, for at most ``timeout_s``."""
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return the error of a first join that has not found a coordinator in time; ``error`` is the last cause."""
+        """Return the error of a first join that has not found a coordinator in time. ``error`` is the last failure."""
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a member that the coordinator refuses for good."""
@@ -274,7 +274,7 @@ class CoordinatorHeartbeat:
         self._transport.beat(target.coordinator, request, self._limit_s, answered)
 
     def _synced(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
-        """Handle the answer to a sync: reopen the gate after success; send a heartbeat after an error."""
+        """Handle the answer to a sync. After a success, open the gate again. After an error, send a heartbeat."""
         if answer.code in (0, None):
             self._answered(target, sent_s, True, answer)
         elif self._target != target:
@@ -377,7 +377,7 @@ class BrokerCoordinator:
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether the brokers know JoinGroup v1; older brokers remove a member that sends only heartbeats."""
+        """Whether the brokers know JoinGroup v1. Older brokers remove a member that sends only heartbeats."""
         return self._context.has_rebalance_timeout
 
     async def find(self) -> int:
@@ -392,7 +392,7 @@ class BrokerCoordinator:
         return self._context.rebalance_timeout_s + _ANSWER_S
 
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
-        """Join with the protocols that the hooks offer now; ``member_id`` is empty for a new member."""
+        """Join with the protocols that the hooks offer now. ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())

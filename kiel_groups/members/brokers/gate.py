@@ -34,10 +34,10 @@ class GenerationGate:
 
     Args:
         token: The generation and the member id.
-        session_timeout_ms: The session timeout that the member has joined with.
-        sent_s: The boot time at which the answered sync was sent.
-        rebalance_timeout_s: How long a rebalance waits for a member that sends heartbeats, in seconds; 0 if heartbeats
-            do not keep a member in a group that rebalances.
+        session_timeout_ms: The session timeout that the member has joined with, in milliseconds.
+        sent_s: The boot time at which the answered sync was sent, in seconds.
+        rebalance_timeout_s: How long a rebalance waits for a member that sends heartbeats, in seconds, or 0 if
+            heartbeats do not keep a member in a group that rebalances.
     """
 
     def __init__(

@@ -191,7 +191,7 @@ class HeldAssignment:
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
-        """Report an unreadable assignment, and join again after a pause; a rebalance cancels this task."""
+        """Report an unreadable assignment, and join again after a pause. A rebalance cancels this task."""
         pause_s = self._unreadable_pauses.next_s()
         self._metrics.count("assignments_unreadable")
         log.error(
@@ -290,12 +290,14 @@ class CoordinatedMember:
 
     @property
     def token(self) -> GenerationToken | None:
-        """The generation and the member id; None if the member has not joined."""
+        """The generation and the member id, or None if the member has not joined."""
         return GenerationToken(self._state.generation, self._state.member_id) if self._state.is_member else None
 
     @property
     def coordinator_id(self) -> int | None:
-        """The broker that coordinates the group, or the number of the ZooKeeper session; None while it is unknown."""
+        """
+        The broker that coordinates the group, or the number of the ZooKeeper session, or None while it is unknown.
+        """
         return self._state.coordinator
 
     @property
@@ -320,7 +322,7 @@ class CoordinatedMember:
 
     @property
     def gate(self) -> GenerationGate | None:
-        """The gate of the newest assignment; None before the first assignment, and after a loss."""
+        """The gate of the newest assignment, or None before the first assignment, and after a loss."""
         return self._held.gate
 
     async def start(self) -> None:
@@ -341,7 +343,7 @@ class CoordinatedMember:
 
     async def ensure_active(self) -> None:
         """
-        Wait until the member has an assignment of the present generation; raises as ``start``.
+        Wait until the member has an assignment of the present generation. The errors are those of ``start``.
 
         The other members may delay a rebalance for as long as their rebalance timeout. If the member leaves the group
         meanwhile, a ClosedError is raised.
@@ -349,7 +351,7 @@ class CoordinatedMember:
         await self._until(lambda: not self.need_rejoin)
 
     async def ensure_coordinator_known(self) -> None:
-        """Wait until the coordinator is known; raises as ``start``."""
+        """Wait until the coordinator is known. The errors are those of ``start``."""
         await self._until(lambda: self.coordinator_id is not None)
 
     async def _until(self, is_true: Callable[[], bool]) -> None:

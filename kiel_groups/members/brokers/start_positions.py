@@ -155,7 +155,10 @@ class StartPositions:
         numbers: Mapping[str, int],
         trusted: Mapping[str, set[TopicPartition]],
     ) -> dict[TopicPartition, KielGroupsError]:
-        """Store starts chosen in the incarnations ``numbers``; return the error of each start that was not stored."""
+        """
+        Store starts that were chosen in the incarnations ``numbers``. Return the error of each start that was not
+        stored.
+        """
 
         def is_current(partition: TopicPartition) -> bool:
             return self._seen.number(partition.topic) == numbers[partition.topic]
@@ -197,7 +200,8 @@ class StartPositions:
         """
         Record the partitions whose untrusted offsets belong to the logs of deleted topics.
 
-        Such an offset stays untrusted until another offset is stored, because the member may lose the partition before.
+        Such an offset stays untrusted until another offset is stored, because the member may lose the partition before
+        that.
 
         Args:
             stored: The stored offsets.
@@ -241,8 +245,9 @@ class StartPositions:
         """
         Return the offsets that the reset policy names, and the error of each partition without such an offset.
 
-        A partition starts at its earliest offset if it was added to its topic, or its topic was created again, while
-        this process was in the group. Otherwise its first records would be skipped.
+        If a partition was added to its topic while this process was in the group, or its topic was created again in
+        that time, the partition starts at its earliest offset. Otherwise, the first records of the partition would be
+        skipped.
         """
         if not partitions:
             return {}, {}

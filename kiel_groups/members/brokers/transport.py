@@ -180,11 +180,11 @@ class ClusterTransport:
 
     async def find(self, doubted: int | None = None) -> int:
         """
-        Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
+        Ask a broker without a recent failure for the coordinator. The errors are those of ``GroupTransport.find``.
 
         The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
         itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses are
-        read again, because this may be the client's only request.
+        read again, because the client may send no other request that would read them.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:
@@ -223,7 +223,7 @@ class ClusterTransport:
         )
 
     async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
-        """Send a request to the coordinator; raises as ``GroupTransport.send``."""
+        """Send a request to the coordinator. The errors are those of ``GroupTransport.send``."""
         connection = self._cluster.connection_to(self._addresses[coordinator], _ASIDE if aside else _MEMBERSHIP)
         try:
             answer = await connection.request(request, max(1, round(timeout_s * 1000)))

@@ -90,8 +90,8 @@ class ClaimOpener:
         """
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
-        If some partitions have a valid stored offset, only these partitions are opened, because no broker must be asked
-        for them. Otherwise, missing offsets are looked up for the whole topic, and the offsets that leaders return are
+        If some partitions have a valid stored offset, only these partitions are opened, because no broker needs to be
+        asked. Otherwise, missing offsets are looked up for the whole topic, and the offsets that leaders return are
         stored. So the group starts in all partitions at one moment, and tools that count offset znodes see all of them.
 
         Raises:
@@ -214,10 +214,10 @@ class ClaimOpener:
         """
         Create the missing offsets that leaders return, in ascending order, and in one transaction if they fit.
 
-        Stored offsets are not changed, so a second member keeps the offsets of the first. The first member creates the
-        offsets of all partitions, because a group starts in all partitions of a topic at one moment. After that, a
-        member creates offsets of its own partitions only: if an operator has deleted offsets, the owners of the other
-        partitions still know their offsets and store them again.
+        Stored offsets are not changed, so a second member keeps the offsets of the first member. The first member
+        creates the offsets of all partitions, because a group starts in all partitions of a topic at one moment. After
+        that, a member creates offsets of its own partitions only: if an operator has deleted offsets, the owners of the
+        other partitions still know their offsets and store them again.
 
         Args:
             topic: The topic of these partitions.

@@ -87,7 +87,7 @@ class KafkaStore:
 
     Args:
         context: The member; the lease of its session limits each request.
-        writer: Proves the member's session; its gate must be open before each request.
+        writer: Proves the member's session. The session's gate must be open before each request.
         topics: The incarnations of the member's topics.
         limit: Limits all waits for brokers once the member leaves.
     """
@@ -127,9 +127,9 @@ class KafkaStore:
         """
         Return an empty mapping: offsets of other writers are not adopted while the partition is owned.
 
-        A broker that is cut off from the others returns old offsets, and a delayed request of a former owner stores an
-        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note in
-        an offset's text.
+        A broker that is cut off from the other brokers returns old offsets, and a delayed request of a former owner
+        stores an old offset. Such an offset cannot be distinguished from an operator's offset, because any program can
+        write the note in an offset's text.
         """
         return {}
 
@@ -363,7 +363,7 @@ class KafkaClaimOpener:
         return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
 
     async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
-        """Return the start positions of claims: the group's offsets in Kafka, or else its first offsets."""
+        """Return the start positions of claims: the group's offsets in Kafka, or else the group's first offsets."""
         stored, failed = await self._store.stored(claims.keys())
         found: dict[TopicPartition, StartPosition] = {}
         failures = dict(failed)

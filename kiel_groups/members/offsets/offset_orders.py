@@ -1,4 +1,4 @@
-"""Perform an operator's orders to continue partitions at other offsets; the owner performs each order."""
+"""Perform operators' orders to continue partitions at other offsets. The owner of a partition performs its order."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class OffsetOrders:
                         await self._due.wait()
 
     async def _perform_all(self) -> bool:
-        """Perform the present orders; return False if an order for this member's partitions must be tried again."""
+        """Perform the present orders. Return False if an order for this member's partitions must be tried again."""
         path = self._layout.orders
         # Usually there are no orders: this is the only request that they cost. The watch reports writes, too.
         node = await self._session.exists(path, self._due.set)

@@ -234,7 +234,7 @@ class OwnedOffsets:
         self, commits: Mapping[TopicPartition, Commit], metadata: str = ""
     ) -> frozenset[TopicPartition]:
         """
-        Store next offsets, and return the partitions whose offsets were stored; the caller holds the lock ``writing``.
+        Store next offsets, and return the partitions whose offsets were stored. The caller holds the lock ``writing``.
 
         An earlier commit whose caller was interrupted may turn out to be stored. Then another attempt stores the
         offsets of records that were finished since.
@@ -282,9 +282,9 @@ class OwnedOffsets:
         """
         Report the outcome of a write of next offsets to the tracker, and return the resulting ``Attempt``.
 
-        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that the commits name
-        the present versions. Otherwise an operator's offset could be adopted between two commits, and then be
-        overwritten by an older offset.
+        The caller takes the lock ``writing`` before it asks the tracker for the commits, and holds the lock during this
+        call. So the commits name the present versions. Otherwise an operator's offset could be adopted between two
+        commits, and then be overwritten by an older offset.
         """
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
@@ -312,7 +312,9 @@ class OwnedOffsets:
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
-        """Have the tracker decide whether a stored offset is another writer's; if so, resume at that offset."""
+        """
+        Have the tracker decide whether a stored offset is another writer's. If it is, resume delivery at that offset.
+        """
         finding = self._tracker.read(partition, found)
         if finding in (Finding.ADOPTED, Finding.UNREADABLE):
             self._metrics.count("commits_superseded")

@@ -1,4 +1,8 @@
-"""Detect that a topic was deleted and created again, and restart its partitions in the new logs."""
+"""
+Detect that a topic was deleted and created again, and restart its partitions in the new logs.
+
+An incarnation of a topic is the topic from one creation to the next deletion. Its creation zxid identifies it.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +64,14 @@ class TopicIncarnations:
             await asyncio.shield(self._first_reads[topic])
 
     def creation(self, topic: str) -> int:
-        """Return the creation zxid of a topic as last read; 0 if the topic was not read, or did not exist."""
+        """Return the creation zxid of a topic as last read, or 0 if the topic was not read, or did not exist."""
         return self._created.get(topic, 0)
 
     def unless_recreated(self, topic: str) -> Renew[object]:
-        """Return a ``renew`` function that drops all writes as soon as a newer incarnation of the topic is known."""
+        """
+        Return a ``renew`` function for writes: it drops all writes as soon as a newer incarnation of the topic is
+        known.
+        """
         created = self.creation(topic)
         return lambda _, written: written if self.creation(topic) == created else None
 

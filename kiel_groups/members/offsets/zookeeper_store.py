@@ -51,7 +51,7 @@ class OffsetZnodes:
         self._topics = topics
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the stored offsets; a partition without an offset znode is left out."""
+        """Read the stored offsets. A partition without an offset znode is left out."""
         nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
         return {
             partition: self.parse(partition, node)
@@ -71,7 +71,10 @@ class OffsetZnodes:
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
-        """Return the content of an offset znode. If the data is not an offset, log an error; the offset is None."""
+        """
+        Return the content of an offset znode. If the data is not an offset, log an error, and return None as the
+        offset.
+        """
         try:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
@@ -113,11 +116,11 @@ class OffsetZnodes:
     # Operations
 
     def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
-        """Return the operation that writes a partition's offset if its znode has this version."""
+        """Return the operation that writes a partition's offset if the offset znode has this version."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
     def check(self, partition: TopicPartition, version: int) -> Check:
-        """Return the operation that requires this version of a partition's offset."""
+        """Return the operation that requires that a partition's offset znode has this version."""
         return Check(self._layout.offset(partition), version)
 
     def creation(self, partition: TopicPartition, offset: int) -> Operation:
@@ -368,7 +371,7 @@ class BrokerCommits:
         return Written({}, found)
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
-        """Return whether this member stored the offset; if a broker stored it late, inform the tracker."""
+        """Return whether this member stored the offset. If a broker stored the offset late, inform the tracker."""
         finding = self._tracker.judge(partition, stored)
         if finding is Finding.OWN:
             # The next request replaces the last one, after which this offset would be taken for another writer's.
@@ -386,7 +389,7 @@ class BrokerCommits:
             log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._context.group)
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the offsets that brokers have stored; skip deleted znodes, which a commit creates again."""
+        """Read the offsets that brokers have stored. Skip deleted znodes, which a commit creates again."""
         if not partitions:
             return {}
         # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.

@@ -32,7 +32,11 @@ _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
 class StoredSizes(Protocol):
-    """Checks that the data of programs is small enough to be stored. The result is an error text, or ""."""
+    """
+    Checks that the data of programs is small enough to be stored.
+
+    The methods return an error text, or "" if the data is small enough.
+    """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
         """Check the protocols with which a member joins."""
@@ -237,7 +241,7 @@ class CheckedHooks:
             raise self._illegal("lost", "a coroutine", "a plain method that acts at once; define it without async")
 
     async def _called(self, name: str, hook: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        """Call a hook, and return its result; for hooks in ``_WAITING``, log a warning while it takes long."""
+        """Call a hook, and return its result. For hooks in ``_WAITING``, log warnings while the hook runs for long."""
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:

@@ -237,7 +237,7 @@ class GenericMember:
         self._started.leave()
 
     async def ensure_active(self) -> None:
-        """Wait until the member has an assignment of the present generation; raises as ``start``."""
+        """Wait until the member has an assignment of the present generation. The errors are those of ``start``."""
         await self._started.ensure_active()
 
     @property
@@ -247,13 +247,13 @@ class GenericMember:
 
     @property
     def generation(self) -> int:
-        """The present generation; −1 if the member has not joined."""
+        """The present generation, or −1 if the member has not joined."""
         token = None if self._member is None else self._member.token
         return -1 if token is None else token.generation
 
     @property
     def member_id(self) -> str:
-        """The member's id in its group; "" if it has not joined. The id may change after a loss."""
+        """The member's id in its group, or "" if it has not joined. The id may change after a loss."""
         token = None if self._member is None else self._member.token
         return "" if token is None else token.member_id
 
@@ -265,7 +265,7 @@ class GenericMember:
     @property
     def coordinator_id(self) -> int | None:
         """
-        The id of the broker that coordinates the group; None while it is unknown.
+        The id of the broker that coordinates the group, or None while it is unknown.
 
         On ZooKeeper, the id is the number of this member's session, counted from 1.
         """
@@ -277,7 +277,7 @@ class GenericMember:
 
     async def ensure_coordinator_known(self, timeout_ms: int | None = None) -> bool:
         """
-        Wait until the coordinator is known; raises as ``start``.
+        Wait until the coordinator is known. The errors are those of ``start``.
 
         Args:
             timeout_ms: How long to wait, in milliseconds. None means until attempts have failed for

@@ -150,7 +150,8 @@ class RoundMembership:
 
     async def register(self) -> None:
         """
-        Create the member znode, and so join the next round, or the present round if that still waits for members.
+        Create the member znode, and so join the next round. If the present round still waits for members, join that
+        round.
 
         Raises:
             CoordinationError: ZooKeeper refuses the member znode.
@@ -224,7 +225,7 @@ class RoundMembership:
 
     async def join(self) -> JoinedRound:
         """
-        Join the next round, and wait until it begins; the leader waits until all members have joined.
+        Join the next round, and wait until it begins. If this member is the leader, wait until all members have joined.
 
         Raises:
             SessionLostError: The session is over.
@@ -242,7 +243,7 @@ class RoundMembership:
                 return found
 
     async def _begun(self, joined: int) -> JoinedRound | None:
-        """Wait until the round of a generation begins; return None if the group has continued without this member."""
+        """Wait until the round of a generation begins. Return None if the group has continued without this member."""
         while True:
             self._changed.clear()
             state = self.state
@@ -261,7 +262,7 @@ class RoundMembership:
             await self._changed.wait()
 
     def refusal(self, generation: int) -> str:
-        """Return why the leader of a generation has refused this member, or "" without a refusal."""
+        """Return why the leader of a generation has refused this member, or "" if it has not."""
         state = self.state
         return "" if state is None or state.generation != generation else state.refused.get(self._member_id, "")
 
@@ -269,8 +270,8 @@ class RoundMembership:
         """
         Wait for the assignment of a generation, and return it.
 
-        Return None if another round has begun instead, or if the round is complete without this member; ``refusal``
-        says whether the leader has refused this member.
+        Return None if another round has begun instead, or if the round is complete without this member. ``refusal``
+        then says whether the leader has refused this member.
 
         Raises:
             SessionLostError: The session is over.

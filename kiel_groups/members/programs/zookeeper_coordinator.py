@@ -49,7 +49,7 @@ class RoundRole(SessionRole):
         self.candidacy = Candidacy(context, planner, self.proof)
 
     async def register(self) -> None:
-        """Register the member; raises as ``RoundMembership.register``."""
+        """Register the member. The errors are those of ``RoundMembership.register``."""
         await self.membership.register()
 
     async def joined(self) -> None:
@@ -61,7 +61,7 @@ class RoundRole(SessionRole):
         self.membership.recheck()
 
     async def restore(self) -> None:
-        """Read the newest round again, in case its watch was lost; restore the member znode."""
+        """Restore the member znode. Read the newest round again, in case its watch was lost."""
         self.membership.recheck()
         await self.membership.restore()
 
@@ -82,7 +82,7 @@ class SessionGate(GenerationGate):
 
     @property
     def deadline_s(self) -> float:
-        """The end of the session's lease, in seconds of boot time; the session's heartbeat renews it."""
+        """The end of the session's lease, in seconds of boot time. The session's heartbeat renews the lease."""
         return self._session.deadline_s
 
     def is_open(self, now_s: float) -> bool:
@@ -106,7 +106,7 @@ class ZooKeeperCoordinator:
     Args:
         process: The process that the member runs in.
         hooks: The hooks of the program that the member belongs to.
-        rebalance_timeout_s: How long a round waits for members, while this process leads.
+        rebalance_timeout_s: How long a round waits for members while this process leads, in seconds.
         report: Called when the member must join again, or has lost its membership.
     """
 
@@ -147,7 +147,12 @@ class ZooKeeperCoordinator:
     # ------------------------------------------------------------------ sessions
 
     async def find(self) -> int:
-        """Return the number of the present session. If there is none, open a session; raise FindError on failure."""
+        """
+        Return the number of the present session. If there is none, open a session.
+
+        Raises:
+            FindError: No session could be opened.
+        """
         if self._session is None or self._session.ended:
             session = GroupSession(self._process, self._kind, first=self._number == 0)
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000

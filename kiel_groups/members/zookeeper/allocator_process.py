@@ -57,7 +57,7 @@ class AllocatorRole(SessionRole):
         await refuse_programs(self._session, self._layout, node)
 
     def recheck(self) -> None:
-        """Read the group's settings again; an error ends the session."""
+        """Read the group's settings again. An error ends the session."""
         self._tasks.start(self._follow_settings())
 
     async def restore(self) -> None:

@@ -354,7 +354,7 @@ class GroupSession(Generic[RoleT]):
             self.role.candidacy.recheck()
 
     async def _check_regularly(self, context: SessionContext) -> None:
-        """Check the election and the registration at regular intervals; a leader then also plans again."""
+        """Check the election and the registration at regular intervals. At each check, a leader also plans again."""
         while True:
             await asyncio.sleep(context.audit_interval_s())
             self._recheck_candidates()
@@ -417,7 +417,7 @@ class GroupSession(Generic[RoleT]):
         return asyncio.gather(self._tasks.cancel(), closed)
 
     async def close_within(self, limit: CloseLimit) -> None:
-        """Close the session as ``close`` does; after the limit, leave the rest to the session's threads."""
+        """Close the session as ``close`` does. After the limit, leave the rest to the session's threads."""
         try:
             async with limit.timeout():
                 await self.close()
@@ -475,7 +475,7 @@ class SessionSupervisor(Generic[RoleT]):
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session; None before the first session."""
+        """The member id of the current session, which changes with each session, or None before the first session."""
         return self.current.member_id if self.current else None
 
     @property
@@ -490,7 +490,8 @@ class SessionSupervisor(Generic[RoleT]):
         If the first session ends before it has joined, the next session gets the rest of the time.
 
         Raises:
-            KielGroupsError: The error that prevents the first session from joining; ClosedError after ``close``.
+            KielGroupsError: This error prevents the first session from joining.
+            ClosedError: ``close`` was called.
         """
         by_s, backoff = self._due_s(), self._new_backoff()
         while self.current is None:
@@ -616,7 +617,7 @@ class SessionSupervisor(Generic[RoleT]):
                 self._join_failed(error)
 
     def _join_failed(self, error: Exception) -> None:
-        """Count a failed join that is retried; log its cause unless the last join failed for the same cause."""
+        """Count a failed join that is retried. Log the cause, unless the last join failed for the same cause."""
         self._metrics.count("joins_failed")
         cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
         if cause == self._cause:

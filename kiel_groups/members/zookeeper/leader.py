@@ -1,4 +1,4 @@
-"""Take part in a group's election; as its leader, plan and publish assignments. ``group.leader_state`` decides."""
+"""Take part in a group's election. As the leader, plan and publish assignments as ``group.leader_state`` decides."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PlanMaker(Protocol):
         """
 
     def published(self, generation: int, moved: int) -> None:
-        """Log and monitor the newest plan, because it was published; ``moved`` partitions change their owner."""
+        """Log and monitor the newest plan, because it was published. ``moved`` partitions change their owner."""
 
 
 class LeaderDriver:
@@ -113,7 +113,7 @@ class LeaderDriver:
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str, *, urgent: bool = False) -> None:
-        """Plan again because inputs of the plan may have changed; an ``urgent`` change bypasses the debounce."""
+        """Plan again because inputs of the plan may have changed. An ``urgent`` change bypasses the debounce."""
         self._feed(leader_state.Changed(cause, _now_s(), urgent))
 
     def set_debounce(self, debounce: DebounceConfig) -> None:

@@ -1,5 +1,5 @@
 """
-Monitor, while this process leads a group, the owners of partitions, and foreign members; log alarms.
+Monitor the owners of partitions, and foreign members, while this process leads a group, and log alarms.
 
 Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. They would read
 and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign members
@@ -227,7 +227,7 @@ class OwnershipMonitor:
         Read the owners of a part of the partitions.
 
         Returns:
-            The owner of each partition in the next batch, and of each suspected partition; None for each partition
+            The owner of each partition in the next batch, and of each suspected partition, or None for each partition
             without an owner znode.
         """
         owners: dict[TopicPartition, MemberId | None] = {}

@@ -144,7 +144,9 @@ class UnsubscribedTopics:
     async def _unsubscribed(
         self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
     ) -> list[TopicPartition]:
-        """Return the partitions whose topics are neither subscribed to nor registered; [] for an exempt assignment."""
+        """
+        Return the partitions whose topics are neither subscribed to nor registered, or [] for an exempt assignment.
+        """
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)
@@ -455,7 +457,7 @@ class OwnedPartitions:
                 self._lose(partitions)
 
     async def _claim(self) -> None:
-        """Claim one batch of partitions at a time; partitions that become free meanwhile are in the next batch."""
+        """Claim one batch of partitions at a time. Partitions that become free meanwhile are in the next batch."""
         try:
             while self._to_claim:
                 partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
@@ -477,7 +479,7 @@ class OwnedPartitions:
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
 
     def hint(self, watch: _OwnerWatch) -> None:
-        """Record that an awaited partition may be free; simultaneous hints are handled in one batch."""
+        """Record that an awaited partition may be free. Simultaneous hints are handled in one batch."""
         if not self._awaits(watch.partition):
             return
         if not self._freed:
@@ -493,7 +495,7 @@ class OwnedPartitions:
         self._feed(claims.OwnerGone(freed))
 
     def _awaits(self, partition: TopicPartition) -> bool:
-        """Return whether a partition is still awaited; if not, drop its watch."""
+        """Return whether a partition is still awaited. If it is not, drop its watch."""
         if self._claims.phases.get(partition) is claims.Phase.WAITING:
             return True
         if watch := self._watches.pop(partition, None):

@@ -93,13 +93,15 @@ class OwnerZnodes:
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
         """
-        Stop if another session owns a partition. It may own more of the partitions, and each would cost a transaction.
+        Raise Stop if another session owns a partition.
+
+        That session may own more of the partitions, and a refused transaction for each of them would take long.
         """
         if failure is Failure.NODE_EXISTS:
             raise Stop
 
     async def _restore_folders(self, topics: Collection[str]) -> None:
-        """Create deleted owners folders again; the leader had created them before it published the plan."""
+        """Create deleted folders of owner znodes again. The leader had created them before it published the plan."""
         folders = sorted(map(self._layout.topic_owners, topics))
         if folders:
             self._metrics.count("owner_folders_restored", len(folders))
@@ -271,7 +273,9 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; otherwise, drop the partition, so that ``release`` reads its znodes."""
+        """
+        Create a deleted offset znode again. In other cases, drop the partition, so that ``release`` reads its znodes.
+        """
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))

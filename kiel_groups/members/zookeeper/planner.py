@@ -363,7 +363,8 @@ class PartitionPlanner:
     Args:
         context: The process on its session.
         allocator: Computes the assignments.
-        handler: Asks brokers for the ends of logs, for allocators that use lags; None if this process has no consumer.
+        handler: Asks brokers for the ends of logs, for allocators that use lags, or None if this process has no
+            consumer.
         requests: The leader's driver. It is informed of changed inputs.
     """
 
@@ -438,7 +439,7 @@ class PartitionPlanner:
         return partial(self._plan, await self._reader.read())
 
     async def _plan(self, inputs: Inputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Run the allocator, and return the writes that publish its plan; None if no plan must be published."""
+        """Run the allocator, and return the writes that publish its plan, or None if no plan must be published."""
         self._apply_dynamic_config(inputs)
         if not self._may_plan(inputs):
             return None
