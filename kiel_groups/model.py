@@ -22,7 +22,7 @@ Slot: TypeAlias = str
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; its text form is ``topic:partition``, as allocator functions see it."""
+    """One partition of one topic. Its text form is ``topic:partition``, as allocator functions see it."""
 
     topic: str
     partition: int
@@ -101,9 +101,9 @@ class Record(NamedTuple):
     """
     One message as a consumer delivers it.
 
-    ``offset`` is the message's position in its partition's log; a commit of the record stores ``offset + 1``, the
-    *next* offset. ``key`` and ``value`` are bytes or None; with a deserializer, they are its results. Messages of Kafka
-    0.8 (magic 0) have no timestamp.
+    ``offset`` is the message's position in its partition's log. A commit of the record stores ``offset + 1``, the
+    *next* offset. ``key`` and ``value`` are bytes or None. With a deserializer, they are the deserializer's results.
+    Messages of Kafka 0.8 (magic 0) have no timestamp.
     """
 
     topic: str
@@ -197,10 +197,10 @@ class PartitionBatch:
     """
     The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode, or a
-    ``GenerationToken`` if brokers coordinate the group. It never changes, even if the claim is lost or another member
-    claims the partition. A store is safe from late writes if it refuses any write with a token that is smaller than the
-    largest token that the store has seen for ``topic_partition``.
+    ``fencing_token`` grows with every claim of the partition, by any member. It is the czxid of the owner znode, or a
+    ``GenerationToken`` if brokers coordinate the group. The token of a batch never changes, even if the claim is lost
+    or another member claims the partition. A store is safe from late writes if it refuses any write with a token that
+    is smaller than the largest token that the store has seen for ``topic_partition``.
     """
 
     topic_partition: TopicPartition
@@ -212,7 +212,7 @@ class PartitionBatch:
     @property
     def records(self) -> list[Record]:
         """
-        The records with the batch's values, by ascending offset; each access builds a new list.
+        The records with the batch's values, by ascending offset. Each access builds a new list.
 
         Raises:
             ValueError: There are more or fewer ``values`` than ``fetched`` records.

@@ -271,7 +271,7 @@ class AllocatorAssignor:
         Return the partitions of each member, sorted; see ``Assignor``.
 
         Raises:
-            AllocatorError: The allocator raised, or returned an invalid allocation.
+            AllocatorError: The allocator raised an error, or returned an invalid allocation.
         """
         existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
         members, _ = self._members(subscriptions)

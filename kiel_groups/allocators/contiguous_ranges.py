@@ -52,7 +52,7 @@ def ranges(members: Sequence[str], partitions: Sequence[int]) -> Iterator[tuple[
 
     Args:
         members: The members that subscribe to the topic, 1 or more.
-        partitions: The numbers of its partitions.
+        partitions: The numbers of the topic's partitions.
 
     Returns:
         Each member with its range. A range may be empty.

@@ -10,7 +10,7 @@ from kiel_groups.model import TopicPartition, numbers_by_topic
 
 def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     """
-    Assign the partitions, sorted as text, to the members in turn, sorted as text.
+    Assign the partitions to the members in turn. Both are sorted as text.
 
     Args:
         members: The names of the members, in any order.

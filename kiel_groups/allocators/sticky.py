@@ -301,7 +301,7 @@ class Sticky(GroupAllocatorBase):
 
     def allocate(self, group: GroupSpec) -> Allocated:
         """
-        Return partition ids by topic by member, as equal as possible, with the fewest moves.
+        Return partition ids by topic by member. The members' counts are as equal as possible, with the fewest moves.
 
         If capacities differ, members get partitions in proportion to their capacities, with few moves.
         """
@@ -351,7 +351,7 @@ class _Shares:
             self._counts.update((member, count) for count, member in queue)
 
     def level(self) -> None:
-        """Move partitions until no member owns two partitions more than a member that could take one."""
+        """Move partitions until no member owns two partitions more than another member that could take one of them."""
         topics: dict[Pool, set[str]] = {}
         for topic, pool in self._pools.items():
             topics.setdefault(pool, set()).add(topic)

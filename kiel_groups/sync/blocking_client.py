@@ -262,7 +262,7 @@ class Blocking(Generic[C]):
 
     def _read_on_loop(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        Call a function on the loop, and return its result; once the client was closed, call it on this thread.
+        Call a function on the loop, and return its result. Once the client was closed, call it on this thread.
 
         Raises:
             ClosedError: An exception has ended the loop, or this is a fork of the process.

@@ -121,8 +121,8 @@ class BlockingRecords(BlockingSteps):
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
         """
-        After an exception such as a Ctrl-C, drop the cursor, and settle the record in flight on the event loop's
-        thread.
+        After an exception such as a Ctrl-C, drop the cursor, and have the event loop's thread settle the record in
+        flight.
 
         That thread finishes the record, or delivers it again. A KielGroupsError needs no action.
         """
@@ -266,7 +266,7 @@ class SingleConsumer(BlockingConsumer[clients.SingleConsumer]):
     """
     Reads every partition of its topics, for programs without an event loop.
 
-    The arguments are those of ``kiel_groups.SingleConsumer``. ``with SingleConsumer([...]) as consumer`` connects;
+    The arguments are those of ``kiel_groups.SingleConsumer``. ``with SingleConsumer([...]) as consumer`` connects.
     ``for record in consumer`` returns records until the consumer is closed. Hooks of a listener and ``on_bad_record``
     are called on a thread of their own, and may call methods of this object. But ``async`` functions and deserializers
     run on the loop's thread, and must not call methods of this object.

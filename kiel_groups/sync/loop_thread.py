@@ -167,7 +167,7 @@ class LoopThread:
 
     def begin(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> LoggedFuture[_Result]:
         """
-        Call a function that creates a coroutine, and run the coroutine, both on the loop; do not wait for the end.
+        Call a function that creates a coroutine, and run the coroutine, both on the loop. Do not wait for the end.
 
         Returns:
             The outcome. Cancelling it cancels the coroutine. If nothing retrieves its error, the error is logged.
@@ -336,7 +336,7 @@ def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Res
 
 
 def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel a task whose caller has stopped waiting; do nothing if the task has ended or the loop is closed."""
+    """Cancel a task whose caller has stopped waiting. Do nothing if the task has ended or the loop is closed."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
 

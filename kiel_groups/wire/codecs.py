@@ -26,8 +26,8 @@ class Codec:
     """
     A way to compress message sets, with its number in message attributes.
 
-    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes. It raises MessageTooLargeError
-    above the limit, and ProtocolError for data that is not one whole packed stream.
+    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes. ``decompress`` raises
+    MessageTooLargeError above the limit, and ProtocolError for data that is not one whole packed stream.
     """
 
     number: int
@@ -317,7 +317,7 @@ def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
     Return the frame with the header checksum that the lz4 format requires.
 
     Raises:
-        ProtocolError: The frame has neither that checksum nor the wrong one of Kafka 0.8.
+        ProtocolError: The frame has neither that checksum nor the wrong checksum of Kafka 0.8.
     """
     header, given, rest = bytes(data[: header_bytes - 1]), data[header_bytes - 1 : header_bytes], data[header_bytes:]
     right = _checksum(header[len(_LZ4_MAGIC) :])

@@ -20,7 +20,7 @@ _RESULT = Struct(">hqi")
 
 
 class FetchPosition(NamedTuple):
-    """The offset to read from in one partition, and the largest message set to return for it, in bytes."""
+    """The offset at which to read one partition, and the largest size of the returned message set, in bytes."""
 
     offset: int
     max_bytes: int
@@ -56,9 +56,9 @@ class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
     Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
 
     The sets of a response together have at most the sum of all ``max_bytes``. If the next message of a partition is
-    larger than the partition's ``max_bytes``, the response has only the beginning of that message. In this case,
-    brokers of 3.x return an empty set. Newer brokers convert later formats of their logs to magic 0. They may fill the
-    rest of a set with an unfinished message of offset -1 (filler).
+    larger than the partition's ``max_bytes``, the set has only the beginning of that message. Brokers of 3.x return an
+    empty set instead. Newer brokers convert later formats of their logs to magic 0. They may fill the rest of a set
+    with an unfinished message of offset -1 (filler).
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"

@@ -1,8 +1,8 @@
 """
 Declare the data that members of a group and their leader send to each other: a version, and the fields of version 0.
 
-Coordinators pass these bytes on unread. Members of other clients may send later versions, which append fields. Only
-the fields of version 0 are read; the rest is ignored.
+Coordinators pass these bytes on unread. Members of other clients may send later versions, which append fields. Only the
+fields of version 0 are read. Appended fields are ignored.
 """
 
 from __future__ import annotations

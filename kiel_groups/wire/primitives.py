@@ -90,12 +90,12 @@ class Writer:
         self._parts += (_INT16.pack(len(encoded)), encoded)
 
     def blob(self, value: bytes) -> None:
-        """Write bytes after their length."""
+        """Write the length of these bytes, and then the bytes."""
         self.int32(len(value))
         self._parts.append(value)
 
     def optional_blob(self, value: bytes | None) -> None:
-        """Write bytes after their length, or the protocol's null for None."""
+        """Write the length of these bytes, and then the bytes. For None, write the protocol's null."""
         if value is None:
             self.int32(_NULL)
         else:
@@ -174,16 +174,16 @@ class Reader:
             raise self.refuse("a text that is no UTF-8", start) from error
 
     def blob(self) -> memoryview:
-        """Read a length and as many bytes, as a view. Null becomes the empty view."""
+        """Read a length, and return a view of as many bytes. Null becomes the empty view."""
         return self.blob_of(self.int32())
 
     def optional_blob(self) -> memoryview | None:
-        """Read a length and as many bytes, as a view. Null becomes None."""
+        """Read a length, and return a view of as many bytes. Null becomes None."""
         length = self.int32()
         return None if length == _NULL else self.blob_of(length)
 
     def blob_of(self, length: int) -> memoryview:
-        """Read bytes of a length that was read before, as a view. The length -1 (null) gives the empty view."""
+        """Return a view of the next bytes, whose length was read before. The length -1 (null) gives the empty view."""
         if length in (0, _NULL):
             return _EMPTY
         start = self._position - _INT32.size
@@ -192,7 +192,9 @@ class Reader:
         return self.take(length, start)
 
     def take(self, size: int, start: int | None = None) -> memoryview:
-        """Read ``size`` bytes, as a view. ``start`` is the position for errors, by default the present position."""
+        """
+        Return a view of the next ``size`` bytes. ``start`` is the position for errors, by default the present position.
+        """
         end = self._position + size
         if end > len(self._buffer):
             raise self._truncated(self._position if start is None else start, size)

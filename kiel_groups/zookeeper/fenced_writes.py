@@ -55,9 +55,9 @@ class Outcome(Generic[Key]):
     The results of writing a set of items.
 
     ``done`` maps an item to the versions that its operations produced. ``dropped`` maps an item to the reason why
-    ZooKeeper refused it. Items in ``unknown`` may or may not have been written. The member znode was checked after
-    these writes, so a read now finds the final state. No field has the items that ``renew`` removed or that ``Stop``
-    left unwritten.
+    ZooKeeper refused the item. Items in ``unknown`` may or may not have been written. The member znode was checked
+    after these writes, so a read now finds the final state. No field has the items that ``renew`` removed or that
+    ``Stop`` left unwritten.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)

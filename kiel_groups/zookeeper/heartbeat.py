@@ -34,7 +34,7 @@ class Heartbeat:
     Args:
         session: The session. The heartbeat's thread or kazoo's thread abandons it.
         proof: The znode that every beat checks: the member znode, or the election folder for an allocator process.
-        interval_ms: The time between beats. None means a sixth of the granted session timeout.
+        interval_ms: The time between beats, in milliseconds. None means a sixth of the granted session timeout.
         metrics: Observes ``heartbeat``, the seconds from the sending of a beat to the answer.
         runtime: Clock and thread.
     """
@@ -142,7 +142,9 @@ class Heartbeat:
 
     def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
         """
-        Process a beat's answer. The caller is kazoo's thread, or the heartbeat's if the answer came before ``rawlink``.
+        Process a beat's answer.
+
+        kazoo's thread calls this method. If the answer came before ``rawlink``, the heartbeat's thread calls it.
         """
         if self._sent_s == sent_s:
             self._sent_s = None

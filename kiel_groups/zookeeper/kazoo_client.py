@@ -119,7 +119,10 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._running = False
 
     def create_socket_pair(self) -> tuple[Wakeup, Wakeup]:
-        """Return the pair that wakes kazoo's thread: the end that it reads, and the end that other threads write."""
+        """
+        Return the pair that wakes kazoo's thread: the end that this thread reads, and the end that other threads write
+        to.
+        """
         wakes = Wakeup()
         return wakes, wakes
 
@@ -299,7 +302,7 @@ _CLOSING_S = 2.0
 
 def check_hosts(config: ZooKeeperConfig) -> None:
     """
-    Resolve the addresses of all hosts. This may block.
+    Resolve the addresses of all hosts. This function may block.
 
     Raises:
         NoZooKeeperError: No host has an address, so no connection can succeed.
@@ -312,9 +315,9 @@ def check_hosts(config: ZooKeeperConfig) -> None:
 
 def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
     """
-    Return the text of the error that no server has opened a session within ``limit_s``, with the likely reason.
+    Return the text of the error that no server has opened a session within ``limit_s`` seconds, with the likely reason.
 
-    This may block: up to two seconds for each host, and while host names are resolved.
+    This function may block for up to two seconds for each host, and while host names are resolved.
     """
     servers = _servers(config)
     if full := next((server for server in servers if _closes_at_once(server)), None):

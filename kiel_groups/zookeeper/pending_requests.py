@@ -61,9 +61,9 @@ def reports_move(results: Any) -> bool:
     """
     Return whether a transaction failed with SessionMovedError.
 
-    ZooKeeper's leader raises this error wrongly if it processes a client's abandoned connection after the connection
-    that replaced it. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions close
-    the connection, as all versions do for other requests. Only a new connection makes the session usable again.
+    ZooKeeper's leader raises this error wrongly if it processes an abandoned connection of a client later than the
+    client's new connection. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions
+    close the connection, as all versions do for other requests. Only a new connection makes the session usable again.
     """
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
@@ -98,7 +98,7 @@ class PendingRequests:
     The answers of one ``send`` reach the event loop together: a thousand reads wake the loop once.
 
     Args:
-        call_loop: Calls a function with arguments on the event loop. Any thread may call it.
+        call_loop: Calls a function with arguments on the event loop. Any thread may use ``call_loop``.
     """
 
     def __init__(self, call_loop: Callable[..., None]) -> None:

@@ -79,7 +79,7 @@ class Ticker:
     Calls ``tick`` repeatedly on a thread of its own.
 
     ``tick`` returns the seconds until the next call, or None to end the thread. ``wake`` shortens the wait for the next
-    call. ``tick`` must not raise, because an exception would end the thread unnoticed.
+    call. ``tick`` must not raise an exception, because an exception would end the thread unnoticed.
     """
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
@@ -88,7 +88,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. It calls ``tick`` at once."""
+        """Start the thread. The thread calls ``tick`` at once."""
         self._thread.start()
 
     def wake(self) -> None:

@@ -201,8 +201,8 @@ class Node(NamedTuple):
     """
     A znode's data and state, as read from ZooKeeper.
 
-    ``owner`` is the id of the session that an ephemeral znode belongs to, 0 for any other znode. ``pzxid`` is the zxid
-    of the last change of the znode's children, and ``children`` the number of its children.
+    ``owner`` is the id of the session that an ephemeral znode belongs to, or 0 for any other znode. ``pzxid`` is the
+    zxid of the last change of the znode's children. ``children`` is the number of the children.
     """
 
     data: bytes
@@ -351,9 +351,7 @@ class Session:
         """
         Stop using the session: shut the gate, fail all unanswered requests, and notify the listener.
 
-        Later calls do nothing.
-
-        The caller must still call ``close``.
+        Later calls do nothing. The caller must still call ``close``.
         """
         if self.ended is not None:
             return
@@ -428,7 +426,7 @@ class Session:
         Send pipelined reads, and repeat the reads that a broken connection lost.
 
         Returns:
-            What each read found, or None for a missing znode.
+            The result of each read, or None for a missing znode.
 
         Raises:
             SessionLostError: The session is over.
@@ -517,7 +515,8 @@ class Session:
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing; raised by the coroutine.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing. The coroutine raises this
+                error.
         """
         listed = list(operations)
         used, sent_s = self.connection.current, self._runtime.boot_time_s()

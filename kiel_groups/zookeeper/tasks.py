@@ -35,7 +35,8 @@ class CloseLimit:
     A close passes the limit on to all its parts. Waits that have begun end earlier if the limit is shortened.
 
     Args:
-        timeout_s: Seconds from now, or None: the close takes as long as it needs, unless ``shorten`` sets a limit.
+        timeout_s: The limit in seconds from now. With None, the close takes as long as it needs, unless ``shorten``
+            sets a limit.
     """
 
     def __init__(self, timeout_s: float | None = None) -> None:

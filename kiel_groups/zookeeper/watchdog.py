@@ -167,6 +167,6 @@ class Watchdog:
         return None
 
     def _notify(self, stall: Stall) -> None:
-        """Log a stall and call ``hurry``. This runs on a thread of its own."""
+        """Log a stall and call ``hurry``. This method runs on a thread of its own."""
         log.warning("%s", stall)
         self._hurry(stall)

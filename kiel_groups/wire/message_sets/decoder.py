@@ -284,8 +284,8 @@ def _window(data: Buffer, start: int, piece_bytes: int) -> int:
     """
     Return the position where the check of a piece must end, if the piece begins at ``start``.
 
-    That is ``piece_bytes`` after ``start``. If the first message is longer, it is the end of that message. It is never
-    after the end of the data.
+    The position is ``piece_bytes`` after ``start``, or the end of the first message if that message is longer. The
+    position is never beyond the end of the data.
     """
     size, end = len(data), start + piece_bytes
     if start + OVERHEAD_BYTES <= size:

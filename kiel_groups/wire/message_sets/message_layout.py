@@ -194,7 +194,7 @@ class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error 
 
 def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
     """
-    Return the error for an unreadable message at ``offset``; its text has ``found``.
+    Return the error for an unreadable message at ``offset``. The text of the error has ``found``.
 
     With the whole ``message``, return a DamagedMessage, so that the fetcher can skip the message.
     """
