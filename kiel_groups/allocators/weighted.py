@@ -36,10 +36,10 @@ class LagAware(GroupAllocatorBase):
     """
     The lag-aware allocator; its one instance is :data:`lag_aware`.
 
-    The allocator spreads the backlog over the members. A member's backlog is the sum of the lags of its partitions.
-    While no member's backlog is far above the mean, the result is that of the sticky allocator, so that small lags move
-    no partition. Far above means: by more than half of the mean, and by more than 10,000 messages. A partition of
-    unknown lag counts as the median of the known lags.
+    The allocator spreads the backlog over the members. A member's backlog is the sum of the lags of its partitions,
+    divided by its capacity. While no member's backlog is far above the mean, the result is that of the sticky
+    allocator, so that small lags move no partition. Far above means: by more than half of the mean, and by more than
+    10,000 messages. A partition of unknown lag counts as the median of the known lags.
     """
 
     __name__ = "lag_aware"

@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, auto
 from typing import TypeAlias
 
-# What a member makes of the error codes of its group's coordinator, by request: one table.
+# The reactions of a member to the error codes of its group's coordinator, by request, in one table.
 #
-# The numbers are Kafka's. ``wire.error_codes`` has the same ones with names and hints for users; the two packages do
-# not know each other, so a test compares them.
+# The numbers are Kafka's. ``wire.error_codes`` has the same numbers with names and hints for users. The two packages do
+# not import each other, so a test compares them.
 
 
 class CoordinatorCode(IntEnum):

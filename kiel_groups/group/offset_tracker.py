@@ -497,7 +497,7 @@ class OffsetTracker:
         if finding is Finding.UNREADABLE:
             self._mark_unreadable(partition, found.version)
         elif found.offset is not None:
-            # A commit of this consumer whose answer was lost.
+            # This consumer's commit, whose answer was lost, has stored the offset.
             self.stored(partition, found.offset, found.version)
         return self.release(partition, found)
 

@@ -86,7 +86,7 @@ class LoopThread:
         self._instead = instead
         self._on_failure = on_failure
         self._pid = os.getpid()
-        # Reentrant: a signal handler or a finalizer may call this object while its own thread has the lock.
+        # The lock is reentrant: a signal handler or a finalizer may call this object while its own thread has the lock.
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

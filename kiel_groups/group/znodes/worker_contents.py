@@ -308,7 +308,7 @@ def canonical_json(value: JsonObject, what: str) -> bytes:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        # An integer with too many digits, half of a surrogate pair, or too many levels.
+        # The value may have an integer with too many digits, half of a surrogate pair, or too many levels.
         raise ConfigError(f"{what}: it has no form in JSON ({error})") from error
 
 

@@ -406,7 +406,7 @@ class CoordinatedMember:
 
     def give_up(self) -> None:
         """
-        Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
+        Leave at once, because the application makes no progress. The event loop must call ``given_up`` afterwards.
 
         Any thread may call this method. It logs nothing, because the blocked event loop may hold the log's lock.
         """

@@ -311,6 +311,6 @@ def _shown(value: object) -> str:
         return "None"
     try:
         text = repr(value)
-    except Exception:  # code of the program
+    except Exception:  # The program's code may raise anything.
         text = "an object"
     return f"{text if len(text) <= 60 else text[:60] + '…'} ({type(value).__name__})"

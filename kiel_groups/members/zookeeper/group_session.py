@@ -575,7 +575,8 @@ class SessionSupervisor(Generic[RoleT]):
     async def _supervise(self) -> None:
         """Wait for the end of each session, and start the next one."""
         while self.current is not None:
-            # Shielded, because cancelling this task must not cancel a future that other tasks await, too.
+            # The future is shielded: the cancellation of this task must not cancel a future that other tasks await,
+            # too.
             error = await asyncio.shield(self.current.over)
             self._metrics.count("sessions_lost")
             self._close_in_background(self.current)

@@ -120,12 +120,12 @@ class UnsubscribedTopics:
         Log an assignment that names topics to which the member does not subscribe. Count each such assignment once.
 
         At first, the log line is a warning: a leader that has not read the latest registration writes such an
-        assignment, and soon corrects it. Once assignments have named other topics for ``REPLANNED_S``, the log line is
-        an error.
+        assignment, and soon corrects it. Once assignments have named other topics for ``REPLANNED_S`` seconds, the log
+        line is an error.
 
-        Two kinds of assignments are exempt. An assignment older than the member's registration was made for the
-        previous subscription, and the leader will plan again. For an assignment that the registration allows, the
-        member will register again.
+        Two kinds of assignments are exempt. An assignment that is older than the member's registration was made for the
+        previous subscription, and the leader will plan again. An assignment may also have only topics that are still
+        registered. Then the member has not registered its new subscription yet, and will do so.
         """
         unsubscribed = await self._unsubscribed(node, found, subscribed)
         if not unsubscribed:

@@ -163,7 +163,7 @@ class WatchedValues:
         nodes = await self._session.get_many(paths, watchers)
         absent = [number for number, node in enumerate(nodes) if node is None]
         answers = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
-        # Znodes that were created between the two reads.
+        # These znodes were created between the two reads.
         late = [number for number, node in zip(absent, answers, strict=True) if node is not None]
         found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
         for number, node in zip(late, found, strict=True):

@@ -190,7 +190,8 @@ async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
 async def _founded(session: Session, layout: GroupLayout, node: Node | None, mine: bytes) -> Node:
     """Return the group's settings. If there are none (``node`` is None), write this member's settings first."""
     while node is None:
-        # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
+        # Settings are never overwritten: if two members are first at the same time, one create succeeds, and both read
+        # it.
         answer = await session.transact([Create(layout.config, mine)])
         if isinstance(answer, Done):
             log.info("group %s: new group; it takes the settings of this member", layout.group)
