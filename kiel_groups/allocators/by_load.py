@@ -50,7 +50,7 @@ Owned: TypeAlias = list[tuple[int, TopicPartition]]
 
 def balance_by_load(group: GroupSpec, loads: Mapping[TopicPartition, float]) -> dict[Slot, dict[str, list[int]]]:
     """
-    Return partition ids by topic by member, with nearly equal loads and few moves.
+    Return partition ids by topic by member. Loads are nearly in proportion to the capacities, and few partitions move.
 
     Args:
         group: The group.
@@ -165,7 +165,7 @@ class _Shares:
         while givers and moves < most:
             (level, giver), (least, taker) = (-givers[0][0], givers[0][1]), takers[0]
             if level != self._level(giver):
-                heappop(givers)  # An outdated entry: the member's present load has an entry of its own.
+                heappop(givers)  # The entry is outdated: the present load has its own entry.
                 continue
             if least != self._level(taker):
                 heappop(takers)

@@ -19,14 +19,18 @@ class Weighted(GroupAllocatorBase):
     """
     The weighted allocator; its one instance is :data:`weighted`.
 
-    Members get equal loads, and few partitions move; see ``by_load``. A partition of unknown load counts as the median
-    of the known loads. If all partitions weigh the same, the result is that of the sticky allocator.
+    Members get loads in proportion to their capacities, and few partitions move; see ``by_load``. A partition of
+    unknown load counts as the median of the known loads. If all partitions weigh the same, the result is that of the
+    sticky allocator.
     """
 
     __name__ = "weighted"
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, with nearly equal loads and few moves."""
+        """
+        Return partition ids by topic by member. Loads are nearly in proportion to the capacities, and few partitions
+        move.
+        """
         weights = {each: spec.weight for each, spec in group.partitions.items() if spec.weight is not None}
         loads = loads_of(group.assignable, weights)
         return balance_by_load(group, loads) if len(set(loads.values())) > 1 else sticky.allocate(group)

@@ -107,7 +107,7 @@ def opening(
 
     Args:
         layout: The group's paths.
-        inputs: What the leader has read.
+        inputs: The data that the leader has read.
         leader: The leader's member id.
         candidate: The path of the leader's election znode. The transaction fails if that znode is gone.
         cause: Why the round begins.

@@ -66,7 +66,7 @@ class OwnerZnodes:
 
         Args:
             partitions: The partitions to claim.
-            freed: The partitions among them whose owner znodes were just deleted, so that no read is needed.
+            freed: Those of ``partitions`` whose owner znodes were just deleted, so that no read is needed.
 
         Returns:
             The partitions that this member owns now. Other sessions own the other partitions.
