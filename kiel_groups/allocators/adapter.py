@@ -33,7 +33,7 @@ def validate(
         eligible: The members subscribed to each topic. Partitions of topics without subscribers must not be assigned.
 
     Returns:
-        A set of partitions for every member; the set may be empty. Each partition with an eligible member is in exactly
+        A set of partitions for every member. The set may be empty. Each partition with an eligible member is in exactly
         one of the sets.
 
     Raises:
@@ -145,7 +145,7 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     subscribe to the same topics, the function is called once.
 
     Args:
-        allocator: The allocator; None means round robin.
+        allocator: The allocator, or None for round robin.
         group: The members with their subscriptions, and the partitions.
 
     Raises:

@@ -67,9 +67,10 @@ class ClusterIdentity(NamedTuple):
         """
         Return whether the two sides may be different clusters: both have addresses, and no address in common.
 
-        This is rare, because brokers answer with the registered addresses. Possible causes are another cluster, a
-        broker that is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
-        Brokers of 0.8 name no broker while their cluster has no topic. Then the addresses in ``named.asked`` count.
+        Such a difference is rare, because brokers answer with the registered addresses. Possible causes are another
+        cluster, a broker that is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in
+        answers. Brokers of 0.8 name no broker while their cluster has no topic. Then the addresses in ``named.asked``
+        count.
         """
         theirs = named.addresses or named.asked
         return bool(self.addresses and theirs and not self.addresses & theirs)

@@ -224,7 +224,7 @@ class SyncAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A heartbeat, a commit or a read of offsets was answered; ``code`` is None if no answer came in time."""
+    """A heartbeat, a commit or a read of offsets was answered. ``code`` is None if no answer came in time."""
 
     request: GroupRequest
     code: int | None

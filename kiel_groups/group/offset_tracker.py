@@ -39,8 +39,8 @@ class CommitRules:
     The settings that decide which offsets a member stores, and when.
 
     ``autocommit``: the member stores the offsets of finished records without a request of the application.
-    ``through_brokers``: brokers write the offset znodes on request. They check no version, and do not record which
-    member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
+    ``through_brokers``: brokers write the offset znodes on request. The brokers check no version, and do not record
+    which member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
     chose. ``in_kafka``: the group's coordinator stores the offsets. Such offsets have no versions, and a release stores
     the offset before the transaction that deletes the owner znode.
     """
@@ -172,7 +172,7 @@ class OffsetTracker:
         return None if offsets is None else offsets.position
 
     def allocation(self) -> defaultdict[str, list[int]]:
-        """Return the open partitions of each topic in ascending order; any other topic maps to ``[]``."""
+        """Return the open partitions of each topic in ascending order. The result maps any other topic to ``[]``."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._open):
             topics[topic].append(partition)
@@ -269,7 +269,7 @@ class OffsetTracker:
         """
         Return the commits that are due now (rule 1), in ascending order of partitions.
 
-        ``partitions`` limits the result; None means all open partitions.
+        ``partitions`` limits the result. None means all open partitions.
         """
         listed = self._open if partitions is None else self._open.keys() & partitions
         found = ((partition, self._open[partition]) for partition in sorted(listed))

@@ -67,7 +67,7 @@ def alarms(
 
     Args:
         suspicions: The result of ``find_mismatches``.
-        members: The live members; a partition with any other owner is orphaned.
+        members: The live members. A partition with any other owner is orphaned.
         now_s: The present time, on the clock of ``find_mismatches``.
         limit_s: The age from which a mismatch raises an alarm, in seconds.
     """

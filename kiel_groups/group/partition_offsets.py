@@ -230,7 +230,7 @@ class ClaimedPartition:
     """
     The claim of a partition, opened or not.
 
-    ``created`` identifies the topic incarnation to which the claim's offsets belong, by the topic's creation zxid;
+    ``created`` identifies the topic incarnation to which the claim's offsets belong, by the topic's creation zxid.
     ``newest`` identifies the latest known incarnation.
     """
 
@@ -258,9 +258,10 @@ class PartitionOffsets(ClaimedPartition):
     ``version`` is not an offset. ``adopted`` is the version at which another writer's offset was last adopted. If the
     log lacks the position, ``reset`` is set until the new position is stored.
 
-    ``floor`` is the lowest offset that the application may commit. It is where the claim started, or where another
-    writer, a reset or a new log set it. A seek of the application may lower it. ``seek_mark`` is a new object after
-    each seek of the application and in each new log: a seek that waits for a look-up is void if the mark has changed.
+    ``floor`` is the lowest offset that the application may commit. The start of the claim sets the floor, and later
+    another writer, a reset or a new log may set it. A seek of the application may lower it. ``seek_mark`` is a new
+    object after each seek of the application and in each new log: a seek that waits for a look-up is void if the mark
+    has changed.
 
     ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
     from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from that delivery.

@@ -44,7 +44,7 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
     Args:
         target: The allocation to limit.
         layout: The group's paths.
-        chroot: The chroot. It precedes each path on the server.
+        chroot: The chroot, which precedes each path on the server.
     """
     left = MOST_PATH_BYTES - _OTHERS_BYTES
     # The common case is cheap: no member has so many partitions that they would exceed the limit even if every path had
@@ -66,7 +66,7 @@ def _surplus(
     """
     Return the partitions beyond the limit.
 
-    They are the last partitions in order, so that successive plans keep the same partitions.
+    The result has the last partitions in order, so that successive plans keep the same partitions.
     """
     surplus = set()
     for partition in sorted(owned):
@@ -149,7 +149,7 @@ class Inputs:
     is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of slots whose static member may return. ``history`` has the generations with a history entry.
     ``weights`` are empty if their znode is absent. If that znode is unreadable, they are the last readable weights.
-    ``group_state`` is None if its znode is absent or unreadable; ``group_state_version`` is None only if that znode is
+    ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is None only if that znode is
     absent. ``forgetting`` is the write that removes departed drained members from the group's ``config``, or None if no
     such member is listed.
     """
@@ -339,7 +339,7 @@ def plan(
         inputs: The data that the leader has read.
         target: The allocation to publish, with an entry for every slot.
         leader: The publishing member's id.
-        candidate: Path of the leader's election znode; every write checks that it still exists.
+        candidate: Path of the leader's election znode. Every write checks that this znode still exists.
         cause: The reason for the new plan, for operators.
         now_ms: Wall-clock time, milliseconds since 1970.
         took_ms: Milliseconds from the first change that caused this plan to the plan itself.
@@ -518,8 +518,8 @@ def still_fits(inputs: Inputs) -> bool:
     """
     Return whether the stored assignments are a valid plan for these inputs.
 
-    They are valid if they have the same slots, if each slot has only topics that it may get, and if each existing
-    partition of these topics is assigned exactly once.
+    The assignments are valid if they have the same slots, if each slot has only topics that it may get, and if each
+    existing partition of these topics is assigned exactly once.
     """
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]

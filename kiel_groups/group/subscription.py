@@ -171,7 +171,7 @@ class SubscriptionState:
 
     def change_subscription(self, topics: str | Iterable[str]) -> bool:
         """
-        Replace the subscribed topics, or set the topics that the pattern matches; the listener stays.
+        Replace the subscribed topics, or set the topics that the pattern matches. The listener stays.
 
         The list may be empty, because a pattern may match no topic.
 
@@ -269,8 +269,8 @@ class SubscriptionState:
         Replace the partitions that the group assigns to this consumer.
 
         The member calls this method whenever its owned partitions or the subscribed topics change. It passes its owned
-        partitions of subscribed topics. It is about to release its owned partitions of other topics, and leaves them
-        out.
+        partitions of subscribed topics. It leaves out its owned partitions of other topics, because it is about to
+        release them.
 
         Raises:
             ConfigError: The topic of a partition is not subscribed.
@@ -401,7 +401,7 @@ class SubscriptionState:
     # Pauses
 
     def pause(self, partition: TopicPartition) -> None:
-        """Stop fetching a partition until ``resume``; its position remains."""
+        """Stop fetching a partition until ``resume``. The position of the partition remains."""
         self._require(partition, "pause()").is_paused = True
 
     def resume(self, partition: TopicPartition) -> None:

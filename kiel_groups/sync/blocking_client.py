@@ -293,8 +293,8 @@ class Blocking(Generic[C]):
         """
         End the client without its event loop, because an exception has ended the loop.
 
-        A member's heartbeats have a thread of their own. They would keep its session and partitions until the process
-        ends.
+        A member's heartbeats have a thread of their own. These heartbeats would keep the member's session and
+        partitions until the process ends.
         """
         self._client._left_loop.abandon()
 

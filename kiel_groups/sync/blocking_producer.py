@@ -18,7 +18,7 @@ class Producer(Blocking[clients.Producer]):
     Sends records to topics, for programs without an event loop. The arguments are those of ``kiel_groups.Producer``.
 
     ``with Producer([...]) as producer`` connects, and flushes and closes at the end of the block. ``produce`` returns a
-    future; all other methods wait for their outcome. Several threads may call methods at once.
+    future. All other methods wait for their outcome. Several threads may call methods at once.
     """
 
     @takes_arguments_of(clients.Producer)
@@ -54,10 +54,10 @@ class Producer(Blocking[clients.Producer]):
 
         Args:
             topic: The topic to write to.
-            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+            message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
-            partition: The partition's number; if it is given, the partitioner is not called.
+            partition: The partition's number. If it is given, the partitioner is not called.
 
         Returns:
             A future: ``result()`` waits until the record is stored, and returns its topic, partition and offset, or

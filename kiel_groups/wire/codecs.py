@@ -1,7 +1,7 @@
 """
 Compress and decompress message sets: gzip, snappy, and lz4 in the framing of Kafka 0.8.
 
-``wire.message_sets`` compresses and decompresses with this module; the clients and ``constants`` look codecs up by
+``wire.message_sets`` compresses and decompresses with this module. The clients and ``constants`` look codecs up by
 name. Decompression stops at a limit of the unpacked size. A result depends only on the arguments: no codec reads a
 file, or keeps state between calls.
 """
@@ -233,8 +233,8 @@ def _lz4_unpack(data: Buffer, limit: int) -> Buffer:
     Unpack one lz4 frame to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: The frame unpacks to more than ``limit`` bytes; or it cannot be unpacked, and its block
-            sizes allow more than ``limit`` bytes.
+        MessageTooLargeError: The frame unpacks to more than ``limit`` bytes. Or the frame cannot be unpacked, and its
+            block sizes allow more than ``limit`` bytes.
         ProtocolError: The frame is damaged, truncated, or followed by other bytes.
     """
     header_bytes = _header_bytes(data)

@@ -57,8 +57,8 @@ class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
 
     The sets of a response together have at most the sum of all ``max_bytes``. If the next message of a partition is
     larger than the partition's ``max_bytes``, the set has only the beginning of that message. Brokers of 3.x return an
-    empty set instead. Newer brokers convert later formats of their logs to magic 0. They may fill the rest of a set
-    with an unfinished message of offset -1 (filler).
+    empty set instead. Newer brokers convert later formats of their logs to magic 0. These brokers may fill the rest of
+    a set with an unfinished message of offset -1 (filler).
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"

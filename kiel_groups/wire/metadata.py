@@ -59,7 +59,7 @@ class MetadataResponse(NamedTuple):
     """
     A broker's view of the cluster.
 
-    ``brokers`` leaves out brokers without a host, so the leader of a partition may not be among them. A new cluster of
+    ``brokers`` leaves out brokers without a host, so this field may lack the leader of a partition. A new cluster of
     0.8.1 without topics lists no brokers.
     """
 

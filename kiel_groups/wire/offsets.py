@@ -111,9 +111,9 @@ class OffsetCommitRequestV2(_CommitRequest):
     Store offsets in Kafka, through the group's coordinator, a broker of 0.9 or later.
 
     Each partition succeeds or fails independently. A client that is not a member sends the generation -1 and an empty
-    member id. The coordinator accepts such a commit only while the group has no members. It checks the generation of a
-    member, but not that the member owns the partitions. ``retention_ms`` is how long the offsets are kept. -1 means the
-    broker's ``offsets.retention.minutes``.
+    member id. The coordinator accepts such a commit only while the group has no members. The coordinator checks the
+    generation of a member, but not that the member owns the partitions. ``retention_ms`` is how long the offsets are
+    kept. -1 means the broker's ``offsets.retention.minutes``.
     """
 
     API_VERSION = 2

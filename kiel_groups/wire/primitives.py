@@ -106,7 +106,7 @@ class Writer:
         self._parts.append(value)
 
     def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
-        """Write several numbers at once. This is faster than one call for each number."""
+        """Write several numbers at once. One call is faster than one for each number."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
@@ -245,7 +245,7 @@ class Reader:
         return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
-        """Read several numbers at once. This is faster than one call for each number."""
+        """Read several numbers at once. One call is faster than one for each number."""
         start = self._position
         try:
             values = layout.unpack_from(self._buffer, start)
@@ -360,7 +360,10 @@ def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
 
 
 def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
-    """Return the type of a structure of numbers with these ``struct`` codes. It is faster than ``structure``."""
+    """
+    Return the type of a structure of numbers with these ``struct`` codes. This type is faster than one of
+    ``structure``.
+    """
     layout = Struct(f">{codes}")
 
     def write(writer: Writer, value: Any) -> None:
@@ -396,7 +399,7 @@ def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapp
 
 def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
     """
-    Return the type of an array of (topic, array of (partition number, value)). It is read as a dictionary.
+    Return the type of an array of (topic, array of (partition number, value)). The array is read as a dictionary.
 
     A duplicate partition raises ProtocolError.
     """
@@ -430,7 +433,7 @@ def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
 
 def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, ...]]]:
     """
-    Return the type of an array of (name, array of numbers). It is read as a dictionary.
+    Return the type of an array of (name, array of numbers). The array is read as a dictionary.
 
     A name that occurs twice gets the numbers of both arrays, each number once. A number below ``least`` raises
     ProtocolError, which calls the number ``what``.

@@ -96,9 +96,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
     Delivers responses and watch events on the thread that reads them, in the order in which the server sent them.
 
-    The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
-    response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
-    a request. The queue and the epoll objects cost half of the time of a request.
+    The callbacks must not block. In this package, they only wake an event loop or a thread. kazoo's own handler passes
+    each response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six
+    times a request. The queue and the epoll objects cost half of the time of a request.
 
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
@@ -136,7 +136,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """
         Return the sockets that are ready. Unlike ``select.select``, this method has no limit on descriptor numbers.
 
-        ``timeout`` is in seconds; None means no limit.
+        ``timeout`` is in seconds. None means no limit.
         """
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):

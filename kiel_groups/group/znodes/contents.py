@@ -22,7 +22,7 @@ class Znode:
 
     ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
-    ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
+    ``mzxid`` are the ids of the transactions that created and last wrote the znode. These ids ascend over all znodes.
     ``version`` is the number of writes of the znode's data. ``closed``: the znode's ACL refuses this reader, so neither
     the other fields nor the children are known.
     """
@@ -447,7 +447,7 @@ class FirstOffsets:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> FirstOffsets:
-        """Parse the data of the znode; raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError for any other data."""
         fields = parse_object(data, path)
         listed = typed_field(fields, "offsets", list, path)
         if len(listed) > LARGEST_PARTITION or not all(each is None or _is_offset(each) for each in listed):
@@ -480,7 +480,7 @@ class OrderNotice:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> OrderNotice:
-        """Parse the data of the znode; raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError for any other data."""
         fields = parse_object(data, path)
         check_version(fields, _VERSION, path)
         topics = typed_field(fields, "topics", list, path)
@@ -509,7 +509,7 @@ class OrderedOffset:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> OrderedOffset:
-        """Parse the data of the znode; raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError for any other data."""
         fields = parse_object(data, path)
         check_version(fields, _VERSION, path)
         offset = fields.get("offset")

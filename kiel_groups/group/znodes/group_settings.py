@@ -40,7 +40,7 @@ class PlanRequest(NamedTuple):
     """
     An operator's request for a plan.
 
-    ``at_ms`` is the time of the request, in milliseconds since 1970; a later request has a later time. ``reason``
+    ``at_ms`` is the time of the request, in milliseconds since 1970. A later request has a later time. ``reason``
     becomes a cause of the plan. The leader answers a request with a new generation, even if no partition moves; see
     ``GroupState.request_ms``.
     """
@@ -223,7 +223,7 @@ def _request(given: Any) -> PlanRequest | None:
 
 
 def check_reason(reason: str) -> str:
-    """Return the reason of a request unchanged; raise ConfigError unless it has 1 to 200 printable characters."""
+    """Return the reason of a request unchanged. Raise ConfigError unless it has 1 to 200 printable characters."""
     if not 0 < len(reason) <= LONGEST_REASON or not reason.isprintable():
         raise ConfigError(f"reason: {reason!r:.80} given; expected 1 to {LONGEST_REASON} printable characters")
     return reason

@@ -43,7 +43,7 @@ def encode_config_offset(offset: int) -> bytes:
 
 def parse_config_offset(data: bytes, path: str) -> int:
     """
-    Return the configuration offset. It is 0 if the znode is empty: the configuration has not changed yet.
+    Return the configuration offset, or 0 if the znode is empty: the configuration has not changed yet.
 
     Raises:
         ProtocolError: The znode's data is invalid; the text says how to repair it.
@@ -143,7 +143,7 @@ class WorkStatus:
     problem: str = ""
 
     def encode(self) -> bytes:
-        """Encode the status. Cut a long trace to its end, where Python's traces name the error; cut a long problem."""
+        """Encode the status. Cut a long problem. Cut a long trace to its end, where Python's traces name the error."""
         # A trace may quote file names or records that are no text.
         trace = ensure_binary(self.trace, errors="backslashreplace")
         if len(trace) > LARGEST_TRACE_BYTES:
@@ -177,7 +177,7 @@ class ConfigChange:
     """
     An entry of the history: one change of the configuration.
 
-    The entry has the names of changed settings. It has no values, because these may be secrets.
+    The entry has the names of changed settings. It does not have their values, because these may be secrets.
 
     Args:
         offset: The configuration offset that the change produced.
@@ -334,7 +334,7 @@ def _versioned(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that UTF-8 can encode. It cannot encode half of a surrogate pair."""
+    """Return whether a value is text that UTF-8 can encode. UTF-8 cannot encode half of a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:

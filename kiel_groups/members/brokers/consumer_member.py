@@ -134,7 +134,7 @@ class ConsumerMember:
 
     async def start(self) -> None:
         """
-        Join the group if the application has subscribed to topics; otherwise ``resubscribe`` joins.
+        Join the group if the application has subscribed to topics. Otherwise, ``resubscribe`` joins later.
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time.
@@ -206,7 +206,7 @@ class ConsumerMember:
         await cancelled
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
+        """Leave the group without an event loop and without a commit. Wait at most ``timeout_s`` for the request."""
         self._member.abandon(timeout_s)
         if self._watchdog is not None:
             self._watchdog.stop()

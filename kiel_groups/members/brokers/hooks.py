@@ -22,7 +22,7 @@ class JoinedGroup(NamedTuple):
     """
     The result of a join: the ``protocol`` that the coordinator chose, and the id of the leader.
 
-    ``members`` has the metadata of each member by its id. It is empty unless this member is the leader.
+    ``members`` has the metadata of each member by its id. ``members`` is empty unless this member is the leader.
     """
 
     protocol: str

@@ -399,7 +399,7 @@ class CoordinatedMember:
         await self._coordination.closed(limit)
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
+        """Leave the group without an event loop and without a commit. Wait at most ``timeout_s`` for the request."""
         self._leave_by_thread()
         self._coordination.stop()
         self._coordination.wait_ended(timeout_s)

@@ -74,8 +74,8 @@ async def fetch_stored(
 
     Args:
         group: The group's name.
-        partitions: The partitions.
-        send: Sends a request; called once for each try.
+        partitions: The partitions whose offsets to read.
+        send: Sends a request. It is called once for each try.
         refused: Called with each error code of an answer.
         repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
             ends.
@@ -123,7 +123,7 @@ async def read_offsets(
     group: str, partitions: Iterable[TopicPartition], send: Send, refused: Callable[[int], object] = lambda _: None
 ) -> dict[TopicPartition, int]:
     """
-    Read the offsets that a group has committed; the arguments are those of ``fetch_stored``.
+    Read the offsets that a group has committed. The arguments are those of ``fetch_stored``.
 
     Returns:
         The offset of each partition that has a committed offset.

@@ -112,7 +112,9 @@ class RequestFailures:
             self.note(request, error)
 
     def slow(self, request: GroupRequest, why: str) -> SlowStep:
-        """Return a context for one request. It logs a warning while the answer is late; ``why`` is the likely cause."""
+        """
+        Return a context for one request, which logs warnings while the answer is late. ``why`` is the likely cause.
+        """
         return SlowStep(
             lambda seconds: log.warning(
                 "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why

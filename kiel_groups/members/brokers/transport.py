@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FindError(BrokerError):
-    """No broker has named the coordinator; ``code`` is the error code of a broker, or None if no broker answered."""
+    """No broker has named the coordinator. ``code`` is the error code of a broker, or None if no broker answered."""
 
 
 class BeatAnswer(NamedTuple):

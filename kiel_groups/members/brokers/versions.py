@@ -26,7 +26,7 @@ class GroupVersions:
     of 0.9, because such a broker does not list its versions.
 
     Args:
-        api_version: The brokers' release, such as ``(0, 9)``; None to ask the brokers.
+        api_version: The brokers' release, such as ``(0, 9)``, or None to ask the brokers.
 
     Raises:
         ConfigError: The release is not a tuple of numbers, or its brokers are too old or too new.

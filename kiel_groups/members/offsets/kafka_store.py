@@ -407,8 +407,8 @@ class KafkaClaimOpener:
 
         A partition starts at its first offset. A partition without a first offset was added to the topic later, or had
         no leader when the first offsets were chosen. Such a partition starts at its earliest offset, so that no record
-        is skipped; with the policy ``none``, it fails with NoOffsetsError. A partition is left out if its topic was
-        created again meanwhile, or if the partition has an offset by now.
+        is skipped. With the policy ``none``, such a partition fails with NoOffsetsError. A partition is left out if its
+        topic was created again meanwhile, or if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.

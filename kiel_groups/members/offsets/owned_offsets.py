@@ -340,9 +340,10 @@ class OwnedOffsets:
 
         Raises:
             ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
-            CommitFailedError: A partition is not owned or has a new log; another writer has changed an offset; an
-                offset is from before delivery restarted at another position, as after a lost session; or brokers have
-                not stored an offset. Other offsets of the call may be stored: the message names them.
+            CommitFailedError: A partition is not owned or has a new log, or another writer has changed an offset, or
+                brokers have not stored an offset. Or delivery has restarted at another position, for example after a
+                lost session, and an offset is from before that. Other offsets of the call may be stored: the message
+                names them.
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()

@@ -322,8 +322,8 @@ class BrokerCommits:
     the znode. A broker that writes late may move an offset back. Then records are repeated, and no record is lost
     (except in a topic that was created again meanwhile). Therefore the member waits for a broker only while its lease
     runs. The member reads the stored offsets before and after each commit, and adopts an offset that another writer has
-    changed. An offset that another writer sets between the first of these reads and the broker's write is lost; only
-    the ``zookeeper`` store prevents that.
+    changed. An offset that another writer sets between the first of these reads and the broker's write is lost. Only
+    the ``zookeeper`` store prevents such a loss.
 
     Args:
         context: The member; the lease of its session limits each wait for brokers.
@@ -346,7 +346,7 @@ class BrokerCommits:
         The partitions that the tracker no longer permits are skipped right before the brokers are asked.
 
         Returns:
-            The offsets that were found; the tracker judges whether a broker stored them for this member.
+            The offsets that were found. The tracker judges whether a broker stored them for this member.
 
         Raises:
             SessionLostError: The session is over.

@@ -46,7 +46,10 @@ class StoredSizes(Protocol):
 
 
 class ZnodeSizes:
-    """Checks sizes for ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
+    """
+    Checks sizes for ZooKeeper, as ``StoredSizes`` describes: each member's offer and each assignment has its own znode,
+    with bytes in base64.
+    """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
         """Check the protocols with which a member joins."""

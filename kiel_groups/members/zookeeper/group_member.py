@@ -315,7 +315,7 @@ class GroupMember:
         return [] if member_session is None or member_session.ended else await member_session.role.brokers()
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the close."""
+        """Leave the group without an event loop and without a commit. Wait at most ``timeout_s`` for the close."""
         member_session = self._member_session
         if member_session is not None and not member_session.session.abandoned_within(
             "its event loop has ended", timeout_s

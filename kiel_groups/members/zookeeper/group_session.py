@@ -39,7 +39,7 @@ class SessionRole:
     The role of a process on one session. These methods do nothing: a role overrides those that it needs.
 
     ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy``
-    takes part in the election for this process; it is None if the process is no candidate.
+    takes part in the election for this process. ``candidacy`` is None if the process is no candidate.
     """
 
     proof: str

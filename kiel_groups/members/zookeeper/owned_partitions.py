@@ -125,7 +125,7 @@ class UnsubscribedTopics:
 
         Two kinds of assignments are exempt. An assignment that is older than the member's registration was made for the
         previous subscription, and the leader will plan again. An assignment may also have only topics that are still
-        registered. Then the member has not registered its new subscription yet, and will do so.
+        registered. In this case, the member has not registered its new subscription yet, and will register it.
         """
         unsubscribed = await self._unsubscribed(node, found, subscribed)
         if not unsubscribed:

@@ -317,9 +317,9 @@ class PartitionLeaders:
     """
     Reads the leaders of a member's partitions in ZooKeeper, and passes these leaders to the handler.
 
-    A broker that loses only its connection to ZooKeeper is not notified that it was deposed. It keeps answering fetches
-    of partitions that another broker leads, and its consumers miss the records that the new leader accepts. A
-    partition's ``state`` znode names the elected leader.
+    A broker that loses only its connection to ZooKeeper is not notified that it was deposed. Such a broker keeps
+    answering fetches of partitions that another broker leads. Its consumers miss the records that the new leader
+    accepts. A partition's ``state`` znode names the elected leader.
     """
 
     def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:

@@ -1,4 +1,6 @@
-"""Make the plans of a group of consumers: read and watch members, brokers, topics and settings; run the allocator."""
+"""
+Make the plans of a group of consumers: read and watch members, brokers, topics and settings, and run the allocator.
+"""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ class SubscriptionRegistration:
         return await self._session.transact([*removal, *self._creation(topics)])
 
     async def warn_of_missing_topics(self) -> None:
-        """Warn of registered topics that do not exist. They are allowed, but their names may be wrong."""
+        """Warn of registered topics that do not exist. Such topics are allowed, but their names may be wrong."""
         topics = sorted(self._registered or ())
         if len(topics) > MOST_ASKED_FOR:
             existing = frozenset(await self._session.children(TOPICS) or ())

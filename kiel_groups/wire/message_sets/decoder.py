@@ -4,9 +4,9 @@ Decode message sets of magic 0: ``[offset int64, size int32, crc int32, magic in
 A plain message is not compressed. A wrapper is a message whose value is a compressed message set.
 
 The compiled code (``_messages``) checks plain messages, and makes records, values or columns from them. Where it stops,
-this module examines the next bytes: a wrapper, the end of the set, or invalid data. It checks the content of a wrapper
-in the same way. If the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder`` decodes
-message sets instead.
+this module examines the next bytes: a wrapper, the end of the set, or invalid data. The compiled code also checks the
+content of a wrapper. If the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder``
+decodes message sets instead.
 
 A message set is divided into runs. A run has the checked bytes of its messages, and makes their records or columns on
 demand. Records take several times as much memory as these bytes, so a consumer makes them only for the run that it
@@ -312,8 +312,8 @@ class _CheckedRun:
     """
     A run of messages of one partition, by ascending offset. The compiled code has checked them.
 
-    ``count`` is the number of messages at or after the position of the fetch; it may be 0. ``size_bytes`` is the
-    uncompressed size of the pieces, which may include older messages.
+    ``count`` is the number of messages at or after the position of the fetch. This number may be 0. ``size_bytes`` is
+    the uncompressed size of the pieces, which may include older messages.
     """
 
     __slots__ = ("_position", "_source", "count", "first_offset", "last_offset", "pieces", "size_bytes")
@@ -399,7 +399,7 @@ def message_steps(
 
     Yields:
         Runs by ascending offset, up to the first message that cannot be read. None is yielded before a step that
-        unpacks a large wrapper; the caller may take this step on another thread.
+        unpacks a large wrapper. The caller may take this step on another thread.
 
     Raises:
         PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_message_set``, if there was no
