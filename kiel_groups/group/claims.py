@@ -10,7 +10,7 @@ Rules
      watch therefore delays a step, but loses no partition.
   3. No partition waits for another partition: drains, watches and reads are effects. Their outcomes return as events.
   4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
-     valid assignment revokes; an empty one revokes everything.
+     valid assignment revokes; an empty assignment revokes everything.
   5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
   6. If a partition is no longer assigned when its position has been read, the member releases the claim at once, since
      nothing was delivered. If the partition is assigned again later, the member claims it anew.

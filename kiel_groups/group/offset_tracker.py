@@ -404,7 +404,8 @@ class OffsetTracker:
         """
         Return, by partition, the commits of the offsets at which operators have ordered delivery to continue (rule 10).
 
-        An order gets no commit while its partition is not open, or if it is for another incarnation of the topic.
+        An order gets no commit while its partition is not open, or if the order is for another incarnation of the
+        topic.
         """
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {

@@ -359,7 +359,7 @@ class PartitionOffsets(ClaimedPartition):
 
     def knows(self, stored: StoredOffset) -> bool:
         """
-        Return whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
+        Return whether this consumer found the stored offset when it claimed the partition, or wrote that offset itself.
 
         An adopted offset is excluded: another writer may have set it for a new incarnation of the topic before this
         consumer learned of that incarnation. The offset must then survive the restart in the new log.

@@ -4,8 +4,8 @@ Decide from answers of brokers, without ZooKeeper, whether a topic was deleted a
 An incarnation of a topic is the topic from one creation to the next deletion. From Kafka 2.8 on, each incarnation has
 another id. Earlier brokers name no id. If such brokers did not list a topic for a while, the topic may have been
 deleted, or the client had no right to see it. If a topic is created again at once, there is only one sign: the log
-lacks the member's position, or has that position again after it lacked it. So the logs decide: an early record that was
-read is compared with the record that the log has at the same offset now.
+lacks the member's position, or has that position again after it was missing. So the logs decide: an early record that
+was read is compared with the record that the log has at the same offset now.
 
 A log of the same topic may lose records, too, if an unclean election truncates it. In this case the log is not new, and
 ``auto_offset_reset`` says where delivery continues.

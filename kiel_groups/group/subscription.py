@@ -297,7 +297,10 @@ class SubscriptionState:
         self._assigned = {partition: before.get(partition) or _AssignedPartition() for partition in sorted(partitions)}
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Return whether a partition may be delivered: its topic is subscribed, or the application assigned it."""
+        """
+        Return whether a partition may be delivered: the consumer subscribes to its topic, or the application assigned
+        the partition.
+        """
         return partition.topic in self.topics or (self.is_manual() and partition in self._assigned)
 
     def covers_topic(self, topic: str) -> bool:
@@ -361,7 +364,7 @@ class SubscriptionState:
 
     def renew_seek_mark(self, partition: TopicPartition) -> object:
         """
-        Set and return a new mark for a seek that must look up its offset before it can continue.
+        Set and return a new mark for a seek whose offset must be looked up first.
 
         If the mark has changed when the look-up ends, a later seek has replaced the waiting seek.
 

@@ -19,7 +19,7 @@ from kiel_groups.wire.primitives import FieldType
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
     """
-    The outcome of a request, or of its part for one partition, topic or group, as a broker reports it.
+    The outcome that a broker reports for a request, or for one partition, topic or group in the request.
 
     ``retriable``: the same request may succeed later without a change by the user. ``refuses``: the broker has
     certainly not executed the request, for example has not stored the record. After an error without ``refuses``, it is

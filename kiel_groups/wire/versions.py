@@ -66,7 +66,8 @@ class ApiVersionsResponse(NamedTuple):
     """
     The versions of each request that a broker supports, by API key.
 
-    Brokers of 4.x list version 0 of produce requests for old clients, but close the connection when they receive one.
+    Brokers of 4.x list version 0 of produce requests for old clients, but close the connection when they receive such a
+    request.
     """
 
     error: ErrorCode

@@ -179,8 +179,8 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
     """
     A kazoo client that does not swallow a KeyboardInterrupt.
 
-    kazoo treats any exception that is raised while it wakes its connection thread as the end of the connection. A
-    Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
+    kazoo wakes its connection thread for each request. It treats any exception that is raised meanwhile as the end of
+    the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
     """
 
     def _call(self, request: Any, answer: Any) -> bool | None:

@@ -201,7 +201,8 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
 
     The settings decide, because the first member of a group writes them. Workers of an earlier version in groups that
     brokers coordinate have written no settings. Their configuration and their own znodes identify such groups. The
-    parents of these znodes prove nothing: such a worker created them in any group, even in a group that refused it.
+    parents of these znodes prove nothing: such a worker created these parents in any group, even in a group that
+    refused the worker.
 
     Args:
         settings: The data of the group's ``config``.

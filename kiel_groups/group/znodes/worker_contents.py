@@ -67,7 +67,7 @@ class TargetState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConnector:
     """
-    The configurations of a connector and of its tasks. One znode has all of them, so they change together.
+    The configurations of a connector and of its tasks. One znode has all these configurations, so they change together.
 
     ``tasks`` is None if the connector has not defined its tasks yet. ``offset`` is the configuration offset of the last
     change of this connector.

@@ -167,8 +167,8 @@ class ConsumerMember:
         Join with the present subscription. The errors are those of ``start``. Do nothing if no topics were ever
         subscribed to.
 
-        A member that has partitions joins in the background, because it revokes them first, and the caller of this
-        method may be the one that processes their records.
+        A member that has partitions joins in the background. It first revokes its partitions, and the caller of this
+        method may be processing their records.
         """
         if self._member.holds_assignment:
             self._member.request_rejoin()

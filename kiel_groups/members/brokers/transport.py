@@ -182,9 +182,9 @@ class ClusterTransport:
         """
         Ask a broker without a recent failure for the coordinator. The errors are those of ``GroupTransport.find``.
 
-        The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
-        itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses are
-        read again, because the client may send no other request that would read them.
+        The coordinator that was named last counts as doubted, too: a coordinator that is cut off from its cluster would
+        name itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses
+        are read again, because the client may send no other request that would read them.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:

@@ -60,12 +60,13 @@ class _Rewrite:
 
 class ClaimOpener:
     """
-    Opens the claims of one member on its session: it finds or creates their offsets, and rewrites them unchanged.
+    Opens the claims of one member on its session: finds or creates the offsets, and rewrites these offsets unchanged.
 
     After that, the writes of former owners fail, because the offset znode has a new version.
 
     Args:
-        context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
+        context: The member. The member's handler asks the brokers. The group's ``auto_offset_reset`` is the reset
+            policy.
         writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offset znodes.

@@ -300,7 +300,8 @@ class KafkaClaimOpener:
     owner may replace the offset.
 
     Args:
-        context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
+        context: The member. The member's handler asks the brokers. The group's ``auto_offset_reset`` is the reset
+            policy.
         writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offsets that the group has stored in ZooKeeper, if it had another store before.
@@ -451,8 +452,8 @@ class KafkaClaimOpener:
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
         """
-        Return the first offset of each partition, or the partition's earliest offset if it is later or the only one
-        known.
+        Return the first offset of each partition, or the partition's earliest offset if that is later, or if there is
+        no first offset.
         """
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}

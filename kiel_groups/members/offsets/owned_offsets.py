@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
-    """Return the end of an error text: which member owns the partition instead of this one, and what to do."""
+    """Return the end of an error text: which member owns the partition instead of this member, and what to do."""
     owner = await _owner(context, partition)
     if owner is not None:
         return f"this member, {context.member_id}, but {owner}; its owner commits it"

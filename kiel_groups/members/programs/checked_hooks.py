@@ -191,8 +191,8 @@ class CheckedHooks:
         Return the program's assignments. Leave out assignments of unknown members, with a warning.
 
         Raises:
-            HookError: The hook has raised an error, or its result is not a mapping of member ids to bytes, or it is too
-                large.
+            HookError: The hook has raised an error, or its result is not a mapping of member ids to bytes, or the
+                result is too large.
         """
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"

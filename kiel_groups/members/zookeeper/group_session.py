@@ -135,7 +135,7 @@ class GroupSession(Generic[RoleT]):
     """
     One ZooKeeper session in one group.
 
-    ``over`` is done when the session ends, with the error that ended it, or None if it was lost or closed.
+    ``over`` is done when the session ends, with the error that ended it, or None if the session was lost or closed.
 
     Args:
         process: The process that the session belongs to.

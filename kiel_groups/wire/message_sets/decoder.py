@@ -8,9 +8,9 @@ this module examines the next bytes: a wrapper, the end of the set, or invalid d
 content of a wrapper. If the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder``
 decodes message sets instead.
 
-A message set is divided into runs. A run has the checked bytes of its messages, and makes their records or columns on
-demand. Records take several times as much memory as these bytes, so a consumer makes them only for the run that it
-delivers.
+A message set is divided into runs. A run has the checked bytes of its messages, and creates the records or columns of
+these messages on demand. Records take several times as much memory as the bytes, so a consumer creates records only for
+the run that it delivers.
 """
 
 from __future__ import annotations
