@@ -227,7 +227,7 @@ class PartitionBatch:
 
 class Batch(list[Any]):
     """
-    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also has their origin.
+    A list of values of one topic, with the origin of the values, as ``consume()`` of a grouped consumer returns it.
 
     A part in ``parts`` has values of one partition, in the order of the list. A partition may have several parts.
     Changing the list does not change ``parts``.

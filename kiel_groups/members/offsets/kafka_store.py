@@ -297,7 +297,8 @@ class KafkaClaimOpener:
 
     The opener finds the start position of each claimed partition, and stores it again. This write keeps Kafka from
     expiring the offset, and notes the new claim. The write does not stop former owners: a delayed request of a former
-    owner may replace the offset.
+    owner may replace the offset. The first offsets of a topic are those at which the group began to read the topic; see
+    ``FirstOffsets``.
 
     Args:
         context: The member. The member's handler asks the brokers. The group's ``auto_offset_reset`` is the reset
@@ -406,10 +407,11 @@ class KafkaClaimOpener:
         """
         Return start positions for those owned partitions of a topic for which Kafka has no offset.
 
-        A partition starts at its first offset. A partition without a first offset was added to the topic later, or had
-        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, so that no record
-        is skipped. With the policy ``none``, such a partition fails with NoOffsetsError. A partition is left out if its
-        topic was created again meanwhile, or if the partition has an offset by now.
+        A partition starts at its first offset, where the group began to read the partition (see ``FirstOffsets``). A
+        partition without a first offset was added to the topic later, or had no leader when the first offsets were
+        chosen. Such a partition starts at its earliest offset, so that no record is skipped. With the policy ``none``,
+        such a partition fails with NoOffsetsError. A partition is left out if its topic was created again meanwhile, or
+        if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.

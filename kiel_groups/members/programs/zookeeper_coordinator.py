@@ -73,7 +73,7 @@ class SessionGate(GenerationGate):
     Args:
         token: The generation and the member id.
         session: The gate of the session.
-        sent_s: The boot time at which the member asked for its assignment.
+        sent_s: The boot time at which the member asked for its assignment, in seconds.
     """
 
     def __init__(self, token: GenerationToken, session: DeliveryGate, sent_s: float) -> None:

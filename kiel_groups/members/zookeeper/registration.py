@@ -151,7 +151,8 @@ async def admit_program(session: Session, layout: GroupLayout, protocol_type: st
     """
     Check that a group's members are programs of this type, and write the group's settings if there are none.
 
-    A name that consumers of any client use is refused, too: a group of programs would hide their offsets from tools.
+    A name that consumers of any client use is refused, too: a group of programs would hide the offsets of these
+    consumers from tools.
 
     Raises:
         GroupConfigError: The group's members are of another type, or its settings cannot be read.
@@ -240,12 +241,12 @@ async def create_registration(
     Create the znodes that register a process, in one transaction. Repeat the transaction until ZooKeeper answers.
 
     Znodes that exist after a lost answer are this process's own, because their names contain the session id. A read
-    could not confirm that, because the server may lag behind.
+    could not confirm the creation, because the server may lag behind.
 
     Args:
         session: The session of the process.
         group: The group's name.
-        creation: The operations; the first one creates the znode that errors name.
+        creation: The operations. The first one creates the znode that errors name.
         restore_folders: Creates deleted parents of the znodes again.
 
     Raises:
