@@ -130,7 +130,7 @@ class _Shares:
 
     def _level(self, member: Slot) -> int:
         """
-        Return the member's load in relation to its capacity. With half of the largest capacity, the load counts double.
+        Return the member's load in relation to its capacity. For half of the largest capacity, it is twice the load.
         """
         return self._carried[member] * _FULL // self._capacities[member]
 

@@ -245,7 +245,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
     """
     Return the state after an event, and the effects that the driver must carry out. Any event is permitted.
 
-    An answer is ignored for each partition that is no longer in a phase to which the answer applies.
+    The step ignores an answer for each partition that is no longer in a phase to which the answer applies.
     """
     if claims.ended:
         return claims, ()

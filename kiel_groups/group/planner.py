@@ -205,8 +205,8 @@ class Inputs:
         """
         Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
 
-        A partition without a known rack is left out. The preferred leader is the first replica. Another replica leads
-        only while the broker of the first replica is down. To follow that replica would move partitions twice.
+        The result lacks partitions without a known rack. The preferred leader is the first replica. Another replica
+        leads only while the broker of the first replica is down. To follow that replica would move partitions twice.
 
         Args:
             registered: The racks of brokers by id, as the brokers have registered them.

@@ -43,7 +43,7 @@ class SeenTopics:
     """
     Numbers the incarnations of topics, from 0 on, as one process learns of them.
 
-    ``changed`` is called with the name of a topic whose number has grown. ``doubted`` is called with the name of a
+    The object calls ``changed`` with the name of a topic whose number has grown, and ``doubted`` with the name of a
     topic that may have been created again.
     """
 
@@ -86,7 +86,7 @@ class SeenTopics:
         """
         Note the topic's id. A second id means that the topic was created again.
 
-        A former id is ignored, because a broker with old metadata has sent it.
+        Ignore a former id, because a broker with old metadata has sent it.
         """
         seen = self._seen(topic)
         if topic_id in seen.ids:

@@ -222,8 +222,8 @@ class Session:
     One ZooKeeper session, for use on the event loop.
 
     If the connection breaks, the session repeats unanswered reads after the next connection. An unanswered transaction
-    gets the answer ``Unknown``. ``listener`` is called on the loop with each SessionEvent. A session is opened and
-    closed only once.
+    gets the answer ``Unknown``. The session calls ``listener`` on the loop with each SessionEvent. A session is opened
+    and closed only once.
     """
 
     def __init__(
@@ -480,7 +480,8 @@ class Session:
         """
         Read a znode's data and state. If the znode does not exist, return None and set no watch.
 
-        ``watcher`` is called on the loop when the znode changes or the connection breaks: a hint to read again.
+        The session calls ``watcher`` on the loop when the znode changes or the connection breaks, as a hint to read
+        again.
         """
         return _with_data(await self._read(self.client.get_async, path, watcher))
 

@@ -370,7 +370,7 @@ def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
     """
     Return the replicas of each partition of a topic, from the topic's znode.
 
-    Partitions without a valid list of replicas are left out.
+    The result lacks partitions without a valid list of replicas.
 
     Raises:
         ProtocolError: The znode has other data.

@@ -428,7 +428,7 @@ def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:
 
 
 def workers_by_coordination(workers: Iterable[WorkerInfo]) -> dict[str, list[str]]:
-    """Return the addresses of workers by their coordination. Workers of unknown coordination are left out."""
+    """Return the addresses of workers by their coordination. The result lacks workers of unknown coordination."""
     return dict(sorted(_by((worker.coordination, worker.address) for worker in workers).items()))
 
 

@@ -297,7 +297,7 @@ class ConsumerHooks:
         """
         Assign the open partitions of subscribed topics to the consumer, including partitions that are being drained.
 
-        Without a subscription, nothing is assigned. The gauge ``assigned_partitions`` is updated.
+        Without a subscription, assign nothing. Update the gauge ``assigned_partitions``.
         """
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics

@@ -148,8 +148,8 @@ class CoordinatorOffsets:
         """
         Store next offsets, and return the partitions whose offsets were stored.
 
-        Before each try, offsets that ``may_store`` no longer permits are left out. The coordinator may refuse other
-        offsets. A text that is too long is left out.
+        Before each try, leave out offsets that ``may_store`` no longer permits. The coordinator may refuse other
+        offsets. Leave out a text that is too long.
 
         Raises:
             SessionLostError: As ``commit``.

@@ -66,8 +66,8 @@ class MemberHooks(Protocol):
     """
     The hooks of the program that a member belongs to. The member calls them on the event loop.
 
-    For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. Before ``lost``, a ``complete``
-    or a ``prepare`` that still runs is cancelled.
+    For each generation, the member calls ``complete`` once, and then ``prepare`` or ``lost``. Before ``lost``, the
+    member cancels a ``complete`` or a ``prepare`` that still runs.
     """
 
     @property

@@ -346,7 +346,7 @@ class CoordinatedMember:
         Wait until the member has an assignment of the present generation. The errors are those of ``start``.
 
         The other members may delay a rebalance for as long as their rebalance timeout. If the member leaves the group
-        meanwhile, a ClosedError is raised.
+        meanwhile, raise ClosedError.
         """
         await self._until(lambda: not self.need_rejoin)
 

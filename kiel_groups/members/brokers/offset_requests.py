@@ -320,7 +320,7 @@ async def find_kafka_offsets(
     timeout_s: float = 5.0,
 ) -> dict[str, FoundOffsets]:
     """
-    Read the offsets of groups, for command-line tools. An error is returned as the ``problem`` of a group.
+    Read the offsets of groups, for command-line tools. Return an error as the ``problem`` of a group.
 
     Args:
         brokers: Addresses of brokers, to ask for the coordinator.

@@ -60,7 +60,7 @@ class GroupTransport(Protocol):
         """
         Send a request to the coordinator once, and return its answer.
 
-        A join and a sync occupy their connection until the group is ready. With ``aside``, another connection is used.
+        A join and a sync occupy their connection until the group is ready. With ``aside``, use another connection.
 
         Raises:
             KielGroupsError: No answer came in time, or the answer cannot be read.
@@ -183,8 +183,8 @@ class ClusterTransport:
         Ask a broker without a recent failure for the coordinator. The errors are those of ``GroupTransport.find``.
 
         The coordinator that was named last counts as doubted, too: a coordinator that is cut off from its cluster would
-        name itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses
-        are read again, because the client may send no other request that would read them.
+        name itself. Only the search after a failed search may ask this broker. After a failure, read the brokers'
+        addresses again, because the client may send no other request that would read them.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:

@@ -91,9 +91,9 @@ class ClaimOpener:
         """
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
-        If some partitions have a valid stored offset, only these partitions are opened, because no broker needs to be
-        asked. Otherwise, missing offsets are looked up for the whole topic, and the offsets that leaders return are
-        stored. So the group starts in all partitions at one moment, and tools that count offset znodes see all of them.
+        If some partitions have a valid stored offset, the opener opens only these partitions, because it need not ask a
+        broker. Otherwise, the opener looks up missing offsets for the whole topic, and stores the offsets that leaders
+        return. So the group starts in all partitions at one moment, and tools that count offset znodes see all of them.
 
         Raises:
             NoOffsetsError: Brokers store the commits, and refuse the group's offsets permanently.

@@ -177,8 +177,8 @@ class KafkaStore:
         """
         Store offsets. Retry while the coordinator changes or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
-        Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
-        offsets are read, and equal offsets are taken as stored. A text that is too long is left out.
+        Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, read the stored
+        offsets, and take equal offsets as stored. Leave out a text that is too long.
 
         Raises:
             SessionLostError: The session is over.
@@ -410,8 +410,8 @@ class KafkaClaimOpener:
         A partition starts at its first offset, where the group began to read the partition (see ``FirstOffsets``). A
         partition without a first offset was added to the topic later, or had no leader when the first offsets were
         chosen. Such a partition starts at its earliest offset, so that no record is skipped. With the policy ``none``,
-        such a partition fails with NoOffsetsError. A partition is left out if its topic was created again meanwhile, or
-        if the partition has an offset by now.
+        such a partition fails with NoOffsetsError. The result lacks a partition if its topic was created again
+        meanwhile, or if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -521,7 +521,7 @@ class KafkaClaimOpener:
         """
         Return the offsets that the group has stored in ZooKeeper with another store. The group continues there.
 
-        An offset that is older than its topic is left out: it belongs to a deleted topic of the same name.
+        Leave out an offset that is older than its topic: it belongs to a deleted topic of the same name.
         """
         found = await self._znodes.read(partitions)
         return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}

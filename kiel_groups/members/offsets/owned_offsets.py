@@ -215,7 +215,7 @@ class OwnedOffsets:
         """
         Store the stored offsets of the member's partitions again, before Kafka expires them.
 
-        A partition is skipped if the outcome of its last commit is unknown: Kafka may have a newer offset.
+        Skip a partition if the outcome of its last commit is unknown: Kafka may have a newer offset.
 
         Args:
             owned: Returns the partitions. It is called when no other write is in progress.

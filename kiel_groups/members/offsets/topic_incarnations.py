@@ -33,8 +33,8 @@ class TopicIncarnations:
     Watches the topics of a member's partitions during one session.
 
     A topic that is created again has another creation zxid. Positions in the old log do not apply to its new log. As
-    soon as a new incarnation is read, the tracker is notified, and ``on_recreated`` is called with the topic and its
-    new creation zxid.
+    soon as this object has read a new incarnation, it notifies the tracker, and calls ``on_recreated`` with the topic
+    and its new creation zxid.
     """
 
     def __init__(self, session: Session, tasks: TaskSet, tracker: OffsetTracker) -> None:

@@ -51,7 +51,7 @@ class OffsetZnodes:
         self._topics = topics
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the stored offsets. A partition without an offset znode is left out."""
+        """Read the stored offsets. Leave out a partition without an offset znode."""
         nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
         return {
             partition: self.parse(partition, node)
@@ -131,9 +131,9 @@ class OffsetZnodes:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Write offsets as ``put`` does, and report the stored offsets to the tracker. The text is ignored.
+        Write offsets as ``put`` does, and report the stored offsets to the tracker. Ignore the text.
 
-        Offsets that the tracker no longer permits when they are sent are not written.
+        Write no offset that the tracker no longer permits at that time.
         """
         started_s, may_store, sent = self._runtime.boot_time_s(), self._tracker.may_store, self._tracker.sent(commits)
         written = await self.put(commits, lambda partition, write: write if may_store(partition) else None)

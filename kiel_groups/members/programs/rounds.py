@@ -29,8 +29,8 @@ class RoundExchange:
     """
     Passes the members of a round from the leader to the member of the same process, and the assignments back.
 
-    The leader calls ``assignments_of``, and the member calls the other methods. ``changed`` is called when the members
-    of the round have joined.
+    The leader calls ``assignments_of``, and the member calls the other methods. ``assignments_of`` calls ``changed``,
+    because the members of the round have joined.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:

@@ -146,7 +146,7 @@ class GroupMember:
 
     async def start(self) -> None:
         """
-        Join the group. Errors of the first join are raised. Later, lost sessions are replaced in the background.
+        Join the group. Raise errors of the first join. Later, replace lost sessions in the background.
 
         Raises:
             NoZooKeeperError: No server answered in time.

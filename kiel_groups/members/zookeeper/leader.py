@@ -47,7 +47,7 @@ class PlanMaker(Protocol):
         """
         Read the inputs of the next plan, and return the function that makes the plan.
 
-        From now on, changes of the inputs are reported.
+        From now on, report changes of the inputs.
         """
 
     def published(self, generation: int, moved: int) -> None:

@@ -166,9 +166,9 @@ class OwnerZnodes:
         """
         Commit finished records and delete the owner znodes, atomically for each partition.
 
-        Without autocommit, and with a store that does not commit in releases, only positions that a reset chose are
-        committed here. A partition whose offset another writer has changed is released without a commit, and that
-        offset remains. If a topic was created again meanwhile, the offsets of its partitions are read before the
+        Without autocommit, and with a store that does not commit in releases, this method commits only positions that a
+        reset chose. A partition whose offset another writer has changed is released without a commit, and that offset
+        remains. If a topic was created again meanwhile, this method reads the offsets of its partitions before the
         release.
         """
         unopened, gone = await self._read_unopened(partitions)
@@ -209,8 +209,8 @@ class OwnerZnodes:
         """
         Delete the owner znodes of partitions whose offsets are stored elsewhere already.
 
-        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted an
-        owner znode, and another member may have created it again.
+        The transaction cannot check these offsets. So this method first reads the owner znodes: an operator may have
+        deleted an owner znode, and another member may have created it again.
         """
         # The opening of a claim, which may be under way, stores nothing from now on.
         self._tracker.end_unopened(partitions)
@@ -234,9 +234,9 @@ class OwnerZnodes:
         """
         Return the offsets of claims that were never opened, and the claims that are lost, as their owner znodes show.
 
-        The owner znodes are read after the offsets. A new owner writes the offset before it delivers a record. So if
-        the release still finds the version that was read here, no other member has opened a claim of the partition in
-        between.
+        This method reads the owner znodes after the offsets. A new owner writes the offset before it delivers a record.
+        So if the release still finds the version that was read here, no other member has opened a claim of the
+        partition in between.
         """
         unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
@@ -337,8 +337,8 @@ class PartitionLeaders:
         """
         Read the leaders of these partitions, and pass them on to the handler.
 
-        A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
-        partition whose znode cannot be parsed is left out, too. For partitions that are left out, the brokers' metadata
+        Leave out a leader that is not registered: if all replicas are dead, the znode keeps the last leader, or −1.
+        Leave out a partition whose znode cannot be parsed, too. For partitions that are left out, the brokers' metadata
         applies. If an ACL denies reading, the metadata applies to all partitions and the member continues, because it
         needs these znodes for nothing else.
 

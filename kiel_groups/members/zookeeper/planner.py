@@ -66,7 +66,7 @@ class WatchedValues:
     """
     Caches values of znodes for the plans of one leader on its session, until their watches fire.
 
-    ``on_change`` is called with a text that names the change, such as "member m1 changed".
+    The object calls ``on_change`` with a text that names the change, such as "member m1 changed".
     """
 
     def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
@@ -186,9 +186,9 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode. A
-    member's znode is created again when its subscription changes. ``on_change`` is called with a text that names the
-    change.
+    The reader reads inputs that seldom change only once, and watches them: brokers, topics, settings, weights, and each
+    member's znode. A member's znode is created again when its subscription changes. The reader calls ``on_change`` with
+    a text that names the change.
     """
 
     def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
@@ -215,7 +215,7 @@ class PlanReader:
         self._values.forget()
 
     async def read(self) -> Inputs:
-        """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
+        """Read all inputs of a plan. From now on, call ``on_change`` when a watched input changes."""
         cached = self._values.cached
         # The config is read before the members, so that a drained member that is not found below has left.
         self._dynamic_config, config = await cached("config", self._read_dynamic_config)

@@ -88,7 +88,7 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     Check that the brokers do not belong to another cluster than ZooKeeper does.
 
     If offsets of one cluster were used in the logs of another cluster, records would be lost. Only proof of another
-    cluster is an error. If it is unknown whether the clusters are the same, a warning is logged.
+    cluster is an error. If it is unknown whether the clusters are the same, log a warning.
 
     Raises:
         ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.

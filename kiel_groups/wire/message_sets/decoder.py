@@ -72,9 +72,9 @@ def decode_message_set(
     Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: The set as received. An unfinished message or filler at its end is dropped.
+        message_set: The set as received. The decoder drops an unfinished message or filler at its end.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Records of a wrapper that are older are skipped.
+        position: The offset of the fetch. The decoder skips older records of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
 
     Returns:
@@ -114,9 +114,9 @@ def decode_columns(
     Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
 
     Args:
-        message_set: The set as received. An unfinished message or filler at its end is dropped.
+        message_set: The set as received. The decoder drops an unfinished message or filler at its end.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Messages of a wrapper that are older are skipped.
+        position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack. A lower limit
             applies if they and the set would exceed 2 GiB.
         end: The offset before which to stop, at least ``position``, or None to read all messages.
@@ -391,7 +391,7 @@ def message_steps(
     Args:
         message_set: The set as received. Runs do not refer to it: they have copies, or the content of small wrappers.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Messages of a wrapper that are older are skipped.
+        position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
         run_bytes: The largest uncompressed size of a run. A run of one message may be larger.
         announced_bytes: The size, packed or unpacked, above which a wrapper is announced. With None, no wrapper is

@@ -62,8 +62,8 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
     """
     Append the records of a set, and return the position where its last whole message ends.
 
-    A wrapper whose last offset is below ``position`` is skipped. If an error is raised, the records before the
-    unreadable message have been appended.
+    Skip a wrapper whose last offset is below ``position``. If an error is raised, the records before the unreadable
+    message have been appended.
     """
     start, last_offset = 0, -1
     while True:
