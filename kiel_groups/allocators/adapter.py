@@ -140,9 +140,9 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     """
     Assign a group's partitions to the members that subscribe to their topics.
 
-    A ``GroupAllocator`` is called once. A plain function gets no subscriptions. It is called once for each set of
-    topics with the same subscribers, with these subscribers and the partitions of these topics. So if all members
-    subscribe to the same topics, the function is called once.
+    This function calls a ``GroupAllocator`` once. A plain function gets no subscriptions: there is one call for each
+    set of topics with the same subscribers, with these subscribers and the partitions of these topics. So if all
+    members subscribe to the same topics, there is one call.
 
     Args:
         allocator: The allocator, or None for round robin.

@@ -306,7 +306,7 @@ class AllocatorAssignor:
 
 
 def encode_member(owned: Collection[TopicPartition], capacity: float = 1.0) -> bytes:
-    """Encode the partitions that a member owns, and its capacity, as user data."""
+    """Encode the partitions that a member owns, and the member's capacity, as user data."""
     fields: dict[str, object] = {"owned": numbers_by_topic(sorted(owned)), "version": _VERSION}
     if capacity != 1:
         fields["capacity"] = capacity

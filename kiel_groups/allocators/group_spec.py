@@ -41,8 +41,8 @@ class PartitionSpec:
     """
     The properties of a partition that an allocator may use. An unknown property is None.
 
-    ``weight`` is the partition's load in any unit, ``lag`` the number of messages after the committed offset, and
-    ``rack`` the rack of the partition's leader.
+    ``weight`` is the partition's load in any unit. ``lag`` is the number of messages after the committed offset.
+    ``rack`` is the rack of the partition's leader.
     """
 
     weight: float | None = None
@@ -79,7 +79,7 @@ class GroupSpec:
         Args:
             subscriptions: The topics that each member subscribes to.
             partitions: All partitions that exist.
-            owned: The partitions that members own now. Members that are gone are ignored.
+            owned: The partitions that members own now. The group leaves out members that are not in ``subscriptions``.
             weights: The known loads of partitions.
         """
         members = {

@@ -33,9 +33,9 @@ def round_robin_by_topic(
     """
     Assign partitions to members that may subscribe to different topics.
 
-    Each partition goes to the eligible member with the fewest partitions so far. Topics with few eligible members are
-    assigned first, because the other topics can still compensate. If all members subscribe to the same topics, the
-    result is that of :func:`round_robin`.
+    Each partition goes to the eligible member with the fewest partitions so far. The function assigns topics with few
+    eligible members first, because the other topics can still even out the numbers of partitions. If all members
+    subscribe to the same topics, the result is that of :func:`round_robin`.
 
     Args:
         eligible: The members that may own a topic's partitions, 1 or more, for every topic in ``partitions``.

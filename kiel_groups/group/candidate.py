@@ -11,7 +11,7 @@ Rules
   3. Znode names carry a uuid: if the answer to a create was lost, reading the candidates finds the znode.
   4. After the connection was suspended, the candidates are read again. A leader whose znode is still the lowest remains
      the leader, with a fresh plan.
-  5. A candidate whose znode was deleted by an operator creates a new one.
+  5. If an operator deletes a candidate's znode, the candidate creates a new znode.
 """
 
 from __future__ import annotations

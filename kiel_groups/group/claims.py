@@ -71,8 +71,8 @@ class Claims:
     The phase of every partition of this member.
 
     ``want`` is the member's assignment, or None while the assignment is unknown. ``topics`` is the member's
-    subscription: partitions of other topics are not claimed. ``ended``: the session is over for good. ``replaced``: the
-    member leaves because another member has its slot.
+    subscription: partitions of other topics are not claimed. ``ended`` is true if the session is over for good.
+    ``replaced`` is true if the member leaves because another member has its slot.
     """
 
     want: Partitions | None = None

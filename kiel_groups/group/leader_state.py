@@ -3,8 +3,7 @@ The state machine of a leader: when it plans (debounce), and how it publishes a 
 
 Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. A term is the time from an election of this
-     candidate to its deposition. Effects and their answers carry the number of the term, and an answer from an earlier
-     term is ignored.
+     candidate to its deposition. Effects and their answers carry the number of the term, and the leader ignores an answer from an earlier term.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
      first change. The first plan of a group's first leader waits for the initial delay. Urgent changes bypass these
      waits.
@@ -273,7 +272,7 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """
     Record a change. The change starts the debounce, or extends it up to the bound.
 
-    A change during planning or publishing is kept until the plan ends.
+    The leader keeps a change during planning or publishing until the plan ends.
     """
     causes = (*leader.causes, cause)
     if leader.phase in (LeaderPhase.PLANNING, LeaderPhase.PUBLISHING):

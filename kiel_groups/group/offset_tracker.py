@@ -38,11 +38,11 @@ class CommitRules:
     """
     The settings that decide which offsets a member stores, and when.
 
-    ``autocommit``: the member stores the offsets of finished records without a request of the application.
-    ``through_brokers``: brokers write the offset znodes on request. The brokers check no version, and do not record
+    With ``autocommit``, the member stores the offsets of finished records without a request of the application. With
+    ``through_brokers``, brokers write the offset znodes on request. The brokers check no version, and do not record
     which member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
-    chose. ``in_kafka``: the group's coordinator stores the offsets. Such offsets have no versions, and a release stores
-    the offset before the transaction that deletes the owner znode.
+    chose. With ``in_kafka``, the group's coordinator stores the offsets. Such offsets have no versions, and a release
+    stores the offset before the transaction that deletes the owner znode.
     """
 
     autocommit: bool = True
@@ -317,8 +317,8 @@ class OffsetTracker:
         Record that these commits are in flight on the consumer's own session.
 
         Returns:
-            The offsets to pass to ``answered``. An offset is left out if an earlier commit with unknown outcome has
-            sent it: the answer to this commit does not show the outcome of the earlier commit.
+            The offsets to pass to ``answered``. The tracker leaves out an offset that an earlier commit with unknown
+            outcome has sent: the answer to this commit does not show the outcome of the earlier commit.
         """
         fresh = {
             partition: commit.offset

@@ -43,7 +43,7 @@ def find_mismatches(
         before: The result of the previous call.
         wanted: The member that each partition is assigned to.
         owners: The owners of the partitions that were read now, or None for a partition without an owner. For a
-            partition that was not read, an earlier mismatch is kept.
+            partition that is not in ``owners``, the result keeps an earlier mismatch.
         now_s: The time of this reading, in seconds. A mismatch dates from the first reading that found the same
             difference.
     """

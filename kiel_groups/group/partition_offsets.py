@@ -187,8 +187,8 @@ class Release(NamedTuple):
     A decision on the offset of a partition whose claim ends.
 
     The release stores ``offset`` if the offset znode has ``version``. If ``offset`` is None, the release only verifies
-    the version. If ``version`` is None, the release verifies nothing. ``is_superseded``: another writer has changed the
-    offset.
+    the version. If ``version`` is None, the release verifies nothing. ``is_superseded`` is true if another writer has
+    changed the offset.
     """
 
     offset: int | None
@@ -254,14 +254,14 @@ class PartitionOffsets(ClaimedPartition):
 
     ``start`` is the offset at which delivery started last, and ``origin`` says how that offset was chosen. ``sent`` has
     the offsets of commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was
-    interrupted. ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at
-    ``version`` is not an offset. ``adopted`` is the version at which another writer's offset was last adopted. If the
-    log lacks the position, ``reset`` is set until the new position is stored.
+    interrupted. ``requested`` is the offset that brokers were last asked to store. ``unreadable`` is true if the stored
+    data at ``version`` is not an offset. ``adopted`` is the version at which another writer's offset was last adopted.
+    If the log lacks the position, ``reset`` is set until the new position is stored.
 
     ``floor`` is the lowest offset that the application may commit. The start of the claim sets the floor, and later
-    another writer, a reset or a new log may set it. A seek of the application may lower it. ``seek_mark`` is a new
-    object after each seek of the application and in each new log: a seek that waits for a look-up is void if the mark
-    has changed.
+    another writer, a reset or a new log may set it. A seek of the application may lower the floor. ``seek_mark`` is a
+    new object after each seek of the application and in each new log: a seek that waits for a look-up is void if the
+    mark has changed.
 
     ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
     from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from that delivery.

@@ -106,7 +106,7 @@ def absences(
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future is taken as now.
-        grace_ms: How long a slot is kept, in milliseconds.
+        grace_ms: How long the slot of an absent static member stays reserved, in milliseconds.
     """
     away = {}
     for slot, stored in assignments.items():
@@ -148,10 +148,10 @@ class Inputs:
     ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
     is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of slots whose static member may return. ``history`` has the generations with a history entry.
-    ``weights`` are empty if their znode is absent. If that znode is unreadable, they are the last readable weights.
-    ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is None only if that znode is
-    absent. ``forgetting`` is the write that removes departed drained members from the group's ``config``, or None if no
-    such member is listed.
+    ``weights`` are empty if their znode is absent. If the znode is unreadable, ``weights`` has the last readable
+    weights. ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is None only if that
+    znode is absent. ``forgetting`` is the write that removes departed drained members from the group's ``config``, or
+    None if no such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]

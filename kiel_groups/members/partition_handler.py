@@ -148,10 +148,11 @@ class PartitionHandler(Protocol):
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Fetch the owned partitions from these leaders, read from ZooKeeper. They replace the leaders of an earlier call.
+        Fetch the owned partitions from these leaders, read from ZooKeeper. The leaders replace those of an earlier
+        call.
 
-        ``brokers`` has the addresses of the registered brokers. A partition that is left out has no registered leader
-        in ZooKeeper, or its znode cannot be read.
+        ``brokers`` has the addresses of the registered brokers. A partition without an entry has no registered leader
+        in ZooKeeper, or the partition's znode cannot be read.
         """
 
     def in_progress(self) -> Collection[Work]:

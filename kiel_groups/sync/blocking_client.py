@@ -84,7 +84,10 @@ class HookThreads:
         return self._function("on_bad_record" if argument == "on_bad_record" else "callback", given)
 
     def _listener(self, listener: object) -> object:
-        """Return a listener with replaced rebalance hooks. ``on_stalled`` is kept: it is never called on the loop."""
+        """
+        Return a listener with replaced rebalance hooks, and the same ``on_stalled``. The loop's thread never calls
+        ``on_stalled``.
+        """
         hooks = {name: getattr(listener, name, None) for name in _REBALANCE_HOOKS}
         replaced = {name: self._function("listener", hook) for name, hook in hooks.items() if hook is not None}
         for name, hook in replaced.items():

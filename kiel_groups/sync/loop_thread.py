@@ -167,10 +167,12 @@ class LoopThread:
 
     def begin(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> LoggedFuture[_Result]:
         """
-        Call a function that creates a coroutine, and run the coroutine, both on the loop. Do not wait for the end.
+        Call a function that creates a coroutine, and run the coroutine, both on the loop. Do not wait for the
+        coroutine's end.
 
         Returns:
-            The outcome. Cancelling it cancels the coroutine. If nothing retrieves its error, the error is logged.
+            The outcome. A cancellation of the future cancels the coroutine. If the program never retrieves the
+            coroutine's error, the future logs the error.
 
         Raises:
             ClosedError: The loop was stopped, or belongs to the parent process of this fork.
@@ -228,8 +230,8 @@ class LoopThread:
         A further call only waits for the thread. A call in a fork of the process does nothing.
 
         Args:
-            timeout_s: Seconds to wait for the thread. If the thread has not ended after this time, an error is logged,
-                and the thread is left running.
+            timeout_s: Seconds to wait for the thread. If the thread has not ended after this time, this method logs an
+                error, and leaves the thread running.
 
         Returns:
             Whether the thread has ended or was never started. False in a fork, and in a call on the thread itself.

@@ -125,7 +125,7 @@ def _snappy_unpack(data: Buffer, limit: int) -> bytes:
     """
     Unpack a snappy stream in xerial's format, or a bare snappy block, to at most ``limit`` bytes.
 
-    Every block states its unpacked size. This size is checked before memory is allocated for the content.
+    Every block states its unpacked size. The function checks this size before it allocates memory for the content.
 
     Raises:
         MessageTooLargeError: The data unpacks to more than ``limit`` bytes.

@@ -79,7 +79,7 @@ _PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), arr
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request[MetadataResponse]):
     """
-    Ask for the brokers, and for these topics, or for all topics if ``topics`` is empty.
+    Ask for the brokers, and for the topics in ``topics``, or for all topics if ``topics`` is empty.
 
     If ``topics`` names a topic that does not exist, a broker with ``auto.create.topics.enable`` creates the topic.
     """

@@ -106,7 +106,7 @@ class Writer:
         self._parts.append(value)
 
     def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
-        """Write several numbers at once. One call is faster than one for each number."""
+        """Write several numbers at once. One call is faster than one call for each number."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
@@ -123,9 +123,9 @@ class Reader:
     """
     Decodes values one after the other from a payload.
 
-    All input is checked. The methods raise ProtocolError if a value would reach past the end, if an array has more
-    elements than the remaining bytes can contain, or if text is not UTF-8. Lengths and counts are checked before memory
-    is allocated.
+    The reader checks all input. The methods raise ProtocolError if a value would reach past the end, if an array has
+    more elements than the remaining bytes can contain, or if text is not UTF-8. The reader checks lengths and counts
+    before it allocates memory.
 
     Args:
         payload: The bytes to read. Blobs are returned as views into the payload, without a copy.
@@ -245,7 +245,7 @@ class Reader:
         return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
-        """Read several numbers at once. One call is faster than one for each number."""
+        """Read several numbers at once. One call is faster than one call for each number."""
         start = self._position
         try:
             values = layout.unpack_from(self._buffer, start)
@@ -455,7 +455,9 @@ def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, 
 
 
 def throttled(answer: FieldType[T]) -> FieldType[T]:
-    """Return the type of a response that begins with its throttle time in milliseconds. This time is ignored."""
+    """
+    Return the type of a response that begins with its throttle time in milliseconds. The decoder ignores this time.
+    """
 
     def read(reader: Reader) -> T:
         reader.int32()

@@ -164,10 +164,10 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     """
     Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for the connection, and another one for the answer. A lease is shorter. A host
-    that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start, accepts the connection
-    and does not answer. When a dead connection is noticed, a third of the session timeout is over. The rest of the
-    lease, a sixth of the timeout, must suffice for such a server and the next server.
+    kazoo waits a whole session timeout for the connection, and another session timeout for the answer. A lease is
+    shorter. A host that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start,
+    accepts the connection and does not answer. When a dead connection is noticed, a third of the session timeout is
+    over. The rest of the lease, a sixth of the timeout, must suffice for such a server and the next server.
 
     Args:
         asked_timeout_ms: The session timeout that the client requests, in milliseconds.
@@ -271,8 +271,8 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     kazoo keeps the requested timeout, but not the granted timeout. The granted timeout is 0 if the server does not know
     the session any more.
 
-    Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
-    to kazoo's own limit. A slow server can thus answer in time, too.
+    Before the first session there is no lease to keep. So each attempt may take twice as long as the previous attempt,
+    up to kazoo's own limit. A slow server can thus answer in time, too.
     """
     connection = client._connection
     invoke = connection._invoke

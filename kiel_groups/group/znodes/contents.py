@@ -23,8 +23,8 @@ class Znode:
     ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
     ``mzxid`` are the ids of the transactions that created and last wrote the znode. These ids ascend over all znodes.
-    ``version`` is the number of writes of the znode's data. ``closed``: the znode's ACL refuses this reader, so neither
-    the other fields nor the children are known.
+    ``version`` is the number of writes of the znode's data. ``closed`` is true if the znode's ACL refuses this reader.
+    Then neither the other fields nor the children are known.
     """
 
     data: bytes = b""
@@ -181,10 +181,11 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` counts the assigned partitions, and ``members`` the members with a subscription. ``unassigned`` has
-    the number of unassigned partitions by reason, and ``unassigned_names`` has the names of the first hundred of these
-    partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if the allocator did not
-    fail. ``request_ms`` is the time of the newest operator's request that a plan has answered; see ``PlanRequest``.
+    ``partitions`` counts the assigned partitions, and ``members`` counts the members with a subscription.
+    ``unassigned`` has the number of unassigned partitions by reason, and ``unassigned_names`` has the names of the
+    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
+    the allocator did not fail. ``request_ms`` is the time of the newest operator's request that a plan has answered;
+    see ``PlanRequest``.
     """
 
     generation: int

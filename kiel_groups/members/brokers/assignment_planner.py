@@ -45,7 +45,7 @@ class AssignmentPlanner:
 
     Args:
         context: The member's settings and runtime.
-        assignors: The assignors that the member offers. The coordinator has chosen one of them by its name.
+        assignors: The assignors that the member offers. The coordinator chooses one of these assignors by name.
         topics: The topics of the cluster.
     """
 

@@ -132,9 +132,9 @@ class ConsumerHooks:
     Args:
         context: The member's settings and runtime.
         handler: The consumer.
-        subscription: The topics that the application has subscribed to, and the offsets of its partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         topics: The topics of the cluster.
-        assignors: The assignors that the member offers, the preferred one first.
+        assignors: The assignors that the member offers, the preferred assignor first.
         tasks: Runs the application's hooks. A hook may outlast a cancelled ``complete``.
     """
 

@@ -84,7 +84,7 @@ class ConsumerMember:
         handler: The consumer.
         subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         topics: The topics of the cluster.
-        assignors: The assignors that the member offers, the preferred one first.
+        assignors: The assignors that the member offers, the preferred assignor first.
         on_failure: Called with the error of a member that stops for good.
     """
 

@@ -75,7 +75,7 @@ class MemberHooks(Protocol):
         """The kind of the group, such as "consumer". All members of a group have the same kind."""
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the protocols for the member's next join: names with metadata, the preferred one first."""
+        """Return the protocols for the member's next join: names with metadata, the preferred protocol first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """

@@ -75,7 +75,7 @@ async def fetch_stored(
     Args:
         group: The group's name.
         partitions: The partitions whose offsets to read.
-        send: Sends a request. It is called once for each try.
+        send: Sends a request. The read calls ``send`` once for each try.
         refused: Called with each error code of an answer.
         repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
             ends.

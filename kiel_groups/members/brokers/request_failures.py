@@ -122,7 +122,7 @@ class RequestFailures:
         )
 
     def forget(self) -> None:
-        """Forget the failures, because the membership is confirmed: the next failure is logged at once."""
+        """Forget the failures, because the membership is confirmed. So the object logs the next failure at once."""
         self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
 
     def _level(self, error: KielGroupsError) -> int:

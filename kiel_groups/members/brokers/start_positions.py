@@ -41,9 +41,10 @@ class Positions(NamedTuple):
 
 class StartPositions:
     """
-    Finds start positions, and has the coordinator store newly chosen ones before any record is delivered.
+    Finds start positions, and has the coordinator store newly chosen positions before the consumer delivers any record.
 
-    If they were not stored, the next owner might choose a later position, and skip the records before that position.
+    If the coordinator did not store these positions, the next owner might choose a later position, and skip the records
+    before that position.
 
     Args:
         config: The group's name and its reset policy.

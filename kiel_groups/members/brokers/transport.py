@@ -72,8 +72,8 @@ class GroupTransport(Protocol):
         """
         Send a heartbeat, wait for its answer for at most ``timeout_s``, and call ``answered`` once.
 
-        The heartbeat's thread calls this method, so the event loop may be blocked. A leave request, or the sync of a
-        member that has an assignment, may be sent in the same way.
+        The heartbeat's thread calls this method, so the event loop may be blocked. This method can also send a leave
+        request, or the sync of a member that has an assignment.
         """
 
     def close_beats(self) -> None:

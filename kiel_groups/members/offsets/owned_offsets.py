@@ -218,7 +218,7 @@ class OwnedOffsets:
         Skip a partition if the outcome of its last commit is unknown: Kafka may have a newer offset.
 
         Args:
-            owned: Returns the partitions. It is called when no other write is in progress.
+            owned: Returns the partitions. This method calls ``owned`` when no other write is in progress.
         """
         async with self.writing:
             states = {partition: self._tracker.of(partition) for partition in sorted(owned())}
@@ -304,8 +304,8 @@ class OwnedOffsets:
         reset, too: the records after the offset must be delivered again.
 
         Args:
-            owned: Returns the owned partitions that are not being revoked. It is called when no other write is in
-                progress.
+            owned: Returns the owned partitions that are not being revoked. This method calls ``owned`` when no other
+                write is in progress.
         """
         async with self.writing:
             for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():

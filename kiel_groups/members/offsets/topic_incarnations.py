@@ -176,12 +176,13 @@ class RecreatedTopics:
         """
         Restart the outdated partitions of a recreated topic at the beginning of its new log.
 
-        Partitions that are being revoked are restarted, too. Until brokers return the start of a partition's new log,
-        no offset of the partition is committed.
+        Restart partitions that are being revoked, too. Until brokers return the start of a partition's new log, the
+        member commits no offset of the partition.
 
         Args:
             topic: The topic's name.
-            created: Identifies the new incarnation. Partitions whose claims were opened in its log are left out.
+            created: Identifies the new incarnation. Partitions whose claims were opened in the new incarnation's log
+                are not restarted.
         """
         backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while outdated := self._tracker.to_restart(topic, created):

@@ -343,7 +343,7 @@ class BrokerCommits:
         """
         Have brokers store next offsets, except offsets that another writer has changed. Then read the stored offsets.
 
-        The partitions that the tracker no longer permits are skipped right before the brokers are asked.
+        Right before the request to the brokers, skip the partitions that the tracker no longer permits.
 
         Returns:
             The offsets that were found. The tracker judges whether a broker stored them for this member.

@@ -309,7 +309,7 @@ class RoundPlanner:
         exchange: Passes the members to the member of this process, and the assignments back.
         rebalance_timeout_s: How long a round waits until members have released their assignments and joined, and after
             that for the new assignments, in seconds.
-        requests: The leader's driver. It is informed of changed members.
+        requests: The leader's driver. The planner informs the driver of changed members.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class RebalanceTimes:
             self._noticed_s = self._runtime.boot_time_s()
 
     def arrived(self, generation: int) -> None:
-        """Observe ``join`` for an assignment that was read, if it is the first one of its generation."""
+        """Observe ``join`` for an assignment that was read, if no earlier assignment had the same generation."""
         noticed_s, self._noticed_s = self._noticed_s, None
         if generation == self._generation or self._has_ended:
             return

@@ -338,9 +338,9 @@ class PartitionLeaders:
         Read the leaders of these partitions, and pass them on to the handler.
 
         Leave out a leader that is not registered: if all replicas are dead, the znode keeps the last leader, or −1.
-        Leave out a partition whose znode cannot be parsed, too. For partitions that are left out, the brokers' metadata
-        applies. If an ACL denies reading, the metadata applies to all partitions and the member continues, because it
-        needs these znodes for nothing else.
+        Leave out a partition whose znode cannot be parsed, too. For such partitions, the brokers' metadata applies. If
+        an ACL denies reading, the metadata applies to all partitions and the member continues, because it needs these
+        znodes for nothing else.
 
         Raises:
             SessionLostError: The session is over.

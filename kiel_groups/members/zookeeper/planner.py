@@ -248,8 +248,8 @@ class PlanReader:
 
     def _forgetting(self, config: Node) -> Put | None:
         """
-        Return the write that removes departed members from ``drained`` in the group's config, or None if there are
-        none.
+        Return the write that removes departed members from ``drained`` in the group's config, or None if ``drained``
+        has no departed member.
         """
         after = forget_departed(parse_object(config.data, self._layout.config), self._values.member_names)
         if self._dynamic_config.drained.issubset(after.get("drained", ())):
@@ -367,7 +367,7 @@ class PartitionPlanner:
         allocator: Computes the assignments.
         handler: Asks brokers for the ends of logs, for allocators that use lags, or None if this process has no
             consumer.
-        requests: The leader's driver. It is informed of changed inputs.
+        requests: The leader's driver. The planner informs the driver of changed inputs.
     """
 
     def __init__(
@@ -538,7 +538,7 @@ class PartitionPlanner:
         """
         Run an allocator on a thread, because it is the user's code and may be slow.
 
-        Lags and racks are read only for allocators that use them.
+        The planner reads lags and racks only for allocators that use them.
         """
         name = allocator_name(allocator)
         racks: dict[TopicPartition, str] = {}

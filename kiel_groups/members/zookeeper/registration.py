@@ -246,7 +246,7 @@ async def create_registration(
     Args:
         session: The session of the process.
         group: The group's name.
-        creation: The operations. The first one creates the znode that errors name.
+        creation: The operations. The first operation creates the znode that errors name.
         restore_folders: Creates deleted parents of the znodes again.
 
     Raises:
@@ -389,7 +389,7 @@ class SubscriptionRegistration:
         the member znode fires.
 
         Raises:
-            SessionLostError: The member znode is gone; the session has been ended.
+            SessionLostError: The member znode is gone. The method has ended the session.
         """
         async with self._writing:
             while self.is_outdated:

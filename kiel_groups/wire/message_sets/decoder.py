@@ -72,7 +72,8 @@ def decode_message_set(
     Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: The set as received. The decoder drops an unfinished message or filler at its end.
+        message_set: The set as received. The decoder drops an unfinished message or a filler message (see
+            ``FetchRequest``) at the end of the set.
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. The decoder skips older records of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
@@ -114,7 +115,8 @@ def decode_columns(
     Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
 
     Args:
-        message_set: The set as received. The decoder drops an unfinished message or filler at its end.
+        message_set: The set as received. The decoder drops an unfinished message or a filler message (see
+            ``FetchRequest``) at the end of the set.
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack. A lower limit
@@ -272,7 +274,7 @@ class _SetCheck:
         Raises:
             ProtocolError: A message could not be read.
             PartialMessage: The set ends with the beginning of a message.
-            NoRecords: The set ends with filler, or with batches without records.
+            NoRecords: The set ends with a filler message (see ``FetchRequest``), or with batches without records.
         """
         if self.error is not None:
             raise self.error
@@ -393,7 +395,7 @@ def message_steps(
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
-        run_bytes: The largest uncompressed size of a run. A run of one message may be larger.
+        run_bytes: The largest uncompressed size of a run. A run with a single message may be larger.
         announced_bytes: The size, packed or unpacked, above which a wrapper is announced. With None, no wrapper is
             announced.
 

@@ -151,8 +151,8 @@ def unfinished_message(data: Buffer, start: int, source: TopicPartition, positio
     """
     Return the error for a fetch from ``position`` without a usable record.
 
-    From ``start`` on, the fetched set has no whole message of magic 0. The error is NoRecords for filler and empty
-    batches, and PartialMessage for the beginning of a message.
+    From ``start`` on, the fetched set has no whole message of magic 0. The error is NoRecords for a filler message (see
+    ``FetchRequest``) and for empty batches, and PartialMessage for the beginning of a message.
     """
     needed, following = None, None
     if len(data) - start >= OVERHEAD_BYTES:
