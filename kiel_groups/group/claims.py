@@ -294,18 +294,17 @@ def _moves(
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
     """
-    Return new phases for those of these partitions that are in the phase ``source``. ``target`` computes each new
-    phase.
+    Return new phases for the given partitions that are in the phase ``source``. ``target`` computes each new phase.
     """
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
     """
-    Free those of these partitions that this member has claimed.
+    Free the given partitions that this member has claimed.
 
-    If some of them were owned, draining or releasing, the first effect is a Lose for these partitions. Effects of new
-    claims follow.
+    If any freed partitions were owned, draining or releasing, the first effect is a Lose for these partitions. Effects
+    of new claims follow.
     """
     claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions

@@ -3,14 +3,15 @@ The state machine of a leader: when it plans (debounce), and how it publishes a 
 
 Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. A term is the time from an election of this
-     candidate to its deposition. Effects and their answers carry the number of the term, and the leader ignores an answer from an earlier term.
+     candidate to its deposition. Effects and their answers carry the number of the term, and the leader ignores an
+     answer from an earlier term.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
      first change. The first plan of a group's first leader waits for the initial delay. Urgent changes bypass these
      waits.
   3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after the current plan has ended.
-  4. A write of a publication is sent after the previous write was answered with ``Done``. A refused write means that
-     another leader was elected or another process wrote: the plan is void, and everything is read again. The same
-     applies to a write whose outcome is unknown.
+  4. The leader sends a write of a publication after the previous write was answered with ``Done``. A refused write
+     means that another leader was elected or another process wrote: the plan is void, and the leader reads all inputs
+     again. The same applies to a write whose outcome is unknown.
   5. A plan that changes nothing is not published, unless an operator has asked for it.
 """
 
@@ -30,7 +31,7 @@ REPLAN_PAUSE_S = 0.5
 
 
 class LeaderPhase(Enum):
-    """The phases of a leader: waiting for changes, planning and publishing."""
+    """The phases of a leader: not elected, waiting for a change, waiting for more changes, planning, and publishing."""
 
     #: Entry: the start, or another candidate leads. Duty: none. Exit: elected.
     NONE = "none"

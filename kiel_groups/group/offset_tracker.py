@@ -359,8 +359,8 @@ class OffsetTracker:
 
     def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """
-        Return those of these partitions whose stored offsets are read between commits: open partitions, without
-        outdated ones.
+        Return the given partitions whose stored offsets the member reads between commits: open partitions that are not
+        outdated.
         """
         return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 

@@ -133,12 +133,14 @@ class Commit(NamedTuple):
     version: int
 
     def has_stored(self, found: StoredOffset) -> bool:
-        """Return whether this commit of unknown outcome has stored the offset ``found`` (rule 2)."""
+        """
+        Return whether this commit of unknown outcome has stored the offset ``found`` (rule 2 of ``offset_tracker``).
+        """
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
 class Refusal(Enum):
-    """The reasons why an offset that the application chose is not committed (rule 9)."""
+    """The reasons why an offset that the application chose is not committed (rule 9 of ``offset_tracker``)."""
 
     #: The partition has no opened claim.
     NOT_OPEN = auto()
@@ -155,7 +157,10 @@ class Refusal(Enum):
 
 
 class CommitRange(NamedTuple):
-    """The offsets from ``first`` to ``last``, included, that the application could commit at some time (rule 9)."""
+    """
+    The offsets from ``first`` to ``last``, included, that the application could commit at some time (rule 9 of
+    ``offset_tracker``).
+    """
 
     first: int
     last: int
@@ -342,7 +347,10 @@ class PartitionOffsets(ClaimedPartition):
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
     def refusal_of(self, offset: int) -> Refusal | None:
-        """Return why the application may not commit ``offset``, or None if the application may commit it (rule 9)."""
+        """
+        Return why the application may not commit ``offset``, or None if the application may commit it (rule 9 of
+        ``offset_tracker``).
+        """
         if self.outdated:
             return Refusal.OUTDATED
         if offset < self.floor:
@@ -354,7 +362,10 @@ class PartitionOffsets(ClaimedPartition):
         return None
 
     def wrote(self, stored: StoredOffset) -> bool:
-        """Return whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""
+        """
+        Return whether a commit of this consumer with an unknown outcome has stored the offset (rule 2 of
+        ``offset_tracker``).
+        """
         return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)
 
     def knows(self, stored: StoredOffset) -> bool:

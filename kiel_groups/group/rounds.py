@@ -133,7 +133,7 @@ def _next_generation(inputs: RoundInputs) -> int:
 
 
 def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId]:
-    """Return the ids of those of ``members`` that have not joined this generation."""
+    """Return the ids of the members that have not joined this generation."""
     return [member.member_id for member in members if member.joined != generation]
 
 

@@ -110,7 +110,7 @@ class PartitionHandler(Protocol):
         """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions. Return those of the partitions that have records in flight."""
+        """Stop fetching and delivering these partitions. Return the partitions that have records in flight."""
 
     def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
         """Wait until no record of these partitions is in flight, then notify the listener of the revocation."""

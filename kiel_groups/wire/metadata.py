@@ -68,7 +68,7 @@ class MetadataResponse(NamedTuple):
 
     @classmethod
     def of(cls, brokers: tuple[BrokerAddress, ...], topics: tuple[TopicMetadata, ...]) -> MetadataResponse:
-        """Create a response with these topics, and with those of these brokers that have a host."""
+        """Create a response with these topics, and with the given brokers that have a host."""
         # A broker of 0.9 or later without a listener in plain text registers no host, and those of 0.8 pass that on.
         return cls(tuple(broker for broker in brokers if broker.host), topics)
 

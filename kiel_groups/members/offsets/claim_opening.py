@@ -144,10 +144,13 @@ class ClaimOpener:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Return the partitions of ``mine`` that have valid offsets. If there are none, create offsets.
+        Return the partitions of ``mine`` that have valid offsets. If no partition of ``mine`` has a valid offset,
+        create the offsets.
 
-        The created offsets are those that the partitions' leaders return for the reset policy. Offsets of partitions
-        that no member owns yet are created together with the missing offsets of ``mine``.
+        The created offsets are those that the partitions' leaders return for the reset policy. If a stored offset
+        belongs to a deleted topic of the same name, the new topic's earliest offset replaces the stored offset,
+        regardless of the policy. With the missing offsets of ``mine``, the method also creates the offsets of
+        partitions that no member owns yet.
         """
         renew = self._topics.unless_recreated(topic)
         topic_node, nodes = await asyncio.gather(

@@ -63,7 +63,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim in neither field is opened by a later call, or its owner znode does not exist any more.
+    If a claim is in neither field, a later call opens the claim, or the owner znode does not exist any more.
     """
 
     found: dict[TopicPartition, StartPosition]

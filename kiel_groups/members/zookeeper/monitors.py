@@ -1,9 +1,9 @@
 """
 Monitor the owners of partitions, and foreign members, while this process leads a group, and log alarms.
 
-Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. They would read
-and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign members
-join later, the leader can only raise an alarm, because no znode that it writes would stop them.
+Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. Such members
+would read and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign
+members join later, the leader can only raise an alarm, because no znode that it writes would stop them.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class OwnerZnodes:
 
         Args:
             partitions: The partitions to claim.
-            freed: Those of ``partitions`` whose owner znodes were just deleted, so that no read is needed.
+            freed: The partitions of ``partitions`` whose owner znodes were just deleted. The method does not read these
+                znodes first.
 
         Returns:
             The partitions that this member owns now. Other sessions own the other partitions.
