@@ -184,7 +184,7 @@ class _Exchange:
 
     def find_cycles(self) -> list[list[_Node]]:
         """
-        Return disjoint cycles that gain more than they cost. Return an empty list if there are none.
+        Return disjoint cycles that gain more than they cost. If no such cycle exists, return an empty list.
 
         Each cycle is the list of its nodes, in the direction of the edges. This is the Bellman-Ford algorithm with all
         members as sources: a cycle among the predecessors of nodes with negative distance has negative cost.

@@ -61,7 +61,7 @@ class Candidate:
     The state of one candidate in the election.
 
     ``uuid`` identifies this candidate's znode. ``name`` is the name of that znode, or None while it is unknown.
-    ``followed``: another candidate was ahead of this candidate at some time.
+    ``followed`` is true if another candidate was ahead of this candidate at some time.
     """
 
     uuid: str
@@ -133,7 +133,7 @@ class BecomeLeader:
     """
     Lead, or continue to lead, with a fresh plan.
 
-    ``succeeds``: another candidate was ahead before, so the leader need not wait for the first members.
+    ``succeeds`` is true if another candidate was ahead before. Then the leader need not wait for the first members.
     """
 
     name: str

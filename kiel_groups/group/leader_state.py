@@ -62,11 +62,11 @@ class LeaderState:
     """
     The state of a leader's term and of its plan.
 
-    ``term`` counts the elections of this candidate. ``candidate`` is the path of its election znode. While the leader
-    collects changes, ``due_s`` is the time of the next plan, ``bound_s`` the latest possible time of that plan, and
-    ``since_s`` the time of the first change. These times are on the driver's clock. ``causes`` are the reasons for the
-    plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number of writes of the
-    publication that have succeeded.
+    ``term`` counts the elections of this candidate. ``candidate`` is the path of the candidate's election znode. While
+    the leader collects changes, ``due_s`` is the time of the next plan, ``bound_s`` is the latest possible time of that
+    plan, and ``since_s`` is the time of the first change. These times are on the driver's clock. ``causes`` are the
+    reasons for the plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number
+    of writes of the publication that have succeeded.
     """
 
     debounce: DebounceConfig
@@ -84,9 +84,10 @@ class LeaderState:
 @dataclass(frozen=True, slots=True)
 class Elected:
     """
-    This candidate was elected, or still leads after a pause. ``candidate`` is the path of its znode.
+    This candidate was elected, or still leads after a pause. ``candidate`` is the path of the candidate's znode.
 
-    ``succeeds``: another candidate was ahead before, so the members have joined, and the initial delay is skipped.
+    ``succeeds`` is true if another candidate was ahead before. Then the members have joined, and the leader skips the
+    initial delay.
     """
 
     candidate: str

@@ -404,10 +404,10 @@ class MemberState:
     """
     The state of one member.
 
-    ``coordinator`` is the node id of the group's coordinator, None while it is unknown. ``discovery``, ``join`` and
-    ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the newest pause.
-    ``rejoin_due``: a join must follow. ``failures`` is the number of failures in a row. ``in_flight`` is the number of
-    commits and reads of offsets that the coordinator has not answered.
+    ``coordinator`` is the node id of the group's coordinator, or None while the coordinator is unknown. ``discovery``,
+    ``join`` and ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the
+    newest pause. ``rejoin_due`` is true if a join must follow. ``failures`` is the number of failures in a row.
+    ``in_flight`` is the number of commits and reads of offsets that the coordinator has not answered.
     """
 
     phase: Phase = Phase.UNJOINED

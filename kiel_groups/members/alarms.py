@@ -58,10 +58,10 @@ class UnopenedClaims:
     """
     Tracks the claims of one member that could not be opened yet, with the error of each claim.
 
-    A claim is a partition that the member owns. The member opens a claim when its start position is known.
+    A claim is a partition that the member owns. The member opens a claim when the claim's start position is known.
 
     The gauge ``claims_unopened`` is the number of these claims. The counter ``claims_not_opened`` counts the failed
-    attempts, and ``open_alarms`` the alarms.
+    attempts, and the counter ``open_alarms`` counts the alarms.
     """
 
     def __init__(self, group: str, metrics: Metrics, handler: PartitionHandler) -> None:

@@ -286,7 +286,8 @@ def _header_bytes(data: Buffer) -> int:
 
 def _most_content(data: Buffer, position: int) -> int:
     """
-    Check the sizes of the blocks from ``position`` on. Return the largest number of bytes to which they can unpack.
+    Check the sizes of the blocks from ``position`` on. Return the largest number of bytes to which these blocks can
+    unpack.
     """
     flags, largest = data[len(_LZ4_MAGIC)], _LZ4_BLOCK_BYTES.get(data[len(_LZ4_MAGIC) + 1] >> 4)
     if largest is None:

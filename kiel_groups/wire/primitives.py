@@ -374,7 +374,7 @@ def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
 
 def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapping[K, V]]:
     """
-    Return the type of an array of pairs of key and value. An array is read as a dictionary.
+    Return the type of an array of pairs of key and value. The decoder returns a dictionary.
 
     A duplicate key raises ProtocolError, which calls the key ``what``.
     """
@@ -399,7 +399,7 @@ def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapp
 
 def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
     """
-    Return the type of an array of (topic, array of (partition number, value)). The array is read as a dictionary.
+    Return the type of an array of (topic, array of (partition number, value)). The decoder returns a dictionary.
 
     A duplicate partition raises ProtocolError.
     """
@@ -433,7 +433,7 @@ def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
 
 def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, ...]]]:
     """
-    Return the type of an array of (name, array of numbers). The array is read as a dictionary.
+    Return the type of an array of (name, array of numbers). The decoder returns a dictionary.
 
     A name that occurs twice gets the numbers of both arrays, each number once. A number below ``least`` raises
     ProtocolError, which calls the number ``what``.

@@ -432,7 +432,7 @@ class FirstOffsets:
     """
     The offsets at which a group began to read a topic.
 
-    ``created`` is the topic's creation zxid, and ``at_ms`` the time of the decision in milliseconds since 1970.
+    ``created`` is the topic's creation zxid, and ``at_ms`` is the time of the decision in milliseconds since 1970.
     ``offsets`` has the first offset of each partition, by its number. A partition whose leader returned no offset is
     missing.
     """

@@ -76,8 +76,8 @@ class Done:
     """
     The transaction was executed.
 
-    For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
-    produced, with the appended digits of a sequential znode. For other operations, the entries are None.
+    For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` has the path that a
+    ``Create`` produced, with the appended digits of a sequential znode. For other operations, the entries are None.
     """
 
     versions: tuple[int | None, ...]

@@ -55,7 +55,7 @@ MOST_ASKED_FOR = 20
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
     """
-    Check that this consumer may join its group, and write the group's settings if there are none.
+    Check that this consumer may join its group, and write the group's settings if the group has none.
 
     Raises:
         GroupConfigError: The members are programs, or the group's settings differ from this member's or cannot be read.
@@ -149,10 +149,10 @@ async def refuse_programs(session: Session, layout: GroupLayout, settings: Node 
 
 async def admit_program(session: Session, layout: GroupLayout, protocol_type: str) -> None:
     """
-    Check that a group's members are programs of this type, and write the group's settings if there are none.
+    Check that a group's members are programs of this type, and write the group's settings if the group has none.
 
-    A name that consumers of any client use is refused, too: a group of programs would hide the offsets of these
-    consumers from tools.
+    Refuse a name that consumers of any client use, too: a group of programs would hide the offsets of these consumers
+    from tools.
 
     Raises:
         GroupConfigError: The group's members are of another type, or its settings cannot be read.
