@@ -102,7 +102,7 @@ class Record(NamedTuple):
     One message as a consumer delivers it.
 
     ``offset`` is the message's position in its partition's log. A commit of the record stores ``offset + 1``, the
-    *next* offset. ``key`` and ``value`` are bytes or None. With a deserializer, they are the deserializer's results.
+    *next* offset. ``key`` and ``value`` are bytes or None. With a deserializer, both are the deserializer's results.
     Messages of Kafka 0.8 (magic 0) have no timestamp.
     """
 
@@ -197,10 +197,10 @@ class PartitionBatch:
     """
     The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` grows with every claim of the partition, by any member. It is the czxid of the owner znode, or a
-    ``GenerationToken`` if brokers coordinate the group. The token of a batch never changes, even if the claim is lost
-    or another member claims the partition. A store is safe from late writes if it refuses any write with a token that
-    is smaller than the largest token that the store has seen for ``topic_partition``.
+    ``fencing_token`` grows with every claim of the partition, by any member. The token is the czxid of the owner znode,
+    or a ``GenerationToken`` if brokers coordinate the group. The token of a batch never changes, even if the claim is
+    lost or another member claims the partition. A store is safe from late writes if it refuses any write with a token
+    that is smaller than the largest token that the store has seen for ``topic_partition``.
     """
 
     topic_partition: TopicPartition

@@ -130,7 +130,8 @@ class _Shares:
 
     def _level(self, member: Slot) -> int:
         """
-        Return the member's load in relation to its capacity. For half of the largest capacity, it is twice the load.
+        Return the member's load in relation to its capacity. For half of the largest capacity, the result is twice the
+        load.
         """
         return self._carried[member] * _FULL // self._capacities[member]
 
@@ -189,7 +190,9 @@ class _Shares:
         return changed, moves
 
     def _room(self, member: Slot, level: int) -> int:
-        """Return the load that a member lacks to reach this level. It is negative for a member above the level."""
+        """
+        Return the load that a member lacks to reach this level. The result is negative for a member above the level.
+        """
         return level * self._capacities[member] // _FULL - self._carried[member]
 
     def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:

@@ -60,7 +60,7 @@ class Candidate:
     """
     The state of one candidate in the election.
 
-    ``uuid`` identifies this candidate's znode. ``name`` is the name of that znode, or None while it is unknown.
+    ``uuid`` identifies this candidate's znode. ``name`` is the name of that znode, or None while the name is unknown.
     ``followed`` is true if another candidate was ahead of this candidate at some time.
     """
 

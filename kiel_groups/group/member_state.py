@@ -8,7 +8,7 @@ Rules
      member search again. Only the answer to the newest search is used. The membership continues meanwhile.
   2. Before the member joins again, its partitions are revoked, once for a rebalance, however many tries the join takes.
      If the coordinator still counts the member, the partitions are drained and committed (``Drain``). After the
-     coordinator has removed the member, they are lost (``Lose``), and nothing is committed.
+     coordinator has removed the member, the partitions are lost (``Lose``), and nothing is committed.
   3. A join is sent only when the partitions are revoked, and no other request to the coordinator is in flight.
   4. If the coordinator does not know the member id of a join, the member joins again at once without a member id. If
      the coordinator refuses a join for good, the member fails.
@@ -448,9 +448,9 @@ class MemberState:
         Return whether heartbeats are sent.
 
         Args:
-            while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet. It
-                does so from JoinGroup v1 on. Before v1, the coordinator removes such a member after the session timeout
-                in any case.
+            while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet. The
+                coordinator does so from JoinGroup v1 on. Before v1, the coordinator removes such a member after the
+                session timeout in any case.
         """
         if self.phase is not Phase.STABLE or self.coordinator is None:
             return False

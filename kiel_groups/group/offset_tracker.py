@@ -163,7 +163,7 @@ class OffsetTracker:
         return partition in self._open
 
     def of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """Return the offsets of a partition, or None if it is not open."""
+        """Return the offsets of a partition, or None if the partition is not open."""
         return self._open.get(partition)
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -469,8 +469,8 @@ class OffsetTracker:
         deleted the owner znode and another member has claimed the partition since.
 
         If the topic was created again, no position in the old log is stored. If such a position was stored before this
-        consumer noticed (``found``), it would look like an offset in the new log. The start of the new log is unknown,
-        so 0 replaces that position.
+        consumer noticed (``found``), the position would look like an offset in the new log. The start of the new log is
+        unknown, so 0 replaces that position.
 
         Args:
             partition: The partition.

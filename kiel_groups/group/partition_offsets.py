@@ -268,8 +268,9 @@ class PartitionOffsets(ClaimedPartition):
     new object after each seek of the application and in each new log: a seek that waits for a look-up is void if the
     mark has changed.
 
-    ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
-    from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from that delivery.
+    ``position`` and ``finished`` change with each record. So while the consumer delivers a batch, the two fields are
+    not written, but read from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from
+    that delivery.
     """
 
     token: FencingToken

@@ -102,7 +102,8 @@ def absences(
     Return the assignments of slots whose static member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
-        assignments: The stored assignment of each slot, or None if it is unreadable. Then the slot is not kept.
+        assignments: The stored assignment of each slot, or None if the assignment is unreadable. The result leaves out
+            such a slot.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future is taken as now.

@@ -149,8 +149,8 @@ def choose(members: Sequence[RoundMember], generation: int, leader: MemberId) ->
     """
     Choose the protocol of a generation for the members that have joined it (rules 5 and 6).
 
-    The leader is considered first, then the other members in the given order. If no member is accepted, the protocol is
-    "".
+    The function considers the leader first, then the other members in the given order. If no member is accepted, the
+    protocol is "".
     """
     accepted: list[RoundMember] = []
     refused: dict[MemberId, str] = {}

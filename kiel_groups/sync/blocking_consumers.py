@@ -1,10 +1,10 @@
 """
 The consumers for programs without an event loop, and loops over their records.
 
-The program's thread waits for the event loop's thread only for the next batch. It takes the batch's records by itself,
-from the same cursor as ``async for`` does. Before each record, it checks the gate, that is, whether the session permits
-delivery (decision 0025). A revocation, a seek, a pause or a loss takes back the remaining records. Then the cursor is
-empty, and the program waits for the event loop's thread again.
+The program's thread waits for the event loop's thread only for the next batch. The program's thread takes the batch's
+records by itself, from the same cursor as ``async for`` does. Before each record, the program's thread checks the gate,
+that is, whether the session permits delivery (decision 0025). A revocation, a seek, a pause or a loss takes back the
+remaining records. Then the cursor is empty, and the program waits for the event loop's thread again.
 """
 
 from __future__ import annotations

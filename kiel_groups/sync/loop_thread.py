@@ -64,7 +64,7 @@ class LoggedFuture(concurrent.futures.Future[_Result]):
 
 class LoopThread:
     """
-    An event loop on a daemon thread, started when it is first needed.
+    An event loop on a daemon thread. The first call that needs the loop starts the loop.
 
     Several threads may use the object at once. A fork of the process has neither the thread nor its tasks. In the fork,
     calls raise ClosedError, and the program must create another LoopThread.
@@ -124,7 +124,7 @@ class LoopThread:
         If Ctrl-C or the timeout ends the wait, the coroutine is cancelled.
 
         Args:
-            work: The coroutine; it is closed if it cannot be run.
+            work: The coroutine. If the coroutine cannot be run, this method closes it.
             timeout_s: Seconds to wait, or None for no limit.
 
         Returns:
@@ -265,7 +265,9 @@ class LoopThread:
         return f"its event loop was ended by {self._failure!r}; make another one"
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, and start it if needed. Raise ClosedError if it has ended. The caller holds the lock."""
+        """
+        Return the loop, and start it if needed. Raise ClosedError if the loop has ended. The caller holds the lock.
+        """
         if self._failure is not None:
             raise ClosedError(f"{self._name}: {self._ended_by()}") from self._failure
         if self._stopped:

@@ -2,7 +2,7 @@
 Declare the data that members of a group and their leader send to each other: a version, and the fields of version 0.
 
 Coordinators pass these bytes on unread. Members of other clients may send later versions, which append fields. The
-parser reads only the fields of version 0. Appended fields are ignored.
+parser reads only the fields of version 0.
 """
 
 from __future__ import annotations

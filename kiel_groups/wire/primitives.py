@@ -361,7 +361,7 @@ def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
 
 def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
     """
-    Return the type of a structure of numbers with these ``struct`` codes. This type is faster than one of
+    Return the type of a structure of numbers with these ``struct`` codes. This type is faster than a type from
     ``structure``.
     """
     layout = Struct(f">{codes}")

@@ -3,9 +3,9 @@ The requests that create, delete and grow topics, and that read and change their
 
 All have version 0, except DescribeConfigs, which has version 1. Brokers support CreateTopics and DeleteTopics from
 0.10.1 to 3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode, only the controller executes these three requests.
-Other brokers refuse them. In KRaft mode, each broker forwards them to the controller. DescribeConfigs (from 1.1 on),
-AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) concern the settings of one topic. Every broker
-executes these last three requests.
+Other brokers refuse these requests. In KRaft mode, each broker forwards them to the controller. DescribeConfigs (from
+1.1 on), AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) concern the settings of one topic. Every
+broker executes these last three requests.
 """
 
 from __future__ import annotations

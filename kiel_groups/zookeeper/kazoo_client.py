@@ -96,9 +96,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
     Delivers responses and watch events on the thread that reads them, in the order in which the server sent them.
 
-    The callbacks must not block. In this package, they only wake an event loop or a thread. kazoo's own handler passes
-    each response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six
-    times a request. The queue and the epoll objects cost half of the time of a request.
+    The callbacks must not block. In this package, the callbacks only wake an event loop or a thread. kazoo's own
+    handler passes each response through a queue to another thread, and creates an epoll object for each poll of a
+    socket, five or six times a request. The queue and the epoll objects cost half of the time of a request.
 
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
@@ -179,8 +179,8 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
     """
     A kazoo client that does not swallow a KeyboardInterrupt.
 
-    kazoo wakes its connection thread for each request. It treats any exception that is raised meanwhile as the end of
-    the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
+    kazoo wakes its connection thread for each request. kazoo treats any exception that is raised meanwhile as the end
+    of the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
     """
 
     def _call(self, request: Any, answer: Any) -> bool | None:

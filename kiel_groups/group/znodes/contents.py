@@ -61,7 +61,7 @@ LARGEST_PARTITION = 2**31 - 1
 
 def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> MemberId:
     """
-    Return a member id in the form and charset of Java consumer ids. It ends in the whole session id, in hex.
+    Return a member id in the form and charset of Java consumer ids. The id ends in the whole session id, in hex.
 
     ZooKeeper never reuses a session id, so member ids are unique.
     """
@@ -87,7 +87,7 @@ def named_fields(value: Any, **renamed: str) -> dict[str, Any]:
 
 
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object. Raise ProtocolError for any other data."""
+    """Parse a JSON object. Raise ProtocolError if the data is not a JSON object."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -448,7 +448,7 @@ class FirstOffsets:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> FirstOffsets:
-        """Parse the data of the znode. Raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError if the data is invalid."""
         fields = parse_object(data, path)
         listed = typed_field(fields, "offsets", list, path)
         if len(listed) > LARGEST_PARTITION or not all(each is None or _is_offset(each) for each in listed):
@@ -481,7 +481,7 @@ class OrderNotice:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> OrderNotice:
-        """Parse the data of the znode. Raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError if the data is invalid."""
         fields = parse_object(data, path)
         check_version(fields, _VERSION, path)
         topics = typed_field(fields, "topics", list, path)
@@ -510,7 +510,7 @@ class OrderedOffset:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> OrderedOffset:
-        """Parse the data of the znode. Raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError if the data is invalid."""
         fields = parse_object(data, path)
         check_version(fields, _VERSION, path)
         offset = fields.get("offset")

@@ -36,7 +36,9 @@ JOINING: PublicationState = "joining"
 
 
 class RoundLayout(GroupLayout):
-    """The paths of a group of programs. It has no znodes below ``/consumers``, where Kafka's tools look for groups."""
+    """
+    The paths of a group of programs. The group has no znodes below ``/consumers``, where Kafka's tools look for groups.
+    """
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -63,8 +65,8 @@ class RoundMember:
     """
     A member's description of itself, the data of its member znode.
 
-    ``joined`` is the generation that the member has joined or waits for. Before the member writes that generation, it
-    releases all earlier assignments. ``joined`` is 0 if the member does not know the newest round.
+    ``joined`` is the generation that the member has joined or waits for. Before the member writes that generation, the
+    member releases all earlier assignments. ``joined`` is 0 if the member does not know the newest round.
     """
 
     member_id: MemberId
@@ -206,7 +208,7 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
 
     Args:
         settings: The data of the group's ``config``.
-        configuration: The data of the znode with the workers' configuration offset. It is empty before the first
+        configuration: The data of the znode with the workers' configuration offset. The data is empty before the first
             change.
         has_workers: Whether a worker's own znode exists.
     """

@@ -131,7 +131,7 @@ class WorkStatus:
     Args:
         state: The state.
         worker: ``host:port`` of the owner's REST interface.
-        trace: The trace of the error. It is "" unless the state is FAILED.
+        trace: The trace of the error. The trace is "" unless the state is FAILED.
         generation: The generation of the group in which the work was assigned to the owner.
         problem: Why the work makes no progress although it has not failed, in one line, or "" if it makes progress.
     """
@@ -177,7 +177,8 @@ class ConfigChange:
     """
     An entry of the history: one change of the configuration.
 
-    The entry has the names of changed settings. It does not have their values, because these may be secrets.
+    The entry has the names of changed settings. The entry does not have the values of these settings, because the
+    values may be secrets.
 
     Args:
         offset: The configuration offset that the change produced.

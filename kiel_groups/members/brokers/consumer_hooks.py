@@ -69,7 +69,10 @@ class ChosenStarts:
                 event.set()
 
     def next_choice(self) -> asyncio.Event:
-        """Return an event that the next ``commit`` sets. A look-up gets the event before it asks the coordinator."""
+        """
+        Return an event that the next ``commit`` sets. A look-up takes the event before the look-up asks the
+        coordinator.
+        """
         return self._chosen
 
     async def pause(self, choice: asyncio.Event, seconds: float) -> None:

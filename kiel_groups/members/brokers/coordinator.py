@@ -159,8 +159,8 @@ class CoordinatorHeartbeat:
     Sends heartbeats for a membership at regular intervals, on a thread of its own, while there is a target.
 
     Args:
-        context: The member's settings, its transport, and its runtime. Its metrics observe ``heartbeat``, the seconds
-            from a request to the answer, and count ``heartbeats`` by code.
+        context: The member's settings, its transport, and its runtime. The member's metrics observe ``heartbeat``, the
+            seconds from a request to the answer, and count ``heartbeats`` by code.
         answered: Called on the event loop with the target of a heartbeat and its answer.
     """
 
@@ -426,7 +426,7 @@ class BrokerCoordinator:
         whether this broker is still the coordinator.
 
         Raises:
-            BrokerError: This broker no longer coordinates the group, or it does not answer.
+            BrokerError: This broker no longer coordinates the group, or does not answer.
         """
         transport = self._context.transport
         self._sending = sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))

@@ -286,7 +286,7 @@ class CoordinatorOffsets:
         Return the offsets of these partitions that this process has stored, and that the coordinator has lost.
 
         Brokers before Kafka 2.1 also expire the offsets of groups with members. This method logs an error about such
-        offsets. It leaves out offsets in earlier incarnations of a topic.
+        offsets. The method leaves out offsets in earlier incarnations of a topic.
         """
         stored = {partition: self._stored[partition] for partition in missing if partition in self._stored}
         lost = {each: offset for each, (number, offset) in stored.items() if number == self._seen.number(each.topic)}

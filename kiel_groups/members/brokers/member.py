@@ -229,7 +229,8 @@ LONGEST_REQUEST_PAUSE_S = 5.0
 
 class CoordinatedMember:
     """
-    One member of a group, from ``start`` to ``close``. After each rebalance and each loss, it joins again by itself.
+    One member of a group, from ``start`` to ``close``. After each rebalance and each loss, the member joins again by
+    itself.
 
     Args:
         group: The member's group.
@@ -296,7 +297,8 @@ class CoordinatedMember:
     @property
     def coordinator_id(self) -> int | None:
         """
-        The broker that coordinates the group, or the number of the ZooKeeper session, or None while it is unknown.
+        The broker that coordinates the group, or the number of the ZooKeeper session, or None while the coordinator is
+        unknown.
         """
         return self._state.coordinator
 
@@ -408,7 +410,8 @@ class CoordinatedMember:
         """
         Leave at once, because the application makes no progress. The event loop must call ``given_up`` afterwards.
 
-        Any thread may call this method. It logs nothing, because the blocked event loop may hold the log's lock.
+        Any thread may call this method. The method logs nothing, because the blocked event loop may hold the log's
+        lock.
         """
         self._leave_by_thread()
 

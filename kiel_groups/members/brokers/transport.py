@@ -129,7 +129,7 @@ class HeartbeatConnection:
             raise
 
     def _read(self, size: int, by_s: float) -> bytes:
-        """Return the next ``size`` bytes of the answer. Raise OSError if they do not arrive before ``by_s``."""
+        """Return the next ``size`` bytes of the answer. Raise OSError if these bytes do not arrive before ``by_s``."""
         assert self._socket is not None
         received = bytearray()
         while len(received) < size:

@@ -216,7 +216,7 @@ class ClaimOpener:
         self, topic: str, numbers: Sequence[int], mine: Collection[TopicPartition]
     ) -> dict[TopicPartition, KielGroupsError]:
         """
-        Create the missing offsets that leaders return, in ascending order, and in one transaction if they fit.
+        Create the missing offsets that leaders return, in ascending order, and in one transaction if the offsets fit.
 
         Stored offsets are not changed, so a second member keeps the offsets of the first member. The first member
         creates the offsets of all partitions, because a group starts in all partitions of a topic at one moment. After
@@ -260,12 +260,12 @@ class ClaimOpener:
         self, offsets: Mapping[TopicPartition, int], folder: Node | None
     ) -> dict[str, tuple[Operation, ...]]:
         """
-        Build the items that create offsets. If ``folder`` is given, they succeed only if that znode is unchanged.
+        Build the items that create offsets. If ``folder`` is given, the items succeed only if that znode is unchanged.
 
         ``folder`` is the parent znode of the topic's offset znodes. The caller passes it if the group starts in the
         topic. Two members may then reach the leaders of different partitions, and would create different znodes. The
         second member's partitions would start later than the group, and "latest" would skip the records in between. So
-        each transaction also writes the folder. Its new version makes the second transaction fail.
+        each transaction also writes the folder. The folder's new version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:

@@ -86,7 +86,7 @@ class KafkaStore:
     Stores offsets in Kafka; see ``OffsetStore``.
 
     Args:
-        context: The member; the lease of its session limits each request.
+        context: The member. The lease of the member's session limits each request.
         writer: Proves the member's session. The session's gate must be open before each request.
         topics: The incarnations of the member's topics.
         limit: Limits all waits for brokers once the member leaves.

@@ -166,7 +166,9 @@ class OffsetOrders:
             log.warning("group %s: an operator ordered offsets of %s; continuing with %s", self._group, count, listed)
 
     async def _acknowledge(self, orders: Mapping[TopicPartition, str]) -> None:
-        """Delete the orders of partitions whose offsets are stored in Kafka, unless they are withdrawn meanwhile."""
+        """
+        Delete the orders of partitions whose offsets are stored in Kafka, unless the orders are withdrawn meanwhile.
+        """
         waiting = orders
         while waiting:
             outcome = await self._writer.write({p: (Delete(path),) for p, path in waiting.items()}, lambda *_: None)

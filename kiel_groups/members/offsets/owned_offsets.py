@@ -133,7 +133,8 @@ class Attempt(NamedTuple):
 
     ``stored`` has the partitions whose offsets were stored. ``repeat`` has the partitions for which an earlier commit
     turned out to be stored, so the newer offset must be sent again. ``superseded`` has the offsets that other writers
-    had stored. Offsets of any other partition became outdated before they were sent, or brokers did not store them.
+    had stored. The offsets of all other partitions became outdated before the request, or brokers did not store these
+    offsets.
     """
 
     stored: frozenset[TopicPartition]

@@ -35,7 +35,7 @@ class OffsetZnodes:
     write that would overwrite an operator's reset.
 
     Args:
-        context: The member. Its metrics observe ``commit``, the seconds that a commit takes.
+        context: The member. The member's metrics observe ``commit``, the seconds that a commit takes.
         writer: Writes in transactions that require the member znode to exist.
         topics: The incarnations of the member's topics.
     """
@@ -326,7 +326,7 @@ class BrokerCommits:
     the ``zookeeper`` store prevents such a loss.
 
     Args:
-        context: The member; the lease of its session limits each wait for brokers.
+        context: The member. The lease of the member's session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
         limit: Limits all waits for brokers once the member leaves.

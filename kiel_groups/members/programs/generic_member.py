@@ -253,7 +253,7 @@ class GenericMember:
 
     @property
     def member_id(self) -> str:
-        """The member's id in its group, or "" if it has not joined. The id may change after a loss."""
+        """The member's id in its group, or "" if the member has not joined. The id may change after a loss."""
         token = None if self._member is None else self._member.token
         return "" if token is None else token.member_id
 
@@ -265,7 +265,7 @@ class GenericMember:
     @property
     def coordinator_id(self) -> int | None:
         """
-        The id of the broker that coordinates the group, or None while it is unknown.
+        The id of the broker that coordinates the group, or None while the broker is unknown.
 
         On ZooKeeper, the id is the number of this member's session, counted from 1.
         """

@@ -42,7 +42,7 @@ class RoundExchange:
         self._assignments: asyncio.Future[Mapping[MemberId, bytes]] | None = None
 
     def choice_of(self, generation: int) -> Choice | None:
-        """Return the members of a generation that this process leads, or None until they have joined."""
+        """Return the members of a generation that this process leads, or None until the members have joined."""
         return self._choice if generation == self._generation else None
 
     async def assignments_of(self, generation: int, choice: Choice) -> Mapping[MemberId, bytes]:
@@ -262,7 +262,9 @@ class RoundMembership:
             await self._changed.wait()
 
     def refusal(self, generation: int) -> str:
-        """Return why the leader of a generation has refused this member, or "" if it has not."""
+        """
+        Return why the leader of a generation has refused this member, or "" if the leader has not refused this member.
+        """
         state = self.state
         return "" if state is None or state.generation != generation else state.refused.get(self._member_id, "")
 

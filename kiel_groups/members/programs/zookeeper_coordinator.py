@@ -68,7 +68,7 @@ class RoundRole(SessionRole):
 
 class SessionGate(GenerationGate):
     """
-    The gate of one member in one generation. Its lease is the lease of the ZooKeeper session.
+    The gate of one member in one generation. The gate's lease is the lease of the ZooKeeper session.
 
     Args:
         token: The generation and the member id.

@@ -29,10 +29,10 @@ async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) ->
 
 class AllocatorRole(SessionRole):
     """
-    An allocator process on one session; see ``SessionRole``. It registers nothing and owns nothing.
+    An allocator process on one session; see ``SessionRole``. The process registers nothing and owns nothing.
 
-    The process may start before the group has members. It follows the settings that the group's first member writes,
-    and stops if the members are programs. Programs would wait for an assignment as long as this process led.
+    The process may start before the group has members. The process follows the settings that the group's first member
+    writes, and stops if the members are programs. Programs would wait for an assignment as long as this process led.
     """
 
     def __init__(self, allocator: Allocator, context: SessionContext) -> None:

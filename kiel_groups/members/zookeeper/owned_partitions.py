@@ -422,9 +422,9 @@ class OwnedPartitions:
         """
         Update the assigned partitions in the subscription.
 
-        The application has the partitions that are delivered. It also has a draining partition until the hook for its
-        revocation has ended: the hook may seek, and the release stores the offset of that seek. A later seek would be
-        lost, because the release may have been sent already.
+        The application has the partitions that are delivered. The application also has a draining partition until the
+        hook for the revocation has ended: the hook may seek, and the release stores the offset of that seek. A later
+        seek would be lost, because the release may have been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics

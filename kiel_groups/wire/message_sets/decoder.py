@@ -120,7 +120,7 @@ def decode_columns(
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack. A lower limit
-            applies if they and the set would exceed 2 GiB.
+            applies if the unpacked wrappers and the set would exceed 2 GiB.
         end: The offset before which to stop, at least ``position``, or None to read all messages.
 
     Returns:
@@ -312,7 +312,7 @@ class ValueRun(NamedTuple):
 
 class _CheckedRun:
     """
-    A run of messages of one partition, by ascending offset. The compiled code has checked them.
+    A run of messages of one partition, by ascending offset. The compiled code has checked these messages.
 
     ``count`` is the number of messages at or after the position of the fetch. This number may be 0. ``size_bytes`` is
     the uncompressed size of the pieces, which may include older messages.
@@ -330,7 +330,7 @@ class _CheckedRun:
         return _messages.records(self.pieces, self._position, _LAST_OFFSET, Record, *self._source)
 
     def values(self) -> ValueRun:
-        """Return the values and records of the run. They do not keep the bytes of the run in memory."""
+        """Return the values and records of the run. The results do not keep the bytes of the run in memory."""
         values, keys, offsets = _messages.values(self.pieces, self._position, _LAST_OFFSET)
         numbers = range(self.first_offset, self.last_offset + 1) if offsets is None else offsets
         return ValueRun(values, FetchedRecords(self._source, values, keys, numbers))
@@ -368,7 +368,7 @@ MessageRun: TypeAlias = _CheckedRun | _DecodedRun
 
 
 def values_of(records: Sequence[Record]) -> ValueRun:
-    """Return these records with the list of their values. Their keys and values are bytes or None."""
+    """Return these records with the list of their values. The keys and values of these records are bytes or None."""
     return ValueRun([record.value for record in records], records)
 
 

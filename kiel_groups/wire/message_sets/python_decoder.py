@@ -1,9 +1,9 @@
 """
 Decode message sets with aiokafka's codec if the compiled decoder was not built, at a quarter of its speed.
 
-The codec gets only plain messages. It would unpack wrappers (compressed sets) without a limit, and raise errors of any
-kind. So a scan first checks every header, and divides the set into runs of plain messages, and wrappers. The scan takes
-a fifth of the whole time. This module unpacks the wrappers.
+The codec gets only plain messages. The codec would unpack wrappers (compressed sets) without a limit, and raise errors
+of any kind. So a scan first checks every header, and divides the set into runs of plain messages, and wrappers. The
+scan takes a fifth of the whole time. This module unpacks the wrappers.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ class RecordColumns:
         """
         Return the records as a ``pyarrow.RecordBatch`` that shares their memory.
 
-        Its columns are ``offset`` (int64), ``key`` and ``value`` (binary, with null for a record without key or value).
+        The columns of the batch are ``offset`` (int64), ``key`` and ``value`` (binary, with null for a record without
+        key or value).
 
         Raises:
             ConfigError: pyarrow is not installed.
