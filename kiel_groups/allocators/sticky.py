@@ -383,8 +383,8 @@ class _Shares:
         """
         Make direct moves between the members of a pool.
 
-        The member with most partitions gives one partition to the member with fewest. So no giver becomes a taker, and
-        no taker becomes a giver.
+        The member with the most partitions gives one partition to the member with the fewest. So no giver becomes a
+        taker, and no taker becomes a giver.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]

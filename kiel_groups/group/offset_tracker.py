@@ -281,7 +281,7 @@ class OffsetTracker:
         """
         Decide whether to commit the next offsets that the application chose.
 
-        If any offset is refused, return the refusals, and commit no offset (rule 9).
+        If the application may not commit one of the offsets, return the refusals, and commit no offset (rule 9).
         """
         commits: dict[TopicPartition, Commit] = {}
         refusals: dict[TopicPartition, Refusal] = {}
@@ -468,9 +468,9 @@ class OffsetTracker:
         A new owner writes the offset at once, and so changes its version. So the verification fails if an operator has
         deleted the owner znode and another member has claimed the partition since.
 
-        If the topic was created again, no position in the old log is stored. If such a position was stored before this
-        consumer noticed (``found``), the position would look like an offset in the new log. The start of the new log is
-        unknown, so 0 replaces that position.
+        If the topic was created again, the release stores no position in the old log. If such a position was stored
+        before this consumer noticed (``found``), the position would look like an offset in the new log. The start of
+        the new log is unknown, so 0 replaces that position.
 
         Args:
             partition: The partition.

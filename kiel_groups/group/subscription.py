@@ -142,7 +142,8 @@ class SubscriptionState:
         Args:
             topics: One topic or several.
             pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, topics of the previous subscription remain if they match, too.
+                the topics that match. Until then, topics of the previous subscription remain if these topics match,
+                too.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -151,7 +152,8 @@ class SubscriptionState:
         Raises:
             ConfigError: There is neither a topic nor a pattern, a name is not legal for a topic of Kafka 0.8, or the
                 pattern is not a regular expression.
-            IllegalStateError: Both topics and a pattern are given, or the consumer gets partitions in another way.
+            IllegalStateError: The caller gives both topics and a pattern, or the consumer gets partitions in another
+                way.
         """
         names = frozenset(topic_names(topics))
         compiled = compiled_pattern(pattern)

@@ -85,8 +85,9 @@ class PartitionHandler(Protocol):
         """
         Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-        The call returns within a time limit. Errors of brokers are returned in ``failures``, not raised. A partition
-        without a leader, or with a leader that fails or does not answer, delays no other partition.
+        The call returns within a time limit. The call returns errors of brokers in ``failures``, and does not raise
+        these errors. A partition without a leader, or with a leader that fails or does not answer, delays no other
+        partition.
         """
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:

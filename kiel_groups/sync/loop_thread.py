@@ -121,7 +121,7 @@ class LoopThread:
         """
         Run a coroutine on the loop, and wait for its end.
 
-        If Ctrl-C or the timeout ends the wait, the coroutine is cancelled.
+        If Ctrl-C or the timeout ends the wait, cancel the coroutine.
 
         Args:
             work: The coroutine. If the coroutine cannot be run, this method closes it.

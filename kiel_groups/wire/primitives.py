@@ -331,8 +331,8 @@ def structure(make: Callable[..., T], *fields: FieldType[Any]) -> FieldType[T]:
     """
     Return the type of a structure: its fields, one after the other.
 
-    When a structure is read, ``make`` creates its value from the fields. A value to write must be a tuple of the
-    fields, such as a NamedTuple.
+    When the decoder reads a structure, ``make`` creates the value from the fields. A value to write must be a tuple of
+    the fields, such as a NamedTuple.
     """
     reads, writes = [each.read for each in fields], [(place, each.write) for place, each in enumerate(fields)]
 

@@ -42,11 +42,11 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
     """
     Run a function on a new daemon thread.
 
-    asyncio's default executor is not used, because ``asyncio.run`` waits for the executor's threads before it returns.
+    Do not use asyncio's default executor, because ``asyncio.run`` waits for the executor's threads before it returns.
 
     Returns:
-        A future of the running loop, with the function's result or exception. If the future is cancelled, the thread
-        runs on, and its result is dropped.
+        A future of the running loop, with the function's result or exception. If the caller cancels the future, the
+        thread runs on, and nothing receives the function's result.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()

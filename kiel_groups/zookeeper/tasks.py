@@ -114,7 +114,7 @@ class TaskSet:
     """
     The tasks of one session.
 
-    A task that fails because the session is over ends silently. Any other error is passed to ``on_error``.
+    A task that fails because the session is over ends silently. For any other error, the object calls ``on_error``.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:

@@ -324,7 +324,9 @@ def encode_owner(member_id: MemberId) -> bytes:
 
 
 def parse_owner(data: bytes, path: str) -> MemberId:
-    """Return the member that an owner znode names, without the thread index. Raise ProtocolError for other data."""
+    """
+    Return the member that an owner znode names, without the thread index. Raise ProtocolError if the data is invalid.
+    """
     member_id, dash, thread = ensure_text(data, errors="replace").rpartition("-")
     if not dash or not member_id or whole_number(thread, LARGEST_PARTITION) is None:
         raise ProtocolError(f"{path}: a consumer id and the index of a thread were expected, found {data[:80]!r}")
@@ -337,7 +339,9 @@ def encode_offset(offset: int) -> bytes:
 
 
 def parse_offset(data: bytes, path: str) -> int:
-    """Return the offset in an offset znode, which Kafka's tools write, too. Raise ProtocolError for other data."""
+    """
+    Return the offset in an offset znode, which Kafka's tools write, too. Raise ProtocolError if the data is invalid.
+    """
     text = ensure_text(data, errors="replace")
     offset = whole_number(text, LARGEST_OFFSET)
     if offset is None:
@@ -357,7 +361,7 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``.
 
     Raises:
-        ProtocolError: The znode has other data.
+        ProtocolError: The znode's data is invalid.
     """
     partitions = typed_field(parse_object(data, path), "partitions", dict, path)
     numbers = [whole_number(text, LARGEST_PARTITION) for text in partitions]
@@ -374,7 +378,7 @@ def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
     The result lacks partitions without a valid list of replicas.
 
     Raises:
-        ProtocolError: The znode has other data.
+        ProtocolError: The znode's data is invalid.
     """
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
@@ -388,7 +392,9 @@ def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
 
 
 def parse_broker(data: bytes, path: str) -> HostPort:
-    """Return the address of a broker, from its znode under ``/brokers/ids``. Raise ProtocolError for other data."""
+    """
+    Return the address of a broker, from its znode under ``/brokers/ids``. Raise ProtocolError if the data is invalid.
+    """
     fields = parse_object(data, path)
     address = HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
     if not address.host or not 0 < address.port < 65536:

@@ -62,7 +62,7 @@ class DynamicConfig:
     milliseconds. ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get
     no partitions. ``broker_racks`` has the racks of brokers by id, because brokers before Kafka 0.10 register no rack.
     ``request`` is the last request for a plan, from the znode's field ``rebalance``. ``unknown`` has the field names
-    that this version does not know. A later version may know these names, so they are reported and not refused.
+    that this version does not know. A later version may know these names, so ``parse`` does not refuse these names.
     """
 
     allocator: str | None = None

@@ -1,8 +1,8 @@
 """
 Encode and parse the znodes of a group's workers.
 
-All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: any other data raises a
-ProtocolError with the path. Work means a connector or a task.
+All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: invalid data raises a ProtocolError
+with the path. Work means a connector or a task.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class StoredConnector:
 
     @classmethod
     def parse(cls, name: str, data: bytes, path: str) -> StoredConnector:
-        """Parse the configuration of the connector ``name``. Raise ProtocolError for other data or another name."""
+        """
+        Parse the configuration of the connector ``name``. Raise ProtocolError if the data is invalid, or has another
+        name.
+        """
         fields = _versioned(data, path)
         if fields.get("name") != name:
             raise ProtocolError(f"{path}: field 'name' should be {name!r}, found {fields.get('name')!r:.80}")
@@ -286,7 +289,7 @@ class SourceOffset:
 
 def partition_digest(partition: JsonObject) -> str:
     """
-    Return the name of a source partition's znode: the SHA-1 of its canonical JSON, in hex.
+    Return the name of a source partition's znode: the SHA-1 of the partition's canonical JSON, in hex.
 
     Raises:
         ConfigError: The partition is not a JSON object.
@@ -353,7 +356,10 @@ def _text(fields: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def _texts(found: object, name: str, path: str) -> dict[str, str]:
-    """Return settings of texts. For other data, raise ProtocolError without the values, because they may be secrets."""
+    """
+    Return settings of texts. If a value is not text, raise ProtocolError without the values, because the values may be
+    secrets.
+    """
     if not isinstance(found, dict) or not all(_is_text(key) and _is_text(value) for key, value in found.items()):
         raise ProtocolError(f"{path}: field {name!r} should have settings, texts by name")
     return found

@@ -467,7 +467,8 @@ class BrokerCoordinator:
         Send one leave request, even while a join is in flight.
 
         Raises:
-            BrokerError: The coordinator refuses. If it has removed the member already, no error is raised.
+            BrokerError: The coordinator refuses the request, for another reason than that it has removed the member
+                already.
         """
         request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
         answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)

@@ -146,7 +146,8 @@ class OwnedOffsets:
     """
     Stores the offsets of a member's partitions in the store of its group, and adopts offsets of other writers.
 
-    Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
+    Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides which offsets this object
+    stores and adopts.
 
     Args:
         group: The group's name.
@@ -334,17 +335,18 @@ class OwnedOffsets:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose. If the tracker refuses an offset, no offset is stored.
+        Store next offsets that the application chose. If the tracker refuses an offset, store no offset.
 
         Returns:
-            The partitions. All given offsets are stored.
+            The partitions whose offsets were stored, that is, all given partitions.
 
         Raises:
-            ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
+            ConfigError: An offset is before the floor of the claim, beyond the position of the claim, or beyond a
+                truncated log.
             CommitFailedError: A partition is not owned or has a new log, or another writer has changed an offset, or
                 brokers have not stored an offset. Or delivery has restarted at another position, for example after a
-                lost session, and an offset is from before that. Other offsets of the call may be stored: the message
-                names them.
+                lost session, and an offset is from before the restart. Other offsets of the call may be stored: the
+                message names these offsets.
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()

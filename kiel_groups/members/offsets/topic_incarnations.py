@@ -1,7 +1,8 @@
 """
 Detect that a topic was deleted and created again, and restart its partitions in the new logs.
 
-An incarnation of a topic is the topic from one creation to the next deletion. Its creation zxid identifies it.
+An incarnation of a topic is the topic from one creation to the next deletion. The topic's creation zxid identifies the
+incarnation.
 """
 
 from __future__ import annotations

@@ -293,7 +293,8 @@ class OffsetZnodes:
         renew: Renew[TopicPartition],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
-        Rewrite stored offsets unchanged, so that writes of former owners fail. Offsets in ``known`` are not read first.
+        Rewrite stored offsets unchanged, so that writes of former owners fail. The method reads all offsets first,
+        except those in ``known``.
 
         Returns:
             The offsets that were rewritten, each with the new version of its znode.

@@ -39,10 +39,10 @@ class StoredSizes(Protocol):
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the protocols with which a member joins."""
+        """Check the size of the protocols with which a member joins."""
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check the assignments that a leader has made, given the metadata of all members."""
+        """Check the size of the assignments that a leader has made, given the metadata of all members."""
 
 
 class ZnodeSizes:
@@ -52,12 +52,12 @@ class ZnodeSizes:
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the protocols with which a member joins."""
+        """Check that the protocols of a join fit in a znode."""
         size = sum(len(json.dumps(name)) + _in_base64(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in ZooKeeper")
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check each assignment."""
+        """Check that each assignment fits in a znode."""
         for member_id, assignment in assignments.items():
             if what := _excess(f"the assignment of {member_id} takes", _in_base64(assignment), "in ZooKeeper"):
                 return what
@@ -73,12 +73,12 @@ class MessageSizes:
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the protocols with which a member joins."""
+        """Check that the protocols of a join fit in a message."""
         size = sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in its coordinator's message")
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check the sum of all metadata and assignments."""
+        """Check that all metadata and all assignments together fit in a message."""
         size = sum(len(data) + _MEMBER_BYTES for data in metadata.values()) + sum(map(len, assignments.values()))
         what = f"the metadata and the assignments of {counted(metadata, 'member')} take"
         return _excess(what, size, "in its coordinator's message")

@@ -53,7 +53,7 @@ class RoundRole(SessionRole):
         await self.membership.register()
 
     async def joined(self) -> None:
-        """Follow the rounds."""
+        """Read the newest round. A watch then reports later rounds."""
         self.membership.recheck()
 
     def recheck(self) -> None:

@@ -228,10 +228,10 @@ class GroupMember:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose. If an offset is refused, no offset is stored.
+        Store next offsets that the application chose. If the tracker refuses an offset, store no offset.
 
         Returns:
-            The partitions. All given offsets are stored.
+            The partitions whose offsets were stored, that is, all given partitions.
 
         Raises:
             ConfigError: As ``OwnedOffsets.commit_chosen``.
@@ -327,7 +327,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            limit: When the close must end, even if the application or a server delays it. After the limit, the session
-                is closed, and unfinished records are not committed. None means no limit.
+            limit: When the close must end, even if the application or a server delays it. After the limit, the member
+                closes the session, and does not commit unfinished records. None means no limit.
         """
         await self._supervisor.close(limit)

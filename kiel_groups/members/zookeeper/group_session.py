@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 class SessionRole:
     """
-    The role of a process on one session. These methods do nothing: a role overrides those that it needs.
+    The role of a process on one session. The methods of this class do nothing. A role overrides the methods that the
+    role needs.
 
     ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy``
     takes part in the election for this process. ``candidacy`` is None if the process is no candidate.

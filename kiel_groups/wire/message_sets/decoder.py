@@ -175,12 +175,12 @@ class _SetCheck:
 
     def steps(self, budget: int) -> Iterator[Piece | None]:
         """
-        Check the set, and yield each piece as soon as it is checked.
+        Check the set, and yield each piece right after the check of the piece.
 
         All wrappers together may unpack to ``budget`` bytes. A step checks one piece of plain messages, or unpacks one
-        wrapper. None is yielded before a long step, which unpacks a wrapper of more than ``announced_bytes``. A piece
-        may include messages before ``position`` and after ``last_wanted``. Errors are not raised: after the last step,
-        ``error``, ``passed`` and ``stop`` show why the readable part ends.
+        wrapper. The method yields None before a long step, that is, a step that unpacks a wrapper of more than
+        ``announced_bytes``. A piece may include messages before ``position`` and after ``last_wanted``. The method
+        raises no error: after the last step, ``error``, ``passed`` and ``stop`` show why the readable part ends.
         """
         data, source, size = self.data, self.source, len(self.data)
         view = memoryview(data)

@@ -244,7 +244,7 @@ def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: i
     these messages.
 
     Raises:
-        ProtocolError: The content has other data, or ends at another offset.
+        ProtocolError: The content has anything but whole plain messages, or the last message has another offset.
     """
     if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
