@@ -149,7 +149,7 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
         group: The members with their subscriptions, and the partitions.
 
     Raises:
-        AllocatorError: The allocator raised an error, which is the cause of this one, or returned an invalid
+        AllocatorError: The allocator raised an error, which is the cause of the AllocatorError, or returned an invalid
             allocation.
     """
     eligible = group.eligible

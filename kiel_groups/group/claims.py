@@ -140,7 +140,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The assignment of the member's slot was read, and it names another member."""
+    """The newest assignment of the member's slot names another member."""
 
 
 class OwnerGone(_OfPartitions):

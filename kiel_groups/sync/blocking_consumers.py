@@ -49,8 +49,8 @@ class _Asker:
     """
     The part of a loop over records that runs on the event loop's thread.
 
-    It has no reference to the ``BlockingRecords``: that object must be deleted when the program leaves the loop, even
-    if the event loop's thread still uses this object.
+    This object has no reference to the ``BlockingRecords``: that object must be deleted when the program leaves the
+    loop, even if the event loop's thread still uses this object.
     """
 
     def __init__(self, records: RecordLoop) -> None:

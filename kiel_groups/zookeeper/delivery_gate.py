@@ -54,7 +54,7 @@ class DeliveryGate:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
 
     def shut(self, reason: str) -> None:
-        """Shut the gate for good. If it was shut before, the first reason remains."""
+        """Shut the gate for good. If an earlier call has shut the gate, the first reason remains."""
         if self.shut_reason is None:
             self.shut_reason = reason
 

@@ -262,10 +262,10 @@ class ClaimOpener:
         """
         Build the items that create offsets. If ``folder`` is given, the items succeed only if that znode is unchanged.
 
-        ``folder`` is the parent znode of the topic's offset znodes. The caller passes it if the group starts in the
-        topic. Two members may then reach the leaders of different partitions, and would create different znodes. The
-        second member's partitions would start later than the group, and "latest" would skip the records in between. So
-        each transaction also writes the folder. The folder's new version makes the second transaction fail.
+        ``folder`` is the parent znode of the topic's offset znodes. The caller passes ``folder`` if the group starts in
+        the topic. Two members may then reach the leaders of different partitions, and would create different znodes.
+        The second member's partitions would start later than the group, and "latest" would skip the records in between.
+        So each transaction also writes the folder. The folder's new version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:

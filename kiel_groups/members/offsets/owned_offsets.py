@@ -253,17 +253,16 @@ class OwnedOffsets:
         """
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
-        The position is stored even if only the application commits. Otherwise the next owner might choose another
-        position.
+        Store the position even if only the application commits. Otherwise the next owner might choose another position.
 
         Returns:
-            The offset to continue at, or None if the reset is void: the partition is released or lost, its topic was
-            created again, or another writer has set its offset.
+            The offset to continue at, or None if the reset is void: the partition is released or lost, the topic was
+            created again, or another writer has set the partition's offset.
 
         Raises:
             SessionLostError: The session is over; nothing was stored.
-            CommitFailedError: The store refuses the position, or does not confirm it. The reset is tried again after a
-                pause.
+            CommitFailedError: The store refuses the position, or does not confirm it. The caller tries the reset again
+                after a pause.
         """
         async with self.writing:
             while self._tracker.reset_applies(partition, reset):

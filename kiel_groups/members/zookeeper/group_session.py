@@ -506,12 +506,12 @@ class SessionSupervisor(Generic[RoleT]):
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """
-        End the current session without starting another one.
+        End the current session, and start no other session.
 
         Args:
-            limit: When the close must end. If leaving in order takes too long, the last part of the time is used to
-                close the session. A session that ZooKeeper does not close in time is closed in the background. None
-                means no limit.
+            limit: When the close must end. If the process needs too long to leave in order, it uses the last part of
+                the time to close the session. If ZooKeeper does not close the session in time, the close goes on in the
+                background. None means no limit.
         """
         self._is_closed = True
         try:

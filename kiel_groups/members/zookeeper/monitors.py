@@ -50,8 +50,8 @@ async def find_foreign_members(
     """
     Find the foreign members of a group.
 
-    Consumer ids and members cannot be read in one step. So consumer ids are read before and after the members: an id
-    that exists both times does not belong to a member that joined or left meanwhile.
+    One request cannot read both consumer ids and members. So the function reads the consumer ids before and after the
+    members: an id that exists both times does not belong to a member that joined or left meanwhile.
 
     Args:
         session: The session to read with.
