@@ -91,7 +91,7 @@ _MOST_BYTES = 1 << 24
 
 class HeartbeatConnection:
     """
-    A connection for one request at a time, on one thread. After a failure, the next request opens it again.
+    A connection for one request at a time, on one thread. After a failure, the next request connects again.
 
     Args:
         client_id: The name that brokers log.

@@ -146,10 +146,10 @@ class OffsetZnodes:
         self, commits: Mapping[TopicPartition, Commit], orders: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, StoredOffset]:
         """
-        Write each offset that an operator ordered, and delete its order in the same transaction.
+        Write each offset that an operator ordered, and delete the order in the same transaction.
 
-        The tracker does not count these writes as sent: if the caller is interrupted, the stored offset is taken for
-        another writer's, and delivery continues there, too.
+        The tracker does not count these writes as sent: if the caller is interrupted, the tracker takes the stored
+        offset for another writer's offset, and delivery continues at that offset, too.
 
         Args:
             commits: The offsets.

@@ -211,7 +211,8 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
     """
     Check the message at ``position``, which is not a valid plain message, and return where it ends.
 
-    Return None if the readable part of the set ends there: with filler, an unfinished message or empty batches.
+    Return None if the readable part of the set ends at ``position``, because a filler message (see ``FetchRequest``),
+    an unfinished message or empty batches follow.
 
     Raises:
         ProtocolError: The message is too short, its offset is not above ``last_offset``, or its magic is not 0.
