@@ -1,4 +1,4 @@
-"""The values that all packages share, such as partitions and records: comparable and picklable."""
+"""The values that all packages share, such as partitions and records. The values are comparable and picklable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class GenerationToken(NamedTuple):
 
     The membership is the fencing token of the partitions that the member was assigned in this generation. Each
     rebalance of the group has a larger generation, even for partitions that do not move. But brokers of Kafka 0.9
-    forget the generation when a group is empty. So there the token cannot protect other systems from late writes.
+    forget the generation when a group is empty. With these brokers, the token cannot protect other systems from late
+    writes.
     """
 
     generation: int
@@ -197,10 +198,10 @@ class PartitionBatch:
     """
     The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` grows with every claim of the partition, by any member. The token is the czxid of the owner znode,
-    or a ``GenerationToken`` if brokers coordinate the group. The token of a batch never changes, even if the claim is
-    lost or another member claims the partition. A store is safe from late writes if it refuses any write with a token
-    that is smaller than the largest token that the store has seen for ``topic_partition``.
+    ``fencing_token`` is the czxid of the owner znode, or a ``GenerationToken`` if brokers coordinate the group. Each
+    later claim of the partition, by any member, has a larger token. The token of a batch never changes, even if the
+    claim is lost. A store is safe from late writes if it refuses any write with a token that is smaller than the
+    largest token that the store has seen for ``topic_partition``.
     """
 
     topic_partition: TopicPartition
