@@ -5,6 +5,13 @@
 (() => {
   const TOKEN = "kiel-groups-token"; // In the storage of this tab only; it is gone with the tab.
 
+  const COMPACT = new Intl.NumberFormat("en", { notation: "compact" });
+
+  // The marks of the axis of time, in UTC as in the table of rebalances.
+  function times(_, seconds, __, ___, step) {
+    return seconds.map((each) => new Date(each * 1000).toISOString().slice(11, step < 60 ? 19 : 16));
+  }
+
   function draw() {
     const chart = document.getElementById("chart");
     if (!chart || chart.firstChild || !window.uPlot) return;
@@ -20,7 +27,7 @@
         width: chart.clientWidth,
         height: 190,
         legend: { show: false },
-        axes: [axis, { ...axis, size: 80 }],
+        axes: [{ ...axis, values: times }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most)] } },
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2 }],
       },
@@ -173,19 +180,23 @@
     const names = new Map(found.members.map((each) => [each.id, each.name]));
     const ways = new Map();
     for (const { topic, partition, before, after } of found.moves) {
-      const [from, to] = [before === null ? "no owner" : names.get(before), after === null ? "no owner" : names.get(after)];
-      const way = `from ${from} to ${to}`;
+      const way = `${before === null ? "without an owner" : `of ${names.get(before)}`} ${
+        after === null ? "would have none" : `would go to ${names.get(after)}`}`;
       if (!ways.has(way)) ways.set(way, []);
       ways.get(way).push(`${topic}:${partition}`);
     }
     const moves = [...ways].map(([way, all]) => `${counted(all.length, "partition")} ${way}: ${some(all, 8)}`);
-    const members = found.members.map((each) => {
-      const now = each.gone ? "leaves" : counted(each.partitions_after, "partition");
-      return `${each.name}: ${now}, ${each.partitions_before} before`;
+    const changed = found.members.filter((each) => each.gone || each.partitions_before !== each.partitions_after);
+    const members = changed.map((each) => {
+      const now = each.gone ? "would leave" : `would own ${counted(each.partitions_after, "partition")}`;
+      return `${each.name} ${now} (${each.partitions_before} now)`;
     });
+    const same = found.members.length - changed.length;
+    if (same) members.push(`${counted(same, "member")} would own as many as now.`);
     const unassigned = Object.entries(found.unassigned).map(([partition, why]) => `${partition} gets no owner: ${why}`);
     const first = found.moves.length ? `${counted(found.moves.length, "partition")} would move.` : "No partition would move.";
-    return [first, ...(found.fallback ? [found.fallback] : []), ...found.notes, ...unassigned, "", ...moves, "", ...members];
+    const notes = [...(found.fallback ? [found.fallback] : []), ...found.notes, ...unassigned];
+    return [first, ...notes, ...(moves.length ? ["", ...moves] : []), "", ...members];
   }
 
   // The changes as lines; everything else as it was answered.
