@@ -57,6 +57,7 @@
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const focused = document.activeElement?.id;
     document.title = fresh.title;
+    say("live");
     for (const each of fresh.querySelectorAll("details")) each.open = Boolean(document.getElementById(each.id)?.open);
     mergeChildren(document.getElementById("main"), fresh.getElementById("main"));
     draw();
@@ -83,7 +84,8 @@
   });
 
   function say(text) {
-    document.getElementById("live").textContent = text;
+    const live = document.getElementById("live");
+    if (live.textContent !== text) live.textContent = text;
   }
 
   // The fields of an action: the name, the label, the value at first, and the list of known values. A GET changes nothing.
@@ -99,7 +101,10 @@
         ["topic", "Topics that all members read, if they differ from those now"],
       ],
     },
-    rebalance: { title: "Rebalance", method: "POST", path: "/rebalance", fields: [["reason", "Cause in the history", "rebalance"]] },
+    rebalance: {
+      title: "Rebalance", method: "POST", path: "/rebalance", unchanged: "The leader makes a new plan, even if nothing moves.",
+      fields: [["reason", "Cause in the history", "rebalance"]],
+    },
     drain: { title: "Drain a member", method: "POST", path: "/drain", fields: [["member", "Member"], ["leave_unowned"]] },
     "drain-host": {
       title: "Drain a host", method: "POST", path: "/drain",
@@ -200,7 +205,7 @@
   }
 
   // The changes as lines; everything else as it was answered.
-  function describe(found) {
+  function describe(found, action) {
     const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
     const lines = changes.map((each) => {
       const what = each.setting || `${each.topic}:${each.partition}`;
@@ -210,7 +215,7 @@
     if (rest.by_members) lines.push("The live members make this change.");
     if (rest.not_set && rest.not_set.length) lines.push(`Not set in time: ${rest.not_set.join(", ")}`);
     if (rest.left_out && rest.left_out.length) lines.push(`Left out, because they do not exist: ${rest.left_out.join(", ")}`);
-    return lines.length ? lines : ["Nothing is different."];
+    return lines.length ? lines : [action.unchanged || "Nothing is different."];
   }
 
   function bounded(lines) {
@@ -227,7 +232,7 @@
   function field(name, label, preset, list, given) {
     if (name === "leave_unowned") {
       return element("label", { className: "check" }, element("input", { type: "checkbox", name }),
-        "Even if no member is left for some partitions, which then have no owner");
+        "Even if partitions are left without an owner, because no other member reads them (--leave-unowned)");
     }
     const value = name === "token" ? sessionStorage.getItem(TOKEN) || "" : given[name] || preset || "";
     const input = element("input", { name, value, type: name === "token" ? "password" : "text", autocomplete: "off" });
@@ -255,7 +260,7 @@
       outcome.textContent = dryRun ? "asking" : "in progress";
       try {
         const found = await send(action, group, bodyOf(form), dryRun);
-        outcome.textContent = (dryRun ? "" : "Done.\n") + bounded(isRead ? describePlan(found) : describe(found));
+        outcome.textContent = (dryRun ? "" : "Done.\n") + bounded(isRead ? describePlan(found) : describe(found, action));
         if (found.restore) outcome.append("\n", download(found));
         make.hidden = !dryRun || isRead;
         if (!dryRun) say(`${action.title}: done`);
