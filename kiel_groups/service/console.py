@@ -6,16 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
+from tornado.escape import xhtml_escape
 from tornado.template import Loader
-from tornado.web import StaticFileHandler
 
 from kiel_groups.ops.views.group_view import GroupView, PartitionView
 from kiel_groups.ops.views.lag_trend import worst_verdict
-from kiel_groups.rest.calls import RestError
+from kiel_groups.rest.calls import RestError, status_text
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.api import in_order
 from kiel_groups.service.served_cluster import ServedCluster
@@ -23,8 +24,8 @@ from kiel_groups.wording import counted
 
 _FOLDER = Path(__file__).parent
 
-#: The folder of scripts and styles.
-STATIC = str(_FOLDER / "static")
+#: The scripts, styles and icons by name.
+STATIC_FILES = {file.name: file.read_bytes() for file in (_FOLDER / "static").iterdir()}
 
 #: Nothing is loaded from elsewhere, and no script or style is in a page.
 _POLICY = (
@@ -38,7 +39,18 @@ _MOST_DETAILED = 2_000
 #: The colours of owners in the style sheet, and the heights of bars.
 _COLOURS, _BARS = 8, 3
 
-_loader = Loader(str(_FOLDER / "templates"))
+
+def escaped(text: bytes) -> str:
+    """
+    Return a text of a template as HTML that shows it. An invisible character is shown as in Python: ``\\u202e``.
+
+    A name in ZooKeeper may have characters that reverse the text around them, or that hide it.
+    """
+    shown = (sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text.decode())
+    return xhtml_escape("".join(shown))
+
+
+_loader = Loader(str(_FOLDER / "templates"), autoescape="escaped", namespace={"escaped": escaped})
 
 
 class _PageHandler(GuardedHandler):
@@ -137,22 +149,29 @@ class GroupHandler(_PageHandler):
         )
 
 
-class StaticHandler(StaticFileHandler):
+class StaticHandler(GuardedHandler):
     """Serves scripts, styles and icons. Requests for them need no token."""
 
-    def initialize(self, access: AccessRules, path: str) -> None:  # type: ignore[override]
-        """Store the folder. Tornado calls this method. The access rules do not apply."""
-        super().initialize(path)
+    def initialize(self, access: AccessRules, files: Mapping[str, bytes]) -> None:  # type: ignore[override]
+        """Store the access rules, which do not apply, and the files by name. Tornado calls this method."""
+        super().initialize(access)
+        self._files = files
 
-    def set_extra_headers(self, path: str) -> None:
+    def prepare(self) -> None:
+        """Accept the request: the files have no secrets."""
+
+    def get(self, name: str) -> None:
         """
-        Set the headers of a file, for security and for caches.
+        Answer with a file, or with the status 404.
 
         Browsers keep files with a version in their name for a year, and ask whether other files have changed.
         """
-        self.set_header("Server", "kiel-groups")
+        if name not in self._files:
+            raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
+        self.set_header("Content-Type", guess_type(name)[0] or "application/octet-stream")
         self.set_header("X-Content-Type-Options", "nosniff")
-        self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in path else "no-cache")
+        self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in name else "no-cache")
+        self.write(self._files[name])
 
 
 def _topics(view: GroupView) -> Iterator[tuple[str, list[_Cell]]]:
