@@ -140,8 +140,9 @@ class GuardedHandler(RequestHandler):
         self._access = access
 
     def set_default_headers(self) -> None:
-        """Set the server's name without Tornado's version, and forbid caches to store the answer."""
+        """Set the server's name without Tornado's version, and headers for the safety of caches and browsers."""
         self.set_header("Server", "kiel-groups")
+        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:

@@ -62,7 +62,6 @@ class _PageHandler(GuardedHandler):
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("Content-Security-Policy", _POLICY)
-        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
 
     def prepare(self) -> None:
@@ -169,7 +168,6 @@ class StaticHandler(GuardedHandler):
         if name not in self._files:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
         self.set_header("Content-Type", guess_type(name)[0] or "application/octet-stream")
-        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in name else "no-cache")
         self.write(self._files[name])
 

@@ -13,7 +13,7 @@ import pytest
 from kiel_groups.rest import server as rest_server
 from tests.helpers.commands import Running
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.helpers.rest_requests import ask
+from tests.helpers.rest_requests import address_of, ask
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -23,17 +23,12 @@ GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 BUSY = GET + b"Content-Length: 9\r\n\r\n"
 
 
-def address_of(worker: FakeWorker) -> tuple[str, int]:
-    host, _, port = worker.url.removeprefix("http://").partition(":")
-    return host, int(port)
-
-
 @asynccontextmanager
 async def opened_to(
     worker: FakeWorker, count: int, data: bytes = b""
 ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
     """Open connections, and send these bytes on each of them."""
-    opened = [await asyncio.open_connection(*address_of(worker)) for _ in range(count)]
+    opened = [await asyncio.open_connection(*address_of(worker.url)) for _ in range(count)]
     try:
         for _, writer in opened:
             writer.write(data)
@@ -108,7 +103,7 @@ async def test_an_answer_that_the_client_does_not_read_ends(monkeypatch: pytest.
     async with serving(worker):
         with socket.socket() as greedy:
             greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            greedy.connect(address_of(worker))
+            greedy.connect(address_of(worker.url))
             greedy.sendall(GET.replace(b"/ ", b"/connectors/c ") + b"\r\n")
             got = await asyncio.wait_for(ask(worker.url), 5)
     assert got.status == 200
@@ -120,11 +115,11 @@ async def test_a_client_without_access_keeps_no_connection(headers: bytes) -> No
     worker = FakeWorker(FakeGroup())
     token = "t0ken-of-all-workers"
     async with serving(worker, token=token):
-        reader, writer = await asyncio.open_connection(*address_of(worker))
+        reader, writer = await asyncio.open_connection(*address_of(worker.url))
         writer.write(GET + headers + b"\r\n")
         refused = await asyncio.wait_for(reader.read(), 5)
         writer.close()
-        reader, writer = await asyncio.open_connection(*address_of(worker))
+        reader, writer = await asyncio.open_connection(*address_of(worker.url))
         for _ in range(2):
             writer.write(GET + f"Authorization: Bearer {token}\r\n\r\n".encode())
             answer = await asyncio.wait_for(reader.readuntil(b"}"), 5)
