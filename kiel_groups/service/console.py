@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 from tornado.escape import xhtml_escape
 from tornado.template import Loader
 
-from kiel_groups.ops.views.group_view import GroupView, PartitionView
 from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.rest.calls import RestError, status_text
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.api import in_order
+from kiel_groups.service.group_page import group_values, number
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
 
@@ -32,12 +32,6 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
-
-#: More partitions than these are shown without a text for each.
-_MOST_DETAILED = 2_000
-
-#: The colours of owners in the style sheet, and the heights of bars.
-_COLOURS, _BARS = 8, 3
 
 
 def escaped(text: bytes) -> str:
@@ -81,9 +75,9 @@ class _PageHandler(GuardedHandler):
         """Render a template with these values, and answer with the page."""
         page = _loader.load(template).generate(
             counted=counted,
-            number=_number,
+            number=number,
             worst_verdict=worst_verdict,
-            here=self.request.path,
+            here=self.request.uri,
             **values,
         )
         self.set_header("Content-Type", "text/html; charset=utf-8")
@@ -104,15 +98,6 @@ class GroupsHandler(_PageHandler):
         )
 
 
-class _Cell(NamedTuple):
-    """A partition in the grid: its owner's number, its colour and bar height as style classes, and its tooltip."""
-
-    owner: str
-    colour: str
-    bar: str
-    title: str
-
-
 class GroupHandler(_PageHandler):
     """Serves the page of one group."""
 
@@ -129,19 +114,13 @@ class GroupHandler(_PageHandler):
             self.set_status(HTTPStatus.OK if "HX-Request" in self.request.headers else HTTPStatus.NOT_FOUND)
             self.show("gone.html", cluster_name=cluster_name[:100], group=group[:100], events=events)
             return
-        view = status.view
-        members = list(enumerate(view.members, 1))
+        by_lag = self.get_query_argument("colour", "") == "lag"
         self.show(
             "group.html",
+            **group_values(status, time.time_ns() // 1_000_000, by_lag=by_lag),
             cluster=cluster,
-            status=status,
-            view=view,
-            members=members,
-            drained=() if view.dynamic_config is None else view.dynamic_config.drained,
             of_brokers=cluster.address.is_of_brokers,
-            topics=list(_topics(view)),
-            detailed=len(view.partitions) <= _MOST_DETAILED,
-            lags=json.dumps(status.lags),
+            path=self.request.path,
             utc=_utc,
             api_path=f"/v1{_group_path(cluster.name, group)}",
             events=events,
@@ -172,33 +151,8 @@ class StaticHandler(GuardedHandler):
         self.write(self._files[name])
 
 
-def _topics(view: GroupView) -> Iterator[tuple[str, list[_Cell]]]:
-    """Yield each topic of a group, in alphabetical order, with the cells of its partitions."""
-    numbers = {member.member_id: at for at, member in enumerate(view.members, 1)}
-    most = max((each.lag or 0 for each in view.partitions), default=0)
-    topics: dict[str, list[_Cell]] = {}
-    for each in view.partitions:
-        topics.setdefault(each.topic_partition.topic, []).append(_cell(each, numbers, most))
-    yield from sorted(topics.items())
-
-
-def _cell(partition: PartitionView, numbers: Mapping[str, int], most: int) -> _Cell:
-    at = numbers.get(partition.owner or "")
-    owner = "–" if partition.owner is None else "?" if at is None else str(at)
-    colour = "none" if at is None else f"o{at % _COLOURS}"
-    lag = partition.lag or 0
-    # The bar is that of the logarithm: a partition with a tenth of the largest lag is in trouble, too.
-    bar = f"b{max(1, round(_BARS * lag.bit_length() / most.bit_length()))}" if lag else ""
-    title = f"{partition.topic_partition}, owner {partition.owner or 'none'}, lag {_number(partition.lag)}"
-    return _Cell(owner, colour, bar, title)
-
-
 def _group_path(cluster: str, group: str) -> str:
     return f"/clusters/{quote(cluster, safe='')}/groups/{quote(group, safe='')}"
-
-
-def _number(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
 
 
 def _utc(at_ms: int) -> str:
