@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from tornado.escape import xhtml_escape
 from tornado.template import Loader
 
 from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.rest.calls import RestError, status_text
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.api import in_order
-from kiel_groups.service.group_page import group_values, number
+from kiel_groups.service.group_page import escaped, group_values, number
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
 
@@ -32,17 +31,6 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
-
-
-def escaped(text: bytes) -> str:
-    """
-    Return a text of a template as HTML that shows it. An invisible character is shown as in Python: ``\\u202e``.
-
-    A name in ZooKeeper may have characters that reverse the text around them, or that hide it.
-    """
-    shown = (sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text.decode())
-    return xhtml_escape("".join(shown))
-
 
 _loader = Loader(str(_FOLDER / "templates"), autoescape="escaped", namespace={"escaped": escaped})
 
@@ -103,16 +91,23 @@ class GroupHandler(_PageHandler):
 
     def get(self, cluster_name: str, group: str) -> None:
         """
-        Answer with the page of this group, or with a page that says that the group does not exist.
+        Answer with the page of this group, or with a page that says that the group does not exist or is not known yet.
 
-        The latter has the status 404. An open page that htmx replaces gets it with 200, because htmx shows no errors.
+        The latter have the status 404 or 503. Since htmx shows no errors, an open page gets the news that its group
+        does not exist with the status 200. As long as the group is not known, an open page gets no news.
         """
         events = f"/v1/events?cluster={quote_plus(cluster_name)}&group={quote_plus(group)}"
         cluster = self._clusters.get(cluster_name)
         status = None if cluster is None else cluster.state.groups.get(group)
         if cluster is None or status is None:
-            self.set_status(HTTPStatus.OK if "HX-Request" in self.request.headers else HTTPStatus.NOT_FOUND)
-            self.show("gone.html", cluster_name=cluster_name[:100], group=group[:100], events=events)
+            is_known = cluster is None or cluster.state.loaded_ms > 0
+            if "HX-Request" in self.request.headers:
+                self.set_status(HTTPStatus.OK if is_known else HTTPStatus.NO_CONTENT)
+            else:
+                self.set_status(HTTPStatus.NOT_FOUND if is_known else HTTPStatus.SERVICE_UNAVAILABLE)
+            if self.get_status() != HTTPStatus.NO_CONTENT:
+                names = {"cluster_name": cluster_name[:100], "group": group[:100]}
+                self.show("gone.html", **names, is_known=is_known, events=events)
             return
         by_lag = self.get_query_argument("colour", "") == "lag"
         self.show(

@@ -72,7 +72,7 @@
   });
   document.addEventListener("htmx:beforeSwap", (event) => {
     event.detail.shouldSwap = false;
-    if (!event.detail.isError) show(event.detail.serverResponse);
+    if (!event.detail.isError && event.detail.serverResponse) show(event.detail.serverResponse);
   });
 
   function say(text) {
@@ -202,9 +202,14 @@
     return lines.length ? lines : ["Nothing is different."];
   }
 
+  // Names may have characters that reverse or hide the text around them.
+  function visible(text) {
+    return text.replace(/[\p{Cc}\p{Cf}]/gu, (sign) => (sign === "\n" ? sign : `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`));
+  }
+
   function bounded(lines) {
     const more = lines.length - MOST_LINES;
-    return (more > 0 ? [...lines.slice(0, MOST_LINES), `and ${more} lines more`] : lines).join("\n");
+    return visible((more > 0 ? [...lines.slice(0, MOST_LINES), `and ${more} lines more`] : lines).join("\n"));
   }
 
   function download(found) {
@@ -249,7 +254,7 @@
         make.hidden = !dryRun || isRead;
         if (!dryRun) say(`${action.title}: done`);
       } catch (error) {
-        outcome.textContent = error.message;
+        outcome.textContent = visible(error.message);
         make.hidden = true;
       }
       show.disabled = make.disabled = false;
