@@ -278,11 +278,21 @@
   });
   let isNew = true;
 
-  document.addEventListener("htmx:sseOpen", () => {
+  let source = null;
+
+  document.addEventListener("htmx:sseOpen", (event) => {
+    source = event.detail.source;
     say("live");
     // Changes while the connection was lost had no events.
     if (!isNew) htmx.trigger("#main", "sse:change");
     isNew = false;
+  });
+  // A browser has six connections to a service, for all tabs together: a tab that is not seen gives its one back.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) source?.close();
+    else if (source?.readyState === EventSource.CLOSED) {
+      for (const each of [document.body, document.getElementById("main")]) htmx.trigger(each, "htmx:afterProcessNode");
+    }
   });
   document.addEventListener("htmx:sseError", () => say("no connection to the service; trying again"));
   document.addEventListener("DOMContentLoaded", () => {
