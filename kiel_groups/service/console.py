@@ -6,25 +6,25 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from tornado.template import Loader
-from tornado.web import StaticFileHandler
 
 from kiel_groups.ops.views.lag_trend import worst_verdict
-from kiel_groups.rest.calls import RestError
+from kiel_groups.rest.calls import RestError, status_text
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.api import in_order
-from kiel_groups.service.group_page import group_values, number
+from kiel_groups.service.group_page import escaped, group_values, number
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
 
 _FOLDER = Path(__file__).parent
 
-#: The folder of scripts and styles.
-STATIC = str(_FOLDER / "static")
+#: The scripts, styles and icons by name.
+STATIC_FILES = {file.name: file.read_bytes() for file in (_FOLDER / "static").iterdir()}
 
 #: Nothing is loaded from elsewhere, and no script or style is in a page.
 _POLICY = (
@@ -32,7 +32,7 @@ _POLICY = (
     " base-uri 'none'; frame-ancestors 'none'"
 )
 
-_loader = Loader(str(_FOLDER / "templates"))
+_loader = Loader(str(_FOLDER / "templates"), autoescape="escaped", namespace={"escaped": escaped})
 
 
 class _PageHandler(GuardedHandler):
@@ -44,7 +44,6 @@ class _PageHandler(GuardedHandler):
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("Content-Security-Policy", _POLICY)
-        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
 
     def prepare(self) -> None:
@@ -92,16 +91,23 @@ class GroupHandler(_PageHandler):
 
     def get(self, cluster_name: str, group: str) -> None:
         """
-        Answer with the page of this group, or with a page that says that the group does not exist.
+        Answer with the page of this group, or with a page that says that the group does not exist or is not known yet.
 
-        The latter has the status 404. An open page that htmx replaces gets it with 200, because htmx shows no errors.
+        The latter have the status 404 or 503. Since htmx shows no errors, an open page gets the news that its group
+        does not exist with the status 200. As long as the group is not known, an open page gets no news.
         """
         events = f"/v1/events?cluster={quote_plus(cluster_name)}&group={quote_plus(group)}"
         cluster = self._clusters.get(cluster_name)
         status = None if cluster is None else cluster.state.groups.get(group)
         if cluster is None or status is None:
-            self.set_status(HTTPStatus.OK if "HX-Request" in self.request.headers else HTTPStatus.NOT_FOUND)
-            self.show("gone.html", cluster_name=cluster_name[:100], group=group[:100], events=events)
+            is_known = cluster is None or cluster.state.loaded_ms > 0
+            if "HX-Request" in self.request.headers:
+                self.set_status(HTTPStatus.OK if is_known else HTTPStatus.NO_CONTENT)
+            else:
+                self.set_status(HTTPStatus.NOT_FOUND if is_known else HTTPStatus.SERVICE_UNAVAILABLE)
+            if self.get_status() != HTTPStatus.NO_CONTENT:
+                names = {"cluster_name": cluster_name[:100], "group": group[:100]}
+                self.show("gone.html", **names, is_known=is_known, events=events)
             return
         by_lag = self.get_query_argument("colour", "") == "lag"
         self.show(
@@ -116,22 +122,28 @@ class GroupHandler(_PageHandler):
         )
 
 
-class StaticHandler(StaticFileHandler):
+class StaticHandler(GuardedHandler):
     """Serves scripts, styles and icons. Requests for them need no token."""
 
-    def initialize(self, access: AccessRules, path: str) -> None:  # type: ignore[override]
-        """Store the folder. Tornado calls this method. The access rules do not apply."""
-        super().initialize(path)
+    def initialize(self, access: AccessRules, files: Mapping[str, bytes]) -> None:  # type: ignore[override]
+        """Store the access rules, which do not apply, and the files by name. Tornado calls this method."""
+        super().initialize(access)
+        self._files = files
 
-    def set_extra_headers(self, path: str) -> None:
+    def prepare(self) -> None:
+        """Accept the request: the files have no secrets."""
+
+    def get(self, name: str) -> None:
         """
-        Set the headers of a file, for security and for caches.
+        Answer with a file, or with the status 404.
 
         Browsers keep files with a version in their name for a year, and ask whether other files have changed.
         """
-        self.set_header("Server", "kiel-groups")
-        self.set_header("X-Content-Type-Options", "nosniff")
-        self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in path else "no-cache")
+        if name not in self._files:
+            raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
+        self.set_header("Content-Type", guess_type(name)[0] or "application/octet-stream")
+        self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in name else "no-cache")
+        self.write(self._files[name])
 
 
 def _group_path(cluster: str, group: str) -> str:

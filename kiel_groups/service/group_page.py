@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tornado.escape import xhtml_escape
+from tornado.escape import to_basestring, xhtml_escape
 
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding
@@ -189,7 +189,7 @@ class _Cells:
 
     def html(self, partitions: Sequence[PartitionView]) -> str:
         """Return the list items of partitions of one topic."""
-        topic = xhtml_escape(partitions[0].topic_partition.topic)
+        topic = escaped(partitions[0].topic_partition.topic)
         return "".join(self._cell(topic, each) for each in partitions)
 
     def _cell(self, topic: str, partition: PartitionView) -> str:
@@ -217,6 +217,16 @@ def _rebalances(view: GroupView) -> Iterator[_Rebalance]:
     for entry in view.history:
         took = f"{entry.took_ms} ms" if entry.took_ms < 1_000 else f"{entry.took_ms / 1_000:,.1f} s"
         yield _Rebalance(took, max(1, round(_LONGEST_BAR * entry.took_ms / longest_ms)))
+
+
+def escaped(text: str | bytes) -> str:
+    """
+    Return a text as HTML that shows it. An invisible character is shown as in Python: ``\\u202e``.
+
+    A name in ZooKeeper may have characters that reverse the text around them, or that hide it.
+    """
+    shown = (sign if sign.isprintable() else ascii(sign)[1:-1] for sign in to_basestring(text))
+    return xhtml_escape("".join(shown))
 
 
 def number(value: int | None) -> str:

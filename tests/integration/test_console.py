@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import expect
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.model import TopicPartition
-from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
-from kiel_groups.ops.loaded_groups import LoadedGroups
-from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.rest.settings import RestSettings
-from kiel_groups.service.cluster_state import ClusterHistory
-from kiel_groups.service.observer import Observer
-from kiel_groups.service.service import Service
+from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
 from tests.helpers.cluster_data import committed, produce, zookeeper
-from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS
 from tests.helpers.members import end_session, group_of
 
-#: Debian's package is called so, and its program.
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt install chromium)"),
-]
+pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM]
 
 Unique = Callable[[str], str]
-
-TOKEN = "t0ken-of-the-service"
-
-#: How long the page may take on a busy machine, in milliseconds.
-PATIENCE_MS = 30_000
-
-
-@asynccontextmanager
-async def console(cluster: Cluster) -> AsyncIterator[tuple[str, Browser]]:
-    """Run a service and a browser, and yield the URL of the service and the browser."""
-    async with browsed(service_of(cluster.zk_hosts)) as (service, browser):
-        yield service.url, browser
-
-
-def service_of(zk_hosts: str) -> Service:
-    address = ClusterAddress(ZOOKEEPER, zk_hosts, 10.0)
-    return Service(RestSettings(port=0, token=TOKEN, open_reads=True), {"main": address}, interval_s=2)
-
-
-@asynccontextmanager
-async def browsed(service: Service) -> AsyncIterator[tuple[Service, Browser]]:
-    """Run this service and a browser, and yield both."""
-    service.start()
-    try:
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            try:
-                yield service, browser
-            finally:
-                await browser.close()
-    finally:
-        await service.close()
-
-
-async def new_page(browser: Browser, url: str, *, width: int = 1200, scheme: str = "light") -> tuple[Page, list[str]]:
-    """Open a page, and return it with the errors that it will have reported."""
-    context = await browser.new_context(
-        viewport={"width": width, "height": 800},
-        color_scheme=scheme,  # type: ignore[arg-type]
-    )
-    context.set_default_timeout(PATIENCE_MS)
-    page, errors = await context.new_page(), list[str]()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    await page.goto(url)
-    return page, errors
 
 
 async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, unique: Unique) -> None:
@@ -151,49 +87,6 @@ async def drain_the_host(page: Page) -> None:
     await page.get_by_role("button", name="Show what changes").click()
     await expect(outcome).to_contain_text("drained:", timeout=PATIENCE_MS)
     await page.keyboard.press("Escape")
-
-
-def large_view(lag: int) -> GroupView:
-    """Return a group of 10,000 partitions, of which ten have offsets beyond the ends of their logs."""
-    view = view_group("g", HEALTHY, LOG_ENDS)
-    first = view.partitions[0]
-    partitions = tuple(
-        replace(first, topic_partition=TopicPartition("t", each), committed=10, log_end=5 if each < 10 else 10 + lag)
-        for each in range(10_000)
-    )
-    return replace(view, partitions=partitions)
-
-
-async def test_a_refresh_keeps_what_the_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 10,000 partitions, a change keeps the focus, scroll positions, open details, and a dialog with its text."""
-    monkeypatch.setattr(Observer, "start", lambda observer: None)
-    history = ClusterHistory()
-    async with browsed(service_of("127.0.0.1:1")) as (service, browser):
-
-        def publish(lag: int) -> None:
-            loaded = LoadedGroups((large_view(lag),), 2, seen_ms=LATER_MS + lag)
-            service._clusters["main"]._take(history.take(loaded, 0.1), None)
-
-        publish(1)
-        page, errors = await new_page(browser, f"{service.url}/clusters/main/groups/g?colour=lag")
-        await page.get_by_text("All 10 partitions").press("Enter")
-        await page.locator("#partitions-area").evaluate("area => { area.scrollTop = 2000; }")
-        lag = page.locator(".facts strong")
-        for at in (2, 3):
-            publish(at)
-            await expect(lag).to_have_text(f"{at * 9_990:,}", timeout=PATIENCE_MS)
-        assert await page.locator("#partitions-area").evaluate("area => area.scrollTop") == 2000
-        await expect(page.locator("details")).to_have_attribute("open", "")
-        await expect(page.get_by_text("All 10 partitions")).to_be_focused()
-        await page.locator("#a-reset").click()
-        await page.get_by_label("Topics, such as").fill("t:17")
-        publish(4)
-        await expect(lag).to_have_text(f"{4 * 9_990:,}", timeout=PATIENCE_MS)
-        await expect(page.get_by_label("Topics, such as")).to_be_focused()
-        await expect(page.get_by_label("Topics, such as")).to_have_value("t:17")
-        await page.keyboard.press("Escape")
-        await expect(page.locator("#a-reset")).to_be_focused()
-        assert not errors
 
 
 async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: Cluster, unique: Unique) -> None:

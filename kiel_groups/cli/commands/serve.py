@@ -76,6 +76,12 @@ _CLEANUP_TIMEOUT_S = 1.0
     metavar="PORT",
     help="The port to serve on; 0 lets the system choose.",
 )
+@click.option(
+    "--advertised-host",
+    default="",
+    metavar="HOST",
+    help="The name under which clients reach the service, such as that of a proxy.  [default: --host]",
+)
 @token_file_option(
     "A file with the token that requests must give. On a loopback address, only changes need it; without a token, there"
     " are none."
@@ -138,6 +144,7 @@ def serve(
     allocator: str | None,
     host: str,
     port: int,
+    advertised_host: str,
     token: str,
     cluster_name: str,
     interval_s: float,
@@ -166,7 +173,9 @@ def serve(
     if cluster.is_of_brokers and groups:
         raise click.UsageError(f"--group {groups[0]}: in a group of brokers, a member allocates.")
     check_name(cluster_name, "--cluster-name")
-    settings = RestSettings(host=host, port=port, token=token, open_reads=is_loopback(host))
+    settings = RestSettings(
+        host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
+    )
     function = load_allocator(allocator, "--allocator") or round_robin
     configs = [
         GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms) for group in dict.fromkeys(groups)

@@ -80,7 +80,7 @@
   });
   document.addEventListener("htmx:beforeSwap", (event) => {
     event.detail.shouldSwap = false;
-    if (!event.detail.isError) show(event.detail.serverResponse);
+    if (!event.detail.isError && event.detail.serverResponse) show(event.detail.serverResponse);
   });
 
   function say(text) {
@@ -218,9 +218,14 @@
     return lines.length ? lines : [action.unchanged || "Nothing is different."];
   }
 
+  // Names may have characters that reverse or hide the text around them.
+  function visible(text) {
+    return text.replace(/[\p{Cc}\p{Cf}]/gu, (sign) => (sign === "\n" ? sign : `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`));
+  }
+
   function bounded(lines) {
     const more = lines.length - MOST_LINES;
-    return (more > 0 ? [...lines.slice(0, MOST_LINES), `and ${more} lines more`] : lines).join("\n");
+    return visible((more > 0 ? [...lines.slice(0, MOST_LINES), `and ${more} lines more`] : lines).join("\n"));
   }
 
   function download(found) {
@@ -265,7 +270,7 @@
         make.hidden = !dryRun || isRead;
         if (!dryRun) say(`${action.title}: done`);
       } catch (error) {
-        outcome.textContent = error.message;
+        outcome.textContent = visible(error.message);
         make.hidden = true;
       }
       show.disabled = make.disabled = false;
@@ -289,11 +294,21 @@
   });
   let isNew = true;
 
-  document.addEventListener("htmx:sseOpen", () => {
+  let source = null;
+
+  document.addEventListener("htmx:sseOpen", (event) => {
+    source = event.detail.source;
     say("live");
     // Changes while the connection was lost had no events.
     if (!isNew) htmx.trigger("#main", "sse:change");
     isNew = false;
+  });
+  // A browser has six connections to a service, for all tabs together: a tab that is not seen gives its one back.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) source?.close();
+    else if (source?.readyState === EventSource.CLOSED) {
+      for (const each of [document.body, document.getElementById("main")]) htmx.trigger(each, "htmx:afterProcessNode");
+    }
   });
   document.addEventListener("htmx:sseError", () => say("no connection to the service; trying again"));
   document.addEventListener("DOMContentLoaded", () => {
