@@ -225,8 +225,10 @@ def escaped(text: str | bytes) -> str:
 
     A name in ZooKeeper may have characters that reverse the text around them, or that hide it.
     """
-    shown = (sign if sign.isprintable() else ascii(sign)[1:-1] for sign in to_basestring(text))
-    return xhtml_escape("".join(shown))
+    shown = to_basestring(text)
+    if not shown.isprintable():
+        shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in shown)
+    return xhtml_escape(shown)
 
 
 def number(value: int | None) -> str:
