@@ -240,7 +240,7 @@ def short_number(value: int | None) -> str:
     """Return a number in at most four characters, such as ``950``, ``12k`` or ``3M``, or ``?`` for None."""
     if value is None:
         return "?"
-    for unit in ("", "k", "M", "G", "T", "P"):
+    for unit in ("", "k", "M", "B", "T"):
         if value < 1_000:
             return f"{value}{unit}"
         value //= 1_000
