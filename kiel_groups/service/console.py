@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -13,11 +13,14 @@ from urllib.parse import quote, quote_plus
 from tornado.template import Loader
 from tornado.web import StaticFileHandler
 
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.ops.views.group_view import GroupView, PartitionView
 from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.rest.calls import RestError
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.api import in_order
+from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.connectors import Work, list_work
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
 
@@ -34,6 +37,9 @@ _POLICY = (
 
 #: More partitions than these are shown without a text for each.
 _MOST_DETAILED = 2_000
+
+#: The most connectors and tasks that a page lists, and the most characters of a worker's error.
+_MOST_WORK, _LONGEST_PROBLEM = 2_000, 1_000
 
 #: The colours of owners in the style sheet, and the heights of bars.
 _COLOURS, _BARS = 8, 3
@@ -105,7 +111,7 @@ class _Cell(NamedTuple):
 class GroupHandler(_PageHandler):
     """Serves the page of one group."""
 
-    def get(self, cluster_name: str, group: str) -> None:
+    def get(self, cluster_name: str, group: str) -> Awaitable[None] | None:
         """
         Answer with the page of this group, or with a page that says that the group does not exist.
 
@@ -117,7 +123,11 @@ class GroupHandler(_PageHandler):
         if cluster is None or status is None:
             self.set_status(HTTPStatus.OK if "HX-Request" in self.request.headers else HTTPStatus.NOT_FOUND)
             self.show("gone.html", cluster_name=cluster_name[:100], group=group[:100], events=events)
-            return
+            return None
+        return self.show_group(cluster, status, events)
+
+    def show_group(self, cluster: ServedCluster, status: GroupStatus, events: str) -> Awaitable[None] | None:
+        """Answer with the page of a group. ``events`` is the path of the events of the group."""
         view = status.view
         members = list(enumerate(view.members, 1))
         self.show(
@@ -132,7 +142,33 @@ class GroupHandler(_PageHandler):
             detailed=len(view.partitions) <= _MOST_DETAILED,
             lags=json.dumps(status.lags),
             utc=_utc,
-            api_path=f"/v1{_group_path(cluster.name, group)}",
+            api_path=f"/v1{_group_path(cluster.name, view.group)}",
+            events=events,
+        )
+        return None
+
+
+class ConnectorsHandler(GroupHandler):
+    """Serves the page of the connectors of a worker group."""
+
+    async def show_group(self, cluster: ServedCluster, status: GroupStatus, events: str) -> None:
+        """Ask a worker, and answer with the page of the group's connectors and tasks, or with the worker's error."""
+        works, problem = list[Work](), ""
+        try:
+            works = await list_work(cluster, status)
+        except KielGroupsError as error:
+            problem = str(error)[:_LONGEST_PROBLEM]
+        path = f"/v1{_group_path(cluster.name, status.view.group)}/connectors"
+        self.show(
+            "connectors.html",
+            cluster=cluster,
+            view=status.view,
+            group_path=_group_path(cluster.name, status.view.group),
+            works=works,
+            most=_MOST_WORK,
+            problem=problem,
+            api_path=path,
+            connector_path=lambda work: f"{path}/{quote(work.connector, safe='')}",
             events=events,
         )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.api import Api
 from kiel_groups.service.burrow import Burrow
-from kiel_groups.service.console import STATIC, GroupHandler, GroupsHandler, StaticHandler
+from kiel_groups.service.console import STATIC, ConnectorsHandler, GroupHandler, GroupsHandler, StaticHandler
 from kiel_groups.service.events import EventHandler, Events
 from kiel_groups.service.notifications import AFTER_MS, ProblemTracker, Webhook
 from kiel_groups.service.served_cluster import ServedCluster
@@ -31,6 +32,7 @@ class Service:
         clusters: The addresses of one or more clusters by name.
         interval_s: The time between two loads of all groups of a cluster, in seconds.
         webhook: Gets notifications of problems that need an operator. None sends no notifications.
+        worker_tokens: The token of the workers of each cluster whose workers need one, by the cluster's name.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -43,13 +45,15 @@ class Service:
         *,
         interval_s: float = 5.0,
         webhook: Webhook | None = None,
+        worker_tokens: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._server = RestServer(settings)
         #: The URL of the service.
         self.url = self._server.url
         self._events = Events()
         self._clusters = {
-            name: ServedCluster(name, address, interval_s, self._take) for name, address in clusters.items()
+            name: ServedCluster(name, address, interval_s, self._take, worker_tokens.get(name, ""))
+            for name, address in clusters.items()
         }
         self._webhook = webhook
         self._problems = ProblemTracker(AFTER_MS)
@@ -68,6 +72,7 @@ class Service:
                 ("/v1/events", EventHandler, {"events": self._events}),
                 ("/", GroupsHandler, pages),
                 ("/clusters/([^/]+)/groups/([^/]+)", GroupHandler, pages),
+                ("/clusters/([^/]+)/groups/([^/]+)/connectors", ConnectorsHandler, pages),
                 ("/static/([a-zA-Z0-9.-]+)", StaticHandler, {"path": STATIC}),
             ],
         )

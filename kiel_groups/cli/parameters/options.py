@@ -461,19 +461,37 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     whichever coordinates the groups. The command line must not have the other option.
     """
 
-    @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
-    @optional_zookeeper_option
-    @optional_brokers_option
+    @address_options
     @click.pass_context
     @wraps(command)
     def with_cluster(
         context: click.Context, /, *, coordination: str, zookeeper: str | None, brokers: str | None, **options: Any
     ) -> int:
-        hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
-        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts, SERVER_WAIT_S), **options)
+        cluster = given_address(context, coordination, zookeeper, brokers)
+        result: int = context.invoke(command, cluster=cluster, **options)
         return result
 
     return with_cluster
+
+
+def address_options(command: FC) -> FC:
+    """Add ``--coordination``, ``--zookeeper`` and ``--brokers`` to a command, which calls ``given_address``."""
+    command = optional_zookeeper_option(optional_brokers_option(command))
+    help_text = "What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later)."
+    return coordination_option(help_text)(command)
+
+
+def given_address(
+    context: click.Context, coordination: str, zookeeper: str | None, brokers: str | None
+) -> ClusterAddress:
+    """
+    Return the address of a cluster from the values of ``address_options``.
+
+    Raises:
+        UsageError: The address for this coordination is missing, or the command line has the other one.
+    """
+    hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
+    return ClusterAddress(coordination, hosts, SERVER_WAIT_S)
 
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
@@ -557,38 +575,54 @@ class WorkerAddress(NamedTuple):
 
 def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
     """
-    Return the token in a file, or "" without a file. Print a warning if other users can read the file.
+    Return the token in the file of an option, or "" without a file; see ``read_token``.
 
     Raises:
         click.BadParameter: The file cannot be read, or its token is not valid.
     """
-    from kiel_groups.errors import ConfigError
-    from kiel_groups.rest.settings import checked_token
-
     if path is None or context.resilient_parsing:
         return ""
+    try:
+        return read_token(path, lambda text: context.obj.say("warning", text))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+def read_token(path: Path, warn: Callable[[str], object]) -> str:
+    """
+    Return the token in a file. Call ``warn`` with a text if other users can read the file.
+
+    Raises:
+        ConfigError: The file cannot be read, or its token is not valid.
+    """
+    from kiel_groups.rest.settings import checked_token
+
     try:
         token = path.read_text(encoding="utf-8").strip()
         is_open = bool(path.stat().st_mode & _OTHERS)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise click.BadParameter(f"{path} cannot be read: {reason}", context, parameter) from error
+        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
     if is_open:
-        context.obj.say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
+        warn(f"other users can read the token in {path}; 'chmod 600' denies it")
     try:
         return checked_token(token)
     except ConfigError as error:
-        raise click.BadParameter(f"{path}: {error}", context, parameter) from error
+        raise ConfigError(f"{path}: {error}") from error
 
 
-def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--token-file``. The command gets the token in the file as ``token``, or "" without a file."""
+def token_file_option(help_text: str, name: str = "token-file") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """
+    Return the option ``--token-file``, or another ``name``, for a file with a token.
+
+    The command gets the token in the file as ``token``, or for ``--x-token-file`` as ``x_token``. It gets "" without a
+    file.
+    """
     return click.option(
-        "--token-file",
-        "token",
+        f"--{name}",
+        name.removesuffix("-file").replace("-", "_"),
         type=click.Path(path_type=Path, dir_okay=False),
         callback=_read_token,
-        envvar="KIEL_GROUPS_TOKEN_FILE",
+        envvar="KIEL_GROUPS_TOKEN_FILE" if name == "token-file" else None,
         show_envvar=True,
         metavar="FILE",
         help=help_text,

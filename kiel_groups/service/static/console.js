@@ -46,6 +46,9 @@
       fields: [["topics", "Topics, such as pv or orders:0,1; empty means all"]],
     },
     delete: { title: "Delete the group", method: "DELETE", path: "", fields: [] },
+    pause: { title: "Pause", method: "POST", path: "/pause", fields: [] },
+    resume: { title: "Resume", method: "POST", path: "/resume", fields: [] },
+    restart: { title: "Restart", method: "POST", path: "/restart", fields: [["task", "Task; empty means the connector and all its tasks"]] },
   };
 
   function bodyOf(form) {
@@ -54,6 +57,7 @@
       const text = value.trim();
       if (name === "topics") body.topics = text ? text.split(/\s+/) : null;
       else if (name === "to") body.to = target(text);
+      else if (name === "task") Object.assign(body, text ? { task: Number(text) } : { include_tasks: true });
       else if (name !== "token" && text) body[name] = text;
     }
     return body;
@@ -94,7 +98,7 @@
   function describe(found) {
     const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
     const lines = changes.map((each) => {
-      const what = each.setting || `${each.topic}:${each.partition}`;
+      const what = each.setting || each.work || `${each.topic}:${each.partition}`;
       return `${what}: ${each.before ?? "none"} → ${each.after ?? "none"}${each.note ? ` (${each.note})` : ""}`;
     });
     lines.push(...members.map((each) => `${each.slot} owns ${each.owned} partitions`), ...loses, ...notes);
@@ -122,7 +126,7 @@
       const input = element("input", { name, value, type: name === "token" ? "password" : "text", autocomplete: "off" });
       return element("label", {}, label, input);
     });
-    const form = element("form", {}, element("h2", { id: "dialog-title", textContent: action.title }), ...fields, outcome,
+    const form = element("form", {}, element("h2", { id: "dialog-title", textContent: [action.title, given.connector].join(" ").trim() }), ...fields, outcome,
       element("div", { className: "buttons" }, close, show, make));
     async function run(dryRun) {
       show.disabled = make.disabled = true;
@@ -153,7 +157,8 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-action]");
     if (!button) return;
-    open(ACTIONS[button.dataset.action], document.querySelector(".actions").dataset.group, { ...button.dataset });
+    const path = button.dataset.path || document.querySelector(".actions").dataset.group;
+    open(ACTIONS[button.dataset.action], path, { ...button.dataset });
   });
   document.addEventListener("htmx:sseOpen", () => say("live"));
   document.addEventListener("htmx:sseError", () => say("no connection to the service; trying again"));
