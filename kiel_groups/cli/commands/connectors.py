@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 
 import click
 
-from kiel_groups.cli.parameters.options import WorkerAddress, json_option, worker_options
+from kiel_groups.cli.parameters.options import json_option
+from kiel_groups.cli.parameters.worker_address import WorkerAddress, worker_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
 

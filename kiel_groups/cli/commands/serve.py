@@ -20,9 +20,9 @@ from kiel_groups.cli.parameters.options import (
     debounce_options,
     log_format_option,
     quiet_option,
-    token_file_option,
     verbose_option,
 )
+from kiel_groups.cli.parameters.worker_address import token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError

@@ -15,11 +15,10 @@ from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     address_options,
     given_address,
-    read_token,
     refuse_given,
     source_of,
-    token_file_option,
 )
+from kiel_groups.cli.parameters.worker_address import read_token, token_file_option
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.wording import counted
