@@ -12,7 +12,7 @@ from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.api import Api
 from kiel_groups.service.burrow import Burrow
-from kiel_groups.service.console import STATIC, ConnectorsHandler, GroupHandler, GroupsHandler, StaticHandler
+from kiel_groups.service.console import STATIC_FILES, ConnectorsHandler, GroupHandler, GroupsHandler, StaticHandler
 from kiel_groups.service.events import EventHandler, Events
 from kiel_groups.service.notifications import AFTER_MS, ProblemTracker, Webhook
 from kiel_groups.service.served_cluster import ServedCluster
@@ -73,7 +73,7 @@ class Service:
                 ("/", GroupsHandler, pages),
                 ("/clusters/([^/]+)/groups/([^/]+)", GroupHandler, pages),
                 ("/clusters/([^/]+)/groups/([^/]+)/connectors", ConnectorsHandler, pages),
-                ("/static/([a-zA-Z0-9.-]+)", StaticHandler, {"path": STATIC}),
+                ("/static/([a-zA-Z0-9.-]+)", StaticHandler, {"files": STATIC_FILES}),
             ],
         )
         log.info("serves %s at %s", some(self._clusters), self.url)

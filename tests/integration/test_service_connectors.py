@@ -15,19 +15,18 @@ from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.rest.settings import RestSettings
+from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.rest_requests import JSON, ask
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask as ask_worker
 from tests.helpers.worker_groups import until_state, worker_on
-from tests.integration.test_console import CHROMIUM, PATIENCE_MS, console, new_page
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-TOKEN = "t0ken-of-the-service"
 WITH_TOKEN = {**JSON, "Authorization": f"Bearer {TOKEN}"}
 
 #: The service finds the workers, so their token must differ from its own.
@@ -119,7 +118,7 @@ async def test_clusters_of_a_file_and_their_connectors(cluster_39: Cluster, uniq
         client.delete(f"/{chroot}", recursive=True)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt install chromium)")
+@NEEDS_CHROMIUM
 async def test_connectors_are_paused_in_the_console(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
     """By keyboard, at the width of a phone: the page of all groups leads to the connectors, and follows a pause."""
     workers, name = unique("workers"), unique("source")

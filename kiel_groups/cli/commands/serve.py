@@ -75,6 +75,12 @@ _PAUSE_S = 10.0
     metavar="PORT",
     help="The port to serve on; 0 lets the system choose.",
 )
+@click.option(
+    "--advertised-host",
+    default="",
+    metavar="HOST",
+    help="The name under which clients reach the service, such as that of a proxy.  [default: --host]",
+)
 @token_file_option(
     "A file with the token that requests must give. On a loopback address, only changes need it; without a token, there"
     " are none."
@@ -129,6 +135,7 @@ def serve(
     allocator: str | None,
     host: str,
     port: int,
+    advertised_host: str,
     token: str,
     interval_s: float,
     webhook: str | None,
@@ -157,7 +164,9 @@ def serve(
     from kiel_groups.zookeeper.runtime import Runtime
     from kiel_groups.zookeeper.tasks import ProcessContext
 
-    settings = RestSettings(host=host, port=port, token=token, open_reads=is_loopback(host))
+    settings = RestSettings(
+        host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
+    )
     function = load_allocator(allocator, "--allocator") or round_robin
     timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
 
