@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, NamedTuple
 
 from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, UnknownConnectorError
@@ -149,7 +150,9 @@ class Connectors:
 
 async def list_work(cluster: ServedCluster, status: GroupStatus) -> list[Work]:
     """
-    Ask the workers of a group for all connectors, and return these with their tasks, in the order of their names.
+    Ask the workers of a group for all connectors, and return these with their tasks.
+
+    Connectors with problems, or with tasks with problems, come first, then all others, in the order of their names.
 
     Raises:
         RestError: The group is not one of workers, no worker answers, or a worker answers with an error.
@@ -158,11 +161,9 @@ async def list_work(cluster: ServedCluster, status: GroupStatus) -> list[Work]:
     found = (await _ask(cluster, status, "GET", _ALL)).document
     if not isinstance(found, dict):
         raise _strange(found)
-    return [
-        work
-        for _, each in sorted(found.items())
-        for work in _works(each.get("status") if isinstance(each, dict) else each)
-    ]
+    connectors = [_works(each.get("status") if isinstance(each, dict) else each) for each in found.values()]
+    connectors.sort(key=lambda works: (not any(work.problem for work in works), works[0].name))
+    return list(chain.from_iterable(connectors))
 
 
 async def _ask(cluster: ServedCluster, status: GroupStatus, method: str, path: str) -> Answer:

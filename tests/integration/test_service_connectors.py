@@ -114,6 +114,7 @@ async def test_clusters_of_a_file_and_their_connectors(cluster_39: Cluster, uniq
             ups = {"main": "1.0", "second": "1.0", "away": "0.0"}
             assert all(f'kiel_cluster_up{{cluster="{each}"}} {up}' in metrics for each, up in ups.items())
             assert await asyncio.to_thread(process.end, signal.SIGTERM) == 143
+            assert not [line for line in process.errors if "exception" in line]
     with zookeeper(cluster_39) as client:
         client.delete(f"/{chroot}", recursive=True)
 

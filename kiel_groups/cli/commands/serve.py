@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -208,17 +209,25 @@ def _report_groups(lines: Lines, clusters: Mapping[str, ServiceCluster]) -> None
     """
     Print a message for each named group that does not exist yet, or whose config overrides options of this command.
 
+    If there are several clusters, do so on threads: one that cannot be reached must not delay the others.
+
     Raises:
-        KielGroupsError: The only cluster cannot be reached. Of several clusters, such a cluster is left out, and the
-            service reports it.
+        KielGroupsError: The only cluster cannot be reached. If there are several, the service reports such clusters.
     """
+
+    def report(cluster: ServiceCluster) -> None:
+        for group in cluster.groups:
+            _report_group(lines, cluster.address.hosts, group)
+
+    def report_reachable(cluster: ServiceCluster) -> None:
+        with suppress(KielGroupsError):
+            report(cluster)
+
     for cluster in clusters.values():
-        try:
-            for group in cluster.groups:
-                _report_group(lines, cluster.address.hosts, group)
-        except KielGroupsError:
-            if len(clusters) == 1:
-                raise
+        if len(clusters) == 1:
+            report(cluster)
+        else:
+            threading.Thread(target=report_reachable, args=(cluster,), daemon=True).start()
 
 
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
@@ -281,11 +290,13 @@ async def _run(
     """
     ending = Termination()
     service = make_service()
-    leading: list[asyncio.Future[None]] = []
+    # A service without groups to lead waits for this future, which is never done.
+    leading: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future()]
     try:
         service.start()
         leading += [asyncio.ensure_future(_lead(name, make, is_only=is_only)) for name, make in candidates.items()]
-        await asyncio.gather(*leading, asyncio.get_running_loop().create_future())
+        failed, _ = await asyncio.wait(leading, return_when=asyncio.FIRST_COMPLETED)
+        await failed.pop()
     except asyncio.CancelledError:
         if ending.status is None:
             raise

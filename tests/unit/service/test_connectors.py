@@ -81,8 +81,9 @@ async def stranger(document: object, *, delay_s: float = 0.0) -> AsyncIterator[s
 
 
 async def test_connectors_are_shown_as_a_worker_shows_them() -> None:
-    """The documents are the worker's, without secrets. A row of the page has one line of an error."""
+    """The documents are the worker's, without secrets. The page has one line of an error, and problems come first."""
     (worker,) = workers()
+    worker.group.add("a", CONFIG)
     async with serving(worker, token=TOKEN), service([worker.url], token=TOKEN) as (url, cluster):
         found = (await ask(url)).document["a/b"]
         assert found["info"] == (await ask(f"{url}/a%2Fb")).document
@@ -93,6 +94,9 @@ async def test_connectors_are_shown_as_a_worker_shows_them() -> None:
         Work("a/b", None, "source", "RUNNING", "10.0.0.1:8083", ""),
         Work("a/b", 0, "task", "RUNNING", "10.0.0.1:8083", ""),
         Work("a/b", 1, "task", "FAILED", "10.0.0.1:8083", f"Error: {'x' * 293}"),
+        Work("a", None, "source", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a", 0, "task", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a", 1, "task", "RUNNING", "10.0.0.1:8083", ""),
     ]
 
 
