@@ -31,6 +31,9 @@ _ALL = "/connectors?expand=status&expand=info"
 #: The most characters of each text of a worker in the page.
 _LONGEST_TEXT = 300
 
+#: The characters at the end of a trace in which the page looks for the error. There may be a thousand traces of 8 KiB.
+_END_OF_TRACE = 2_000
+
 
 class Work(NamedTuple):
     """
@@ -217,7 +220,7 @@ def _works(status: Any) -> list[Work]:
 
 def _work(connector: str, task: int | None, kind: str, status: Mapping[str, Any]) -> Work:
     state, worker = (str(status[name])[:_LONGEST_TEXT] for name in ("state", "worker_id"))
-    trace = str(status.get("trace") or "").strip()
+    trace = str(status.get("trace") or "")[-_END_OF_TRACE:].strip()
     problem = cause_of(trace) if trace else str(status.get("problem") or "")
     return Work(connector, task, kind[:_LONGEST_TEXT], state, worker, problem[:_LONGEST_TEXT])
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _MOST_THREADS = 4
 
 #: How long a worker may take to answer, in seconds, and the largest answer, in bytes. The event loop parses it.
-_WORKER_TIMEOUT_S, _LARGEST_ANSWER = 10.0, 8 << 20
+_WORKER_TIMEOUT_S, _LARGEST_ANSWER = 10.0, 16 << 20
 
 
 class ServedCluster:
