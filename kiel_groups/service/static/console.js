@@ -27,7 +27,7 @@
         width: chart.clientWidth,
         height: 190,
         legend: { show: false },
-        axes: [{ ...axis, values: times }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
+        axes: [{ ...axis, values: times, space: 80 }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most)] } },
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2 }],
       },
