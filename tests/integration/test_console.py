@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from kiel_groups.embedded import Cluster
 from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page

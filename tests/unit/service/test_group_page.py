@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tornado.template import Loader
 
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.group_settings import HistoryEntry
@@ -52,7 +51,7 @@ def page(status: GroupStatus, *, of_brokers: bool = False) -> str:
     class Cluster:
         name = "main"
 
-    text = Loader(str(console._FOLDER / "templates")).load("group.html").generate(
+    text = console._loader.load("group.html").generate(
         **values(status), counted=counted, number=number, worst_verdict=worst_verdict, here="/x", path="/x",
         cluster=Cluster(), of_brokers=of_brokers, utc=str, api_path="/v1/x", events="/v1/events",
     )  # fmt: skip
