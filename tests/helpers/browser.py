@@ -28,10 +28,10 @@ PATIENCE_MS = 30_000
 
 
 @asynccontextmanager
-async def served(cluster: Cluster, port: int = 0) -> AsyncIterator[str]:
+async def served(cluster: Cluster, port: int = 0, *, interval_s: float = 2) -> AsyncIterator[str]:
     """Run a service of one cluster, and yield its URL."""
     address = ClusterAddress(ZOOKEEPER, cluster.zk_hosts, 10.0)
-    service = Service(RestSettings(port=port, token=TOKEN, open_reads=True), {"main": address}, interval_s=2)
+    service = Service(RestSettings(port=port, token=TOKEN, open_reads=True), {"main": address}, interval_s=interval_s)
     service.start()
     try:
         yield service.url
@@ -57,10 +57,12 @@ async def console(cluster: Cluster) -> AsyncIterator[tuple[str, Browser]]:
         yield url, browser
 
 
-async def new_page(browser: Browser, url: str, *, width: int = 1200, scheme: str = "light") -> tuple[Page, list[str]]:
+async def new_page(
+    browser: Browser, url: str, *, width: int = 1200, height: int = 800, scheme: str = "light"
+) -> tuple[Page, list[str]]:
     """Open a page in a context of its own, and return it with the errors that it will have reported."""
     context = await browser.new_context(
-        viewport={"width": width, "height": 800},
+        viewport={"width": width, "height": height},
         color_scheme=scheme,  # type: ignore[arg-type]
     )
     context.set_default_timeout(PATIENCE_MS)

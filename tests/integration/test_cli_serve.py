@@ -75,8 +75,9 @@ async def test_the_process_leads_members_that_join_and_leave(cluster: Cluster, u
 async def test_a_second_process_takes_over(cluster_39: Cluster, unique: Unique) -> None:
     """The second process leads as soon as the first process resigns, as it also does on SIGTERM."""
     name = unique("group")
-    with serving(cluster_39, name) as first:
+    with serving(cluster_39, name, "--advertised-host", "proxy.example") as first:
         await await_leading(first)
+        assert any("serves default at http://proxy.example:" in line for line in first.errors)
         with serving(cluster_39, name) as second, zookeeper(cluster_39) as client:
             folder = GroupLayout(name).election
             await eventually(lambda: len(client.get_children(folder)) == 2, "both are candidates")

@@ -32,6 +32,12 @@ LARGE, MEMBERS, PARTITIONS = "large", 1_000, 10_000
 #: The rows of members, and the cells of partitions.
 ROWS, CELLS = "section[aria-labelledby=members] tbody tr", "ol.grid li"
 
+#: Hides a tab, or shows it again, as far as its scripts can tell.
+HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
 
 def large_group(members: int, seen_ms: int) -> LoadedGroups:
     """Return a load of one settled group with 10,000 partitions in 4 topics."""
@@ -96,6 +102,14 @@ async def test_a_thousand_members_and_ten_thousand_partitions(monkeypatch: pytes
             assert await page.evaluate(scrolled) > 1_000
             await page.keyboard.press("Escape")
             await expect(page.locator("#a-rebalance")).to_be_focused()
+            # A hidden tab has no stream, and shows what it has missed when it is seen again.
+            await page.evaluate(HIDE, True)
+            cluster._take(history.take(large_group(MEMBERS - 2, 1_700_000_010_000), 0.1), None)
+            await eventually(lambda: not service._events._streams, "the stream has ended")
+            await page.evaluate(HIDE, False)
+            await expect(page.locator(ROWS)).to_have_count(MEMBERS - 2, timeout=PATIENCE_MS)
+            cluster._take(history.take(large_group(MEMBERS - 3, 1_700_000_015_000), 0.1), None)
+            await expect(page.locator(ROWS)).to_have_count(MEMBERS - 3, timeout=PATIENCE_MS)
             assert errors == []
     finally:
         await service.close()

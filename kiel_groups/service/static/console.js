@@ -5,6 +5,13 @@
 (() => {
   const TOKEN = "kiel-groups-token"; // In the storage of this tab only; it is gone with the tab.
 
+  const COMPACT = new Intl.NumberFormat("en", { notation: "compact" });
+
+  // The marks of the axis of time, in UTC as in the table of rebalances.
+  function times(_, seconds, __, ___, step) {
+    return seconds.map((each) => new Date(each * 1000).toISOString().slice(11, step < 60 ? 19 : 16));
+  }
+
   function draw() {
     const chart = document.getElementById("chart");
     if (!chart || chart.firstChild || !window.uPlot) return;
@@ -20,7 +27,7 @@
         width: chart.clientWidth,
         height: 190,
         legend: { show: false },
-        axes: [axis, { ...axis, size: 80 }],
+        axes: [{ ...axis, values: times, space: 80 }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most)] } },
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2 }],
       },
@@ -50,6 +57,7 @@
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const focused = document.activeElement?.id;
     document.title = fresh.title;
+    say("live");
     for (const each of fresh.querySelectorAll("details")) each.open = Boolean(document.getElementById(each.id)?.open);
     mergeChildren(document.getElementById("main"), fresh.getElementById("main"));
     draw();
@@ -76,7 +84,8 @@
   });
 
   function say(text) {
-    document.getElementById("live").textContent = text;
+    const live = document.getElementById("live");
+    if (live.textContent !== text) live.textContent = text;
   }
 
   // The fields of an action: the name, the label, the value at first, and the list of known values. A GET changes nothing.
@@ -92,7 +101,10 @@
         ["topic", "Topics that all members read, if they differ from those now"],
       ],
     },
-    rebalance: { title: "Rebalance", method: "POST", path: "/rebalance", fields: [["reason", "Cause in the history", "rebalance"]] },
+    rebalance: {
+      title: "Rebalance", method: "POST", path: "/rebalance", unchanged: "The leader makes a new plan, even if nothing moves.",
+      fields: [["reason", "Cause in the history", "rebalance"]],
+    },
     drain: { title: "Drain a member", method: "POST", path: "/drain", fields: [["member", "Member"], ["leave_unowned"]] },
     "drain-host": {
       title: "Drain a host", method: "POST", path: "/drain",
@@ -177,23 +189,27 @@
     const names = new Map(found.members.map((each) => [each.id, each.name]));
     const ways = new Map();
     for (const { topic, partition, before, after } of found.moves) {
-      const [from, to] = [before === null ? "no owner" : names.get(before), after === null ? "no owner" : names.get(after)];
-      const way = `from ${from} to ${to}`;
+      const way = `${before === null ? "without an owner" : `of ${names.get(before)}`} ${
+        after === null ? "would have none" : `would go to ${names.get(after)}`}`;
       if (!ways.has(way)) ways.set(way, []);
       ways.get(way).push(`${topic}:${partition}`);
     }
     const moves = [...ways].map(([way, all]) => `${counted(all.length, "partition")} ${way}: ${some(all, 8)}`);
-    const members = found.members.map((each) => {
-      const now = each.gone ? "leaves" : counted(each.partitions_after, "partition");
-      return `${each.name}: ${now}, ${each.partitions_before} before`;
+    const changed = found.members.filter((each) => each.gone || each.partitions_before !== each.partitions_after);
+    const members = changed.map((each) => {
+      const now = each.gone ? "would leave" : `would own ${counted(each.partitions_after, "partition")}`;
+      return `${each.name} ${now} (${each.partitions_before} now)`;
     });
+    const same = found.members.length - changed.length;
+    if (same) members.push(`${counted(same, "member")} would own as many as now.`);
     const unassigned = Object.entries(found.unassigned).map(([partition, why]) => `${partition} gets no owner: ${why}`);
     const first = found.moves.length ? `${counted(found.moves.length, "partition")} would move.` : "No partition would move.";
-    return [first, ...(found.fallback ? [found.fallback] : []), ...found.notes, ...unassigned, "", ...moves, "", ...members];
+    const notes = [...(found.fallback ? [found.fallback] : []), ...found.notes, ...unassigned];
+    return [first, ...notes, ...(moves.length ? ["", ...moves] : []), "", ...members];
   }
 
   // The changes as lines; everything else as it was answered.
-  function describe(found) {
+  function describe(found, action) {
     const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
     const lines = changes.map((each) => {
       const what = each.setting || each.work || `${each.topic}:${each.partition}`;
@@ -203,7 +219,7 @@
     if (rest.by_members) lines.push("The live members make this change.");
     if (rest.not_set && rest.not_set.length) lines.push(`Not set in time: ${rest.not_set.join(", ")}`);
     if (rest.left_out && rest.left_out.length) lines.push(`Left out, because they do not exist: ${rest.left_out.join(", ")}`);
-    return lines.length ? lines : ["Nothing is different."];
+    return lines.length ? lines : [action.unchanged || "Nothing is different."];
   }
 
   // Names may have characters that reverse or hide the text around them.
@@ -225,7 +241,7 @@
   function field(name, label, preset, list, given) {
     if (name === "leave_unowned") {
       return element("label", { className: "check" }, element("input", { type: "checkbox", name }),
-        "Even if no member is left for some partitions, which then have no owner");
+        "Even if partitions are left without an owner, because no other member reads them (--leave-unowned)");
     }
     const value = name === "token" ? sessionStorage.getItem(TOKEN) || "" : given[name] || preset || "";
     const input = element("input", { name, value, type: name === "token" ? "password" : "text", autocomplete: "off" });
@@ -253,7 +269,7 @@
       outcome.textContent = dryRun ? "asking" : "in progress";
       try {
         const found = await send(action, group, bodyOf(form), dryRun);
-        outcome.textContent = (dryRun ? "" : "Done.\n") + bounded(isRead ? describePlan(found) : describe(found));
+        outcome.textContent = (dryRun ? "" : "Done.\n") + bounded(isRead ? describePlan(found) : describe(found, action));
         if (found.restore) outcome.append("\n", download(found));
         make.hidden = !dryRun || isRead;
         if (!dryRun) say(`${action.title}: done`);
@@ -283,11 +299,21 @@
   });
   let isNew = true;
 
-  document.addEventListener("htmx:sseOpen", () => {
+  let source = null;
+
+  document.addEventListener("htmx:sseOpen", (event) => {
+    source = event.detail.source;
     say("live");
     // Changes while the connection was lost had no events.
     if (!isNew) htmx.trigger("#main", "sse:change");
     isNew = false;
+  });
+  // A browser has six connections to a service, for all tabs together: a tab that is not seen gives its one back.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) source?.close();
+    else if (source?.readyState === EventSource.CLOSED) {
+      for (const each of [document.body, document.getElementById("main")]) htmx.trigger(each, "htmx:afterProcessNode");
+    }
   });
   document.addEventListener("htmx:sseError", () => say("no connection to the service; trying again"));
   document.addEventListener("DOMContentLoaded", () => {
