@@ -20,6 +20,7 @@ from tests.helpers.cluster_data import committed, produce
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.members import group_of
 from tests.helpers.rest_requests import JSON, Got, ask
+from tests.helpers.telegraf_input import gather
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -85,9 +86,12 @@ async def test_a_group_in_zookeeper(cluster: Cluster, unique: Unique) -> None:
         client = AsyncHTTPClient(force_instance=True)
         page = (await client.fetch(f"{root}/metrics")).body.decode()
         assert f'kiel_group_owned_partitions{{cluster="main",group="{name}"}} 4.0' in page
-        status = (await ask(f"{root}/v3/kafka/main/consumer/{name}/lag")).document["status"]
-        assert (status["status"], status["partition_count"], status["totallag"]) == ("OK", 4, 0)
-        assert sum((await ask(f"{root}/v3/kafka/main/topic/{topic}")).document["offsets"]) == 40
+        measured = await gather(root)
+        (of_group,) = [each for each in measured if each.name == "burrow_group" and each.tags["group"] == name]
+        wanted = {"status": "OK", "partition_count": 4, "total_lag": 0, "offset": 40}
+        assert {field: of_group.fields[field] for field in wanted} == wanted
+        ends = [each.fields["offset"] for each in measured if each.tags.get("topic") == topic and len(each.fields) == 1]
+        assert sum(map(int, ends)) == 40
 
 
 async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None:
