@@ -327,6 +327,12 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
             "--debounce-ms: 1001 given; expected at most --debounce-bound-ms, which is 1000",
         ),
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
+        (
+            ["--zookeeper", "{hosts}", "--webhook", "http://u:pass@h/"],
+            2,
+            "without a user and a password; the given one",
+        ),
+        (["--zookeeper", "{hosts}", "--webhook-secret-file", "/none"], 2, "/none cannot be read: No such file"),
     ],
 )
 def test_mistakes_give_one_line(

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +19,7 @@ from kiel_groups.cli.parameters.options import (
     debounce_options,
     log_format_option,
     quiet_option,
+    secret_file_option,
     token_file_option,
     verbose_option,
 )
@@ -31,7 +31,6 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-    from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
 
 
@@ -101,13 +100,7 @@ _CLEANUP_TIMEOUT_S = 1.0
     metavar="URL",
     help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
 )
-@click.option(
-    "--webhook-secret-file",
-    "secret_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A file with the key that signs what is posted.",
-)
+@secret_file_option("--webhook-secret-file", "webhook_key", "A file with the key that signs what is posted.")
 @debounce_options
 @click.option(
     "--session-timeout-ms",
@@ -142,7 +135,7 @@ def serve(
     cluster_name: str,
     interval_s: float,
     webhook: str | None,
-    secret_file: Path | None,
+    webhook_key: str,
     debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
@@ -161,8 +154,11 @@ def serve(
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.config import GroupConfig, ZooKeeperConfig, check_name
     from kiel_groups.rest.settings import RestSettings, is_loopback
+    from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
 
+    if webhook_key and webhook is None:
+        raise click.UsageError("--webhook-secret-file goes with --webhook.")
     if cluster.is_of_brokers and groups:
         raise click.UsageError(f"--group {groups[0]}: in a group of brokers, a member allocates.")
     check_name(cluster_name, "--cluster-name")
@@ -180,9 +176,8 @@ def serve(
     zookeeper = ZooKeeperConfig.parse(
         cluster.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )
-    service = partial(
-        Service, settings, {cluster_name: cluster}, interval_s=interval_s, webhook=_webhook(webhook, secret_file)
-    )
+    posting = None if webhook is None else Webhook(webhook, webhook_key)
+    service = partial(Service, settings, {cluster_name: cluster}, interval_s=interval_s, webhook=posting)
     status = asyncio.run(_run(service, configs, zookeeper, function))
     for group in groups:
         _clean_up(cluster.hosts, group)
@@ -217,17 +212,6 @@ def _clean_up(zookeeper: str, group: str) -> None:
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         remove_empty_group(client, group)
-
-
-def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:
-    from kiel_groups.service.notifications import Webhook
-
-    if url is None:
-        return None
-    try:
-        return Webhook(url, "" if secret_file is None else secret_file.read_text(encoding="utf-8").strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--webhook-secret-file: {secret_file} cannot be read: {error}.") from error
 
 
 async def _run(

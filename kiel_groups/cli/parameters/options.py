@@ -555,12 +555,12 @@ class WorkerAddress(NamedTuple):
     token: str
 
 
-def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
+def _read_secret(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
     """
-    Return the token in a file, or "" without a file. Print a warning if other users can read the file.
+    Return the token or key in a file, or "" without a file. Print a warning if other users can read the file.
 
     Raises:
-        click.BadParameter: The file cannot be read, or its token is not valid.
+        click.BadParameter: The file cannot be read, or its token or key is not valid.
     """
     from kiel_groups.errors import ConfigError
     from kiel_groups.rest.settings import checked_token
@@ -574,25 +574,23 @@ def _read_token(context: click.Context, parameter: click.Parameter, path: Path |
         reason = getattr(error, "strerror", None) or "it is no text"
         raise click.BadParameter(f"{path} cannot be read: {reason}", context, parameter) from error
     if is_open:
-        context.obj.say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
+        context.obj.say("warning", f"other users can read the secret in {path}; 'chmod 600' denies it")
     try:
         return checked_token(token)
     except ConfigError as error:
-        raise click.BadParameter(f"{path}: {error}", context, parameter) from error
+        text = str(error).removeprefix("token: ")
+        raise click.BadParameter(f"{path}: {text}", context, parameter) from error
+
+
+def secret_file_option(option: str, name: str, help_text: str, **more: Any) -> Callable[[FC], FC]:
+    """Return an option with a file. The command gets the token or key in the file as ``name``, or "" without a file."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option(option, name, type=kind, callback=_read_secret, metavar="FILE", help=help_text, **more)
 
 
 def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option ``--token-file``. The command gets the token in the file as ``token``, or "" without a file."""
-    return click.option(
-        "--token-file",
-        "token",
-        type=click.Path(path_type=Path, dir_okay=False),
-        callback=_read_token,
-        envvar="KIEL_GROUPS_TOKEN_FILE",
-        show_envvar=True,
-        metavar="FILE",
-        help=help_text,
-    )
+    return secret_file_option("--token-file", "token", help_text, envvar="KIEL_GROUPS_TOKEN_FILE", show_envvar=True)
 
 
 def worker_options(command: Callable[..., int]) -> Callable[..., int]:
