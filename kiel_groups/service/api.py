@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from kiel_groups.errors import ConfigError
@@ -50,11 +51,12 @@ class Api:
 
     Args:
         clusters: The served clusters by name.
+        restore_folder: Where changes write what they lose. None writes no files.
     """
 
-    def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
+    def __init__(self, clusters: Mapping[str, ServedCluster], restore_folder: Path | None = None) -> None:
         self._clusters = clusters
-        self._actions = Actions(self._cluster)
+        self._actions = Actions(self._cluster, restore_folder)
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the JSON interface, of the health checks and of the metrics."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.rest.server import RestServer
@@ -31,6 +32,7 @@ class Service:
         clusters: The addresses of one or more clusters by name.
         interval_s: The time between two loads of all groups of a cluster, in seconds.
         webhook: Gets notifications of problems that need an operator. None sends no notifications.
+        restore_folder: Where changes write what they lose. None writes no files.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -43,6 +45,7 @@ class Service:
         *,
         interval_s: float = 5.0,
         webhook: Webhook | None = None,
+        restore_folder: Path | None = None,
     ) -> None:
         self._server = RestServer(settings)
         #: The URL of the service.
@@ -52,6 +55,7 @@ class Service:
             name: ServedCluster(name, address, interval_s, self._take) for name, address in clusters.items()
         }
         self._webhook = webhook
+        self._restore_folder = restore_folder
         self._problems = ProblemTracker(AFTER_MS)
 
     def start(self) -> None:
@@ -60,7 +64,7 @@ class Service:
             self._webhook.start()
         for cluster in self._clusters.values():
             cluster.start()
-        routes = (*Api(self._clusters).routes(), *Burrow(self._clusters).routes())
+        routes = (*Api(self._clusters, self._restore_folder).routes(), *Burrow(self._clusters).routes())
         pages = {"clusters": self._clusters}
         self._server.start(
             routes,

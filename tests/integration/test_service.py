@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,10 +33,10 @@ WITH_TOKEN = {**JSON, "Authorization": f"Bearer {TOKEN}"}
 
 
 @asynccontextmanager
-async def serving(address: ClusterAddress, *, token: str = TOKEN) -> AsyncIterator[str]:
+async def serving(address: ClusterAddress, *, token: str = TOKEN, folder: Path | None = None) -> AsyncIterator[str]:
     """Run a service of one cluster, and yield the URL of that cluster when its groups are known."""
     settings = RestSettings(port=0, token=token, open_reads=True)
-    service = Service(settings, {"main": address}, interval_s=1)
+    service = Service(settings, {"main": address}, interval_s=1, restore_folder=folder)
     service.start()
     try:
 
@@ -126,11 +127,15 @@ async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None
         client.close()
 
 
-async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
-    """Offsets are set by live members, a member is drained, settings are set, and a group is deleted and restored."""
+async def test_changes_of_an_operator(cluster: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    Offsets are set by live members, a member is drained, settings are set, and a group is deleted and restored. What a
+    change loses is in a file, too; without the file, the change is not made.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
-    async with serving(in_zookeeper(cluster)) as root:
+    folder = tmp_path / "restore"
+    async with serving(in_zookeeper(cluster), folder=folder) as root:
         url = f"{root}/groups/{name}"
         async with group_of(cluster, name, [topic]) as group:
             await group.join()
@@ -145,7 +150,12 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
             assert dry.document["changes"] == [
                 {"topic": topic, "partition": 1, "before": before, "after": 0, "note": None}
             ]
+            unwritten = await changing(f"{url}/offsets/reset", "POST", reset)
+            assert (unwritten.status, "nothing has changed" in unwritten.document["message"]) == (500, True)
+            assert (await ask(f"{url}/offsets")).document["offsets"] == offsets
+            folder.mkdir()
             made = await changing(f"{url}/offsets/reset", "POST", reset)
+            assert_kept(made, folder)
             assert (made.status, made.document["by_members"], made.document["not_set"]) == (200, True, [])
             assert made.document["restore"]["offsets"] == {f"{topic}:1": before}
             await group.join()
@@ -162,6 +172,7 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
         assert committed(cluster, name, topic) == 20
         deleted = await changing(url, "DELETE")
         assert deleted.document["restore"]["offsets"] == offsets
+        assert_kept(deleted, folder)
 
         async def is_gone() -> bool:
             return (await ask(url)).status == 404
@@ -170,6 +181,13 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
         back = await changing(f"{url}/offsets/import", "POST", {"file": deleted.document["restore"], "topics": None})
         assert back.status == 200
         assert committed(cluster, name, topic) == 20
+
+
+def assert_kept(change: Got, folder: Path) -> None:
+    """Check that the answer to a change names a file with what is lost, which only its owner can read."""
+    path = Path(change.document["restore_file"])
+    assert (path.parent, path.stat().st_mode & 0o777) == (folder, 0o600)
+    assert json.loads(path.read_text(encoding="utf-8")) == change.document["restore"]
 
 
 async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -96,6 +97,13 @@ _CLEANUP_TIMEOUT_S = 1.0
     help="How often all groups are read. A group that ZooKeeper coordinates is also read when it changes.",
 )
 @click.option(
+    "--restore-folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path(),
+    metavar="FOLDER",
+    help="Where changes write what they lose, for 'offsets import'.  [default: the current directory]",
+)
+@click.option(
     "--webhook",
     metavar="URL",
     help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
@@ -134,6 +142,7 @@ def serve(
     token: str,
     cluster_name: str,
     interval_s: float,
+    restore_folder: Path,
     webhook: str | None,
     webhook_key: str,
     debounce: DebounceConfig,
@@ -177,7 +186,10 @@ def serve(
         cluster.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )
     posting = None if webhook is None else Webhook(webhook, webhook_key)
-    service = partial(Service, settings, {cluster_name: cluster}, interval_s=interval_s, webhook=posting)
+    clusters = {cluster_name: cluster}
+    service = partial(
+        Service, settings, clusters, interval_s=interval_s, webhook=posting, restore_folder=restore_folder.absolute()
+    )
     status = asyncio.run(_run(service, configs, zookeeper, function))
     for group in groups:
         _clean_up(cluster.hosts, group)
