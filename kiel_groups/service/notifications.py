@@ -17,9 +17,11 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from kiel_groups.backoff import Backoff
 from kiel_groups.config import is_http_url
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.documents import finding_document
 from kiel_groups.service.cluster_state import ClusterState
+from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +144,11 @@ class Webhook:
         self._woken = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._metrics = Metrics()
 
-    def start(self) -> None:
-        """Start to send, in a task on the running event loop."""
+    def start(self, metrics: Metrics) -> None:
+        """Start to send, in a task on the running event loop. ``metrics`` counts the posts."""
+        self._metrics = metrics
         self._task = asyncio.get_running_loop().create_task(self._send_all())
 
     async def close(self) -> None:
@@ -168,7 +172,7 @@ class Webhook:
         self._waiting.pop(problem, None)
         if len(self._waiting) >= _MOST_WAITING:
             oldest = self._waiting.pop(next(iter(self._waiting)))
-            log.warning("the webhook does not get %s, because %d newer ones wait", _what(oldest), _MOST_WAITING)
+            log.warning("the webhook does not get %s: there is room for %d", _what(oldest), _MOST_WAITING)
         self._waiting[problem] = notification
         self._woken.set()
 
@@ -185,7 +189,8 @@ class Webhook:
                 what, failure = await self._send_oldest(client)
                 if not failure:
                     if reported:
-                        log.info("the webhook takes notifications again; %d wait", len(self._waiting))
+                        waiting = counted(self._waiting, "notification waits", "notifications wait")
+                        log.info("the webhook takes notifications again; %s", waiting)
                     reported = ""
                     backoff.reset()
                     continue
@@ -210,6 +215,8 @@ class Webhook:
         finally:
             if failure:
                 self._waiting.setdefault(problem, notification)
+            self._metrics.count("webhook_posts", outcome="failed" if failure else "taken")
+            self._metrics.gauge("webhook_waiting", len(self._waiting))
         return _what(notification), failure
 
     async def _post(self, client: AsyncHTTPClient, notification: Mapping[str, Any]) -> str:

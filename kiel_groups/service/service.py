@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
@@ -50,7 +51,9 @@ class Service:
         self._server = RestServer(settings)
         #: The URL of the service.
         self.url = self._server.url
-        self._events = Events()
+        #: The metrics of the service's own work.
+        self._metrics = Metrics()
+        self._events = Events(self._metrics)
         self._clusters = {
             name: ServedCluster(name, address, interval_s, self._take) for name, address in clusters.items()
         }
@@ -61,10 +64,10 @@ class Service:
     def start(self) -> None:
         """Start to observe the clusters, and to answer requests."""
         if self._webhook is not None:
-            self._webhook.start()
+            self._webhook.start(self._metrics)
         for cluster in self._clusters.values():
             cluster.start()
-        routes = (*Api(self._clusters, self._restore_folder).routes(), *Burrow(self._clusters).routes())
+        routes = (*Api(self._clusters, self._metrics, self._restore_folder).routes(), *Burrow(self._clusters).routes())
         pages = {"clusters": self._clusters}
         self._server.start(
             routes,
@@ -74,6 +77,7 @@ class Service:
                 ("/clusters/([^/]+)/groups/([^/]+)", GroupHandler, pages),
                 ("/static/([a-zA-Z0-9.-]+)", StaticHandler, {"path": STATIC}),
             ],
+            self._metrics,
         )
         log.info("serves %s at %s", some(self._clusters), self.url)
 

@@ -16,6 +16,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.service import notifications
@@ -134,7 +135,7 @@ async def receiving() -> AsyncIterator[Receiver]:
 @asynccontextmanager
 async def posting(url: str, secret: str = "") -> AsyncIterator[Webhook]:
     webhook = Webhook(url, secret)
-    webhook.start()
+    webhook.start(Metrics())
     yield webhook
     await webhook.close()
 
@@ -159,7 +160,7 @@ async def test_a_webhook_that_refuses_gets_the_notification_again(caplog: pytest
         assert [record.message.partition("; it")[0] for record in caplog.records] == [
             "the webhook does not take firing unowned of group g of cluster main: HTTP 503: Service Unavailable",
             "the webhook does not take firing unowned of group g of cluster main: HTTP 302: Found",
-            "the webhook takes notifications again; 0 wait",
+            "the webhook takes notifications again; 0 notifications wait",
         ]
         assert PATH not in caplog.text
         assert SECRET not in caplog.text
@@ -198,8 +199,8 @@ async def test_waiting_notifications_are_bounded(
         webhook = Webhook(receiver.url)
         for kind in ("a", "b", "c"):
             webhook.put(notification(FIRING, kind))
-        assert "does not get firing a of group g of cluster main, because 2 newer ones wait" in caplog.text
-        webhook.start()
+        assert "does not get firing a of group g of cluster main: there is room for 2" in caplog.text
+        webhook.start(Metrics())
         await webhook.close()
         assert [kind for _, kind in receiver.told] == ["b", "c"]
 
