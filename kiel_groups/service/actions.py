@@ -3,7 +3,8 @@ The changes that operators make through the service: the actions of the command 
 
 With ``"dry_run": true`` in its body, a request changes nothing, and shows what would change. The answer has the values
 before and after. If offsets or znodes are lost, its field ``restore`` is the document from which ``offsets/import`` or
-'kiel-groups offsets import' restores them.
+'kiel-groups offsets import' restores them. Before the change, the document is written to a file as well, because the
+client may be gone when the answer comes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial, wraps
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from kiel_groups.errors import ConfigError
@@ -26,7 +28,7 @@ from kiel_groups.ops.actions.group_config import (
 )
 from kiel_groups.ops.actions.groups import delete_at_brokers, delete_znodes, plan_deletion, plan_deletion_at_brokers
 from kiel_groups.ops.actions.offsets import OffsetsPlan, plan_copy, plan_delete, plan_import, plan_reset
-from kiel_groups.ops.actions.offsets_file import new_file, parse_offsets_file
+from kiel_groups.ops.actions.offsets_file import new_file, parse_offsets_file, restore_path, write_offsets_file
 from kiel_groups.ops.views.config_view import change_document
 from kiel_groups.ops.views.documents import deletion_document
 from kiel_groups.ops.views.offset_changes import (
@@ -118,10 +120,12 @@ class Actions:
 
     Args:
         find: Returns the cluster that a call names, or raises RestError.
+        restore_folder: Where restore files are written. None writes no files.
     """
 
-    def __init__(self, find: Callable[[RestCall], ServedCluster]) -> None:
+    def __init__(self, find: Callable[[RestCall], ServedCluster], restore_folder: Path | None) -> None:
         self._find = find
+        self._restore_folder = restore_folder
 
     # ------------------------------------------------------------------ offsets
 
@@ -184,6 +188,7 @@ class Actions:
             source = cluster.address.offsets()
             found = plan(source, group)
             found.check()
+            file = new_file(found.group, found.lost).encode() if found.lost else ""
             document = {
                 "dry_run": body.dry_run,
                 "group": found.group,
@@ -192,10 +197,12 @@ class Actions:
                 "changes": changes_document(found.changes),
                 "left_out": list(map(str, found.left_out)),
                 "not_set": [],
-                "restore": _document(new_file(found.group, found.lost).encode()) if found.lost else None,
+                "restore": _document(file) if file else None,
+                "restore_file": None,
             }
             if body.dry_run or not (found.changing or found.znodes):
                 return document
+            document["restore_file"] = self._keep(found.group, file)
             if found.is_order:
                 return {**document, "not_set": cluster.address.ask(partial(_order, found), _no_order)}
             found.apply(source)
@@ -263,15 +270,31 @@ class Actions:
             plan = cluster.address.ask(
                 partial(plan_deletion, group=group), partial(plan_deletion_at_brokers, group=group)
             )
-            file = new_file(group, plan.offsets, znodes=plan.znodes).encode()
-            restore = _document(file) if plan.offsets or plan.znodes else None
+            file = new_file(group, plan.offsets, znodes=plan.znodes).encode() if plan.offsets or plan.znodes else ""
+            path = None if body.dry_run else self._keep(group, file)
             if not body.dry_run:
                 cluster.address.ask(partial(delete_znodes, deletion=plan), partial(delete_at_brokers, group=group))
-            document = deletion_document(plan, "")
-            del document["restore_file"]
-            return {"dry_run": body.dry_run, **document, "restore": restore}
+            document = deletion_document(plan, path or "")
+            return {"dry_run": body.dry_run, **document, "restore": _document(file) if file else None}
 
         return await self._changed(call, cluster, body, act)
+
+    def _keep(self, group: str, file: str) -> str | None:
+        """
+        Write what a change loses to a new restore file. Return its path, or None if no file is written.
+
+        Raises:
+            RestError: The file cannot be written, so the change must not be made.
+        """
+        if not file or self._restore_folder is None:
+            return None
+        path = restore_path(group, folder=self._restore_folder)
+        try:
+            write_offsets_file(path, file, is_secret=True)
+        except ConfigError as error:
+            text = f"{error}; nothing has changed; the service's option --restore-folder names another folder"
+            raise RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text) from error
+        return str(path)
 
     async def _changed(
         self, call: RestCall, cluster: ServedCluster, body: Body, act: Callable[[], dict[str, Any]]

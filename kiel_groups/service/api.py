@@ -6,9 +6,12 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.actions.plans import preview_group, preview_group_of_brokers
 from kiel_groups.ops.loaded_groups import unknown_group
 from kiel_groups.ops.views.documents import (
@@ -22,7 +25,7 @@ from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.ops.views.members import members_document
 from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
-from kiel_groups.rest.metrics_text import metrics_answer
+from kiel_groups.rest.metrics_text import metrics_answer, registry_families
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.connectors import Connectors
@@ -51,11 +54,16 @@ class Api:
 
     Args:
         clusters: The served clusters by name.
+        metrics: The metrics of the service's own work.
+        restore_folder: Where changes write what they lose. None writes no files.
     """
 
-    def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
+    def __init__(
+        self, clusters: Mapping[str, ServedCluster], metrics: Metrics, restore_folder: Path | None = None
+    ) -> None:
         self._clusters = clusters
-        self._actions = Actions(self._cluster)
+        self._metrics = metrics
+        self._actions = Actions(self._cluster, restore_folder)
         self._connectors = Connectors(self._group)
 
     def routes(self) -> tuple[Route, ...]:
@@ -119,7 +127,7 @@ class Api:
         except ImportError:
             return metrics_answer(())
         states = [(name, cluster.state) for name, cluster in self._clusters.items()]
-        return metrics_answer(families(states, _now_ms()))
+        return metrics_answer(chain(families(states, _now_ms()), registry_families(self._metrics)))
 
     async def get_description(self, call: RestCall) -> Answer:
         """Answer with the description of this interface, in OpenAPI 3.1."""

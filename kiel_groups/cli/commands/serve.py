@@ -23,7 +23,7 @@ from kiel_groups.cli.parameters.options import (
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.parameters.worker_address import token_file_option
+from kiel_groups.cli.parameters.worker_address import secret_file_option, token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
@@ -31,7 +31,6 @@ from kiel_groups.errors import KielGroupsError
 if TYPE_CHECKING:
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
-    from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
 
     #: A function that returns a new candidate for the lead of a group. Its argument is ``on_failure``.
@@ -96,17 +95,18 @@ _PAUSE_S = 10.0
     help="How often all groups are read. A group that ZooKeeper coordinates is also read when it changes.",
 )
 @click.option(
+    "--restore-folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path(),
+    metavar="FOLDER",
+    help="Where changes write what they lose, for 'offsets import'.  [default: the current directory]",
+)
+@click.option(
     "--webhook",
     metavar="URL",
     help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
 )
-@click.option(
-    "--webhook-secret-file",
-    "secret_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A file with the key that signs what is posted.",
-)
+@secret_file_option("--webhook-secret-file", "webhook_key", "A file with the key that signs what is posted.")
 @debounce_options
 @click.option(
     "--session-timeout-ms",
@@ -139,8 +139,9 @@ def serve(
     advertised_host: str,
     token: str,
     interval_s: float,
+    restore_folder: Path,
     webhook: str | None,
-    secret_file: Path | None,
+    webhook_key: str,
     debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
@@ -161,10 +162,13 @@ def serve(
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
     from kiel_groups.rest.settings import RestSettings, is_loopback
+    from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
     from kiel_groups.zookeeper.runtime import Runtime
     from kiel_groups.zookeeper.tasks import ProcessContext
 
+    if webhook_key and webhook is None:
+        raise click.UsageError("--webhook-secret-file goes with --webhook.")
     settings = RestSettings(
         host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
     )
@@ -195,8 +199,9 @@ def serve(
         settings,
         {name: cluster.address for name, cluster in clusters.items()},
         interval_s=interval_s,
-        webhook=_webhook(webhook, secret_file),
+        webhook=None if webhook is None else Webhook(webhook, webhook_key),
         worker_tokens={name: cluster.worker_token for name, cluster in clusters.items()},
+        restore_folder=restore_folder.absolute(),
     )
     status = asyncio.run(_run(service, candidates, is_only=len(clusters) == 1))
     for cluster in clusters.values():
@@ -258,17 +263,6 @@ def _clean_up(zookeeper: str, group: str) -> None:
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         remove_empty_group(client, group)
-
-
-def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:
-    from kiel_groups.service.notifications import Webhook
-
-    if url is None:
-        return None
-    try:
-        return Webhook(url, "" if secret_file is None else secret_file.read_text(encoding="utf-8").strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--webhook-secret-file: {secret_file} cannot be read: {error}.") from error
 
 
 async def _run(

@@ -113,6 +113,14 @@ log_format_option = click.option(
 )
 
 
+metrics_port_option = click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the metrics of this process to Prometheus, at http://127.0.0.1:PORT/metrics.",
+)
+
+
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, without a summary or progress.")
 
 group_argument = click.argument("group", shell_complete=complete_groups)

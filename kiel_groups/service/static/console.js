@@ -216,6 +216,7 @@
       return `${what}: ${each.before ?? "none"} → ${each.after ?? "none"}${each.note ? ` (${each.note})` : ""}`;
     });
     lines.push(...members.map((each) => `${each.slot} owns ${counted(each.owned, "partition")}`), ...loses, ...notes);
+    if (rest.restore_file) lines.push(`What was lost is in ${rest.restore_file} on the machine of the service.`);
     if (rest.by_members) lines.push("The live members make this change.");
     if (rest.not_set && rest.not_set.length) lines.push(`Not set in time: ${rest.not_set.join(", ")}`);
     if (rest.left_out && rest.left_out.length) lines.push(`Left out, because they do not exist: ${rest.left_out.join(", ")}`);

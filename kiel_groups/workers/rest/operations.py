@@ -454,7 +454,7 @@ class WorkerServer:
     def start(self, control: WorkerRequests, metrics: Metrics) -> None:
         """Begin to answer requests. ``control`` carries them out, and ``metrics`` is the worker's metrics registry."""
         routes = RestOperations(control, self.url, self._exchange, self._version).routes()
-        self._server.start((*routes, metrics_route(metrics)))
+        self._server.start((*routes, metrics_route(metrics)), metrics=metrics)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""
