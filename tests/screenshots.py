@@ -59,16 +59,18 @@ async def take(cluster: Cluster, folder: Path) -> None:
         await join(mailer, "app-2.example")
         url = await stack.enter_async_context(served(cluster, interval_s=1))
         for at in range(1, 5):
-            await join(billing, f"app-{at}.example", 0.002)
+            await join(billing, f"app-{at}.example", 0.004)
             await join(search, f"app-{at}.example", 0.02)
             await produce("orders", 300)
             await produce("clicks", 600)
         # A consumer of Java in the same group, which would take partitions of others.
         client.create("/consumers/billing/ids/billing_old-host.example-1418000000000-5f3a2b1c", b"{}", ephemeral=True)
-        for count in (2_000, 300, 300, 1_500, 300):
+        for count in (2_000, 300, 300, 1_500):
             await produce("orders", count)
             await produce("payments", count // 4)
-            await asyncio.sleep(3)
+            await asyncio.sleep(2.5)
+        await produce("orders", 4_000)
+        await produce("payments", 2_000)
         browser = await stack.enter_async_context(browsing())
         group = f"{url}/clusters/main/groups/billing"
         for name, address, width, height, scheme in (

@@ -23,13 +23,13 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def metrics_answer(families: Iterable[Metric]) -> Answer:
     """
-    Return an answer with these metrics in Prometheus' text format.
+    Return an answer with these metrics and those of the process, such as its memory, in Prometheus' text format.
 
     Raises:
         RestError: The package prometheus-client is missing.
     """
     try:
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
         from prometheus_client.registry import Collector
     except ImportError:
         text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
@@ -41,6 +41,7 @@ def metrics_answer(families: Iterable[Metric]) -> Answer:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
+    ProcessCollector(registry=registry)
     return Answer(generate_latest(registry).decode(), content_type=_CONTENT_TYPE)
 
 
@@ -57,7 +58,7 @@ def registry_families(metrics: Metrics) -> Iterator[Metric]:
     for name, found in groupby(rows, key=lambda row: row[0]):
         samples = list(found)
         labels = sorted({label for _, pairs, _ in samples for label, _ in pairs})
-        meaning = f"{name.replace('_', ' ')}; docs/operating.rst explains it."
+        meaning = f"{name.replace('_', ' ')}; docs/metrics.rst explains it."
         if isinstance(samples[0][2], Latency):
             summary = SummaryMetricFamily(f"kiel_{name}_seconds", meaning, labels=labels)
             for _, pairs, value in samples:

@@ -11,6 +11,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from errno import EADDRINUSE, EMFILE
+from functools import partial
 from hmac import compare_digest
 from http import HTTPStatus
 from typing import Any, cast
@@ -24,6 +25,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import JSON, Answer, Operation, RestCall, RestError, Route, refusal_of, status_text
 from kiel_groups.rest.settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 from kiel_groups.secret_texts import error_texts
@@ -537,7 +539,10 @@ class RestServer:
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
     def start(
-        self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = ()
+        self,
+        routes: Iterable[Route],
+        handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = (),
+        metrics: Metrics | None = None,
     ) -> None:
         """
         Start to answer requests.
@@ -546,6 +551,7 @@ class RestServer:
             routes: The routes, each with its operations. Clients may add a slash to the path of each route.
             handlers: Other paths: the pattern, the class of the handler, and the arguments of its ``initialize``. The
                 argument ``access``, with the access rules, is added.
+            metrics: The registry that counts the requests. None counts none.
         """
         access = AccessRules(self._settings)
         shared = {"access": access, "timeout_s": self._settings.timeout_s}
@@ -556,7 +562,7 @@ class RestServer:
             ],
             default_handler_class=RouteHandler,
             default_handler_args={**shared, "operations": {}},
-            log_function=_log_request,
+            log_function=partial(_log_request, metrics or Metrics()),
         )
         self._server = BoundedServer(
             application,
@@ -576,15 +582,18 @@ class RestServer:
             await self._server.close_all_connections()
 
 
-def _log_request(handler: RequestHandler) -> None:
+def _log_request(metrics: Metrics, handler: RequestHandler) -> None:
     """
-    Log a request, but not its query and body, because these may contain secrets.
+    Count a request, and log it, but not its query and body, because these may contain secrets.
 
     The level is WARNING if access was refused, DEBUG for reads, and INFO for other requests.
     """
     request = handler.request
     level = logging.DEBUG if request.method in {"GET", "HEAD", "OPTIONS"} else logging.INFO
     status = handler.get_status()
+    # A client may send any word as the method.
+    method = request.method if request.method in handler.SUPPORTED_METHODS else "other"
+    metrics.count("rest_requests", method=str(method), status=str(status))
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         level = logging.WARNING
     log.log(level, "%.20s %.300s by %s: %d", request.method, request.path, request.remote_ip, status)

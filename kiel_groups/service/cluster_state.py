@@ -80,7 +80,8 @@ class ClusterState:
 
     ``version`` increases with each state. ``loaded_ms`` is the time of the newest successful load of all groups in
     epoch milliseconds, or 0 before the first load. ``took_s`` is the duration of that load. ``error`` is the reason why
-    the newest load failed, or "". The other fields are as in ``LoadedGroups``.
+    the newest load failed, or "". ``loads`` and ``failed_loads`` count the successful and the failed loads. The other
+    fields are as in ``LoadedGroups``.
     """
 
     version: int = 0
@@ -91,6 +92,8 @@ class ClusterState:
     loaded_ms: int = 0
     took_s: float = 0.0
     error: str = ""
+    loads: int = 0
+    failed_loads: int = 0
 
     @property
     def is_ready(self) -> bool:
@@ -131,6 +134,7 @@ class ClusterHistory:
             loaded_ms=loaded.seen_ms,
             took_s=took_s,
             error="",
+            loads=self._state.loads + 1,
         )
 
     def refresh(self, views: Iterable[GroupView], now_ms: int) -> ClusterState:
@@ -149,7 +153,7 @@ class ClusterHistory:
 
     def fail(self, error: str) -> ClusterState:
         """Record the error of a failed load, and return the new state. It keeps the groups of the state before."""
-        return self._next(error=error)
+        return self._next(error=error, failed_loads=self._state.failed_loads + 1)
 
     def _next(self, **changes: object) -> ClusterState:
         self._state = replace(self._state, version=self._state.version + 1, **changes)  # type: ignore[arg-type]

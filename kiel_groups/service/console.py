@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from mimetypes import guess_type
@@ -13,10 +13,13 @@ from urllib.parse import quote, quote_plus
 
 from tornado.template import Loader
 
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.rest.calls import RestError, status_text
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.api import in_order
+from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.connectors import Work, list_work
 from kiel_groups.service.group_page import escaped, group_values, number
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
@@ -31,6 +34,9 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
+
+#: The most connectors and tasks that a page lists, and the most characters of a worker's error.
+_MOST_WORK, _LONGEST_PROBLEM = 2_000, 1_000
 
 _loader = Loader(str(_FOLDER / "templates"), autoescape="escaped", namespace={"escaped": escaped})
 
@@ -89,7 +95,7 @@ class GroupsHandler(_PageHandler):
 class GroupHandler(_PageHandler):
     """Serves the page of one group."""
 
-    def get(self, cluster_name: str, group: str) -> None:
+    def get(self, cluster_name: str, group: str) -> Awaitable[None] | None:
         """
         Answer with the page of this group, or with a page that says that the group does not exist or is not known yet.
 
@@ -108,7 +114,11 @@ class GroupHandler(_PageHandler):
             if self.get_status() != HTTPStatus.NO_CONTENT:
                 names = {"cluster_name": cluster_name[:100], "group": group[:100]}
                 self.show("gone.html", **names, is_known=is_known, events=events)
-            return
+            return None
+        return self.show_group(cluster, status, events)
+
+    def show_group(self, cluster: ServedCluster, status: GroupStatus, events: str) -> Awaitable[None] | None:
+        """Answer with the page of a group. ``events`` is the path of the events of the group."""
         by_lag = self.get_query_argument("colour", "") == "lag"
         self.show(
             "group.html",
@@ -117,7 +127,33 @@ class GroupHandler(_PageHandler):
             of_brokers=cluster.address.is_of_brokers,
             path=self.request.path,
             utc=_utc,
-            api_path=f"/v1{_group_path(cluster.name, group)}",
+            api_path=f"/v1{_group_path(cluster.name, status.view.group)}",
+            events=events,
+        )
+        return None
+
+
+class ConnectorsHandler(GroupHandler):
+    """Serves the page of the connectors of a worker group."""
+
+    async def show_group(self, cluster: ServedCluster, status: GroupStatus, events: str) -> None:
+        """Ask a worker, and answer with the page of the group's connectors and tasks, or with the worker's error."""
+        works, problem = list[Work](), ""
+        try:
+            works = await list_work(cluster, status)
+        except KielGroupsError as error:
+            problem = str(error)[:_LONGEST_PROBLEM]
+        path = f"/v1{_group_path(cluster.name, status.view.group)}/connectors"
+        self.show(
+            "connectors.html",
+            cluster=cluster,
+            view=status.view,
+            group_path=_group_path(cluster.name, status.view.group),
+            works=works,
+            most=_MOST_WORK,
+            problem=problem,
+            api_path=path,
+            connector_path=lambda work: f"{path}/{quote(work.connector, safe='')}",
             events=events,
         )
 

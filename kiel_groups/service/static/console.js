@@ -27,7 +27,7 @@
         width: chart.clientWidth,
         height: 190,
         legend: { show: false },
-        axes: [{ ...axis, values: times }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
+        axes: [{ ...axis, values: times, space: 80 }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most)] } },
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2 }],
       },
@@ -120,6 +120,9 @@
     },
     "delete-offsets": { title: "Delete offsets", method: "POST", path: "/offsets/delete", fields: [TOPICS] },
     delete: { title: "Delete the group", method: "DELETE", path: "", fields: [] },
+    pause: { title: "Pause", method: "POST", path: "/pause", fields: [] },
+    resume: { title: "Resume", method: "POST", path: "/resume", fields: [] },
+    restart: { title: "Restart", method: "POST", path: "/restart", fields: [["task", "Task; empty means the connector and all its tasks"]] },
   };
 
   function bodyOf(form) {
@@ -128,6 +131,7 @@
       const text = value.trim();
       if (name === "topics") body.topics = text ? text.split(/\s+/) : null;
       else if (name === "to") body.to = target(text);
+      else if (name === "task") Object.assign(body, text ? { task: Number(text) } : { include_tasks: true });
       else if (name === "leave_unowned") body[name] = true;
       else if (name !== "token" && text) body[name] = text;
     }
@@ -208,10 +212,11 @@
   function describe(found, action) {
     const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
     const lines = changes.map((each) => {
-      const what = each.setting || `${each.topic}:${each.partition}`;
+      const what = each.setting || each.work || `${each.topic}:${each.partition}`;
       return `${what}: ${each.before ?? "none"} → ${each.after ?? "none"}${each.note ? ` (${each.note})` : ""}`;
     });
     lines.push(...members.map((each) => `${each.slot} owns ${counted(each.owned, "partition")}`), ...loses, ...notes);
+    if (rest.restore_file) lines.push(`What was lost is in ${rest.restore_file} on the machine of the service.`);
     if (rest.by_members) lines.push("The live members make this change.");
     if (rest.not_set && rest.not_set.length) lines.push(`Not set in time: ${rest.not_set.join(", ")}`);
     if (rest.left_out && rest.left_out.length) lines.push(`Left out, because they do not exist: ${rest.left_out.join(", ")}`);
@@ -258,7 +263,8 @@
     );
     const names = action.about ? [...document.getElementById(action.about).options].map((each) => each.value) : [];
     const about = names.length ? [element("p", { textContent: `Now ${action.about}: ${some(names, 10)}` })] : [];
-    const form = element("form", {}, element("h2", { id: "dialog-title", textContent: action.title }), ...about, ...fields, outcome,
+    const title = element("h2", { id: "dialog-title", textContent: [action.title, given.connector].join(" ").trim() });
+    const form = element("form", {}, title, ...about, ...fields, outcome,
       element("div", { className: "buttons" }, close, show, make));
     async function run(dryRun) {
       show.disabled = make.disabled = true;
@@ -292,7 +298,8 @@
     const button = event.target.closest("button[data-action]");
     if (!button) return;
     opener = button.id;
-    open(ACTIONS[button.dataset.action], document.querySelector(".actions").dataset.group, { ...button.dataset });
+    const path = button.dataset.path || document.querySelector(".actions").dataset.group;
+    open(ACTIONS[button.dataset.action], path, { ...button.dataset });
   });
   let isNew = true;
 
