@@ -29,6 +29,7 @@ from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
 
 if TYPE_CHECKING:
+    from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.service.service import Service
@@ -158,14 +159,10 @@ def serve(
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.cli.terminal.messages import show_logs
-    from kiel_groups.config import GroupConfig, ZooKeeperConfig
-    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
-    from kiel_groups.metrics import Metrics
+    from kiel_groups.config import GroupConfig
     from kiel_groups.rest.settings import RestSettings, is_loopback
     from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
-    from kiel_groups.zookeeper.runtime import Runtime
-    from kiel_groups.zookeeper.tasks import ProcessContext
 
     if webhook_key and webhook is None:
         raise click.UsageError("--webhook-secret-file goes with --webhook.")
@@ -173,22 +170,8 @@ def serve(
         host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
     )
     function = load_allocator(allocator, "--allocator") or round_robin
-    timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
-
-    def candidate(
-        config: GroupConfig, zookeeper: ZooKeeperConfig, fail: Callable[[KielGroupsError], None]
-    ) -> AllocatorProcess:
-        return AllocatorProcess(ProcessContext(config, zookeeper, Metrics(), Runtime()), function, fail)
-
-    candidates = {
-        f"group {group} of cluster {name}": partial(
-            candidate,
-            GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms),
-            ZooKeeperConfig.parse(cluster.address.hosts, **timeouts),
-        )
-        for name, cluster in clusters.items()
-        for group in cluster.groups
-    }
+    configure = partial(GroupConfig, debounce=debounce, static_grace_ms=static_grace_ms)
+    candidates = _candidates(clusters, configure, session_timeout_ms, function)
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
         for name in ("kiel_groups.members", "kiel_groups.zookeeper", "kiel_groups.service"):
@@ -208,6 +191,45 @@ def serve(
         for group in cluster.groups:
             _clean_up(cluster.address.hosts, group)
     return status
+
+
+def _candidates(
+    clusters: Mapping[str, ServiceCluster],
+    configure: Callable[..., GroupConfig],
+    session_timeout_ms: int,
+    allocator: Allocator,
+) -> dict[str, _MakeCandidate]:
+    """
+    Return a function for each group to lead, by a name for the log. The function returns a new candidate.
+
+    Args:
+        clusters: The clusters by name.
+        configure: Returns the settings of a group, given its name as ``group``.
+        session_timeout_ms: The timeout of the sessions with ZooKeeper.
+        allocator: Computes the assignments.
+
+    Raises:
+        ConfigError: A setting is not valid.
+    """
+    from kiel_groups.config import ZooKeeperConfig
+    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+    from kiel_groups.metrics import Metrics
+    from kiel_groups.zookeeper.runtime import Runtime
+    from kiel_groups.zookeeper.tasks import ProcessContext
+
+    def candidate(
+        config: GroupConfig, zookeeper: ZooKeeperConfig, fail: Callable[[KielGroupsError], None]
+    ) -> AllocatorProcess:
+        return AllocatorProcess(ProcessContext(config, zookeeper, Metrics(), Runtime()), allocator, fail)
+
+    timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
+    return {
+        f"group {group} of cluster {name}": partial(
+            candidate, configure(group=group), ZooKeeperConfig.parse(cluster.address.hosts, **timeouts)
+        )
+        for name, cluster in clusters.items()
+        for group in cluster.groups
+    }
 
 
 def _report_groups(lines: Lines, clusters: Mapping[str, ServiceCluster]) -> None:
