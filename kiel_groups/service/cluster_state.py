@@ -27,6 +27,8 @@ _CAUSES = (
     "join",
     "return",
     "leave",
+    "expiry",
+    "absence",
     "end of grace",
     "subscription",
     "config",
@@ -34,6 +36,7 @@ _CAUSES = (
     "new topic",
     "deleted topic",
     "new partitions",
+    "allocator",
 )
 
 

@@ -225,8 +225,10 @@ def escaped(text: str | bytes) -> str:
 
     A name in ZooKeeper may have characters that reverse the text around them, or that hide it.
     """
-    shown = (sign if sign.isprintable() else ascii(sign)[1:-1] for sign in to_basestring(text))
-    return xhtml_escape("".join(shown))
+    shown = to_basestring(text)
+    if not shown.isprintable():
+        shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in shown)
+    return xhtml_escape(shown)
 
 
 def number(value: int | None) -> str:
@@ -238,7 +240,7 @@ def short_number(value: int | None) -> str:
     """Return a number in at most four characters, such as ``950``, ``12k`` or ``3M``, or ``?`` for None."""
     if value is None:
         return "?"
-    for unit in ("", "k", "M", "G", "T", "P"):
+    for unit in ("", "k", "M", "B", "T"):
         if value < 1_000:
             return f"{value}{unit}"
         value //= 1_000

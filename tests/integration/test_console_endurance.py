@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 from playwright.async_api import Page, expect
@@ -27,7 +29,7 @@ pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM]
 
 Unique = Callable[[str], str]
 
-LARGE, MEMBERS, PARTITIONS = "large", 1_000, 10_000
+GROUP, MEMBERS, PARTITIONS = "group", 1_000, 10_000
 
 #: The rows of members, and the cells of partitions.
 ROWS, CELLS = "section[aria-labelledby=members] tbody tr", "ol.grid li"
@@ -39,26 +41,43 @@ HIDE = """hidden => {
 }"""
 
 
-def large_group(members: int, seen_ms: int) -> LoadedGroups:
-    """Return a load of one settled group with 10,000 partitions in 4 topics."""
-    layout = GroupLayout(LARGE)
-    names = [f"{LARGE}_host-{at:03}-{1_700_000_000_000 + at}-{at:x}" for at in range(members)]
-    partitions = [TopicPartition(f"topic-{at % 4}", at // 4) for at in range(PARTITIONS)]
+def group_at(seen_ms: int, members: int, partitions: int) -> LoadedGroups:
+    """Return a load of one settled group, whose partitions are in 4 topics."""
+    layout, folder = GroupLayout(GROUP), f"/consumers/{GROUP}"
+    names = [f"{GROUP}_host-{at:03}-{1_700_000_000_000 + at}-{at:x}" for at in range(members)]
+    all_of_them = [TopicPartition(f"topic-{at % 4}", at // 4) for at in range(partitions)]
     settings = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="earliest")
     state = GroupState(generation=1, state="done", leader=names[0], allocator="sticky", created_at_ms=seen_ms)
     znodes = {layout.config: Znode(settings.encode()), layout.group_state: Znode(state.encode())}
     for at, name in enumerate(names):
-        mine = partitions[at::members]
+        mine = all_of_them[at::members]
         info = MemberInfo(
             member_id=name, session_timeout_ms=6_000, subscription=("topic-0",), host=f"h-{at}", pid=1, started_at_ms=1
         )
         znodes[layout.member(name)] = Znode(info.encode(), at + 1)
         znodes[layout.assignment(name)] = Znode(MemberAssignment(1, name, frozenset(mine)).encode())
         for each in mine:
-            folder = f"/consumers/{LARGE}"
             znodes[f"{folder}/owners/{each.topic}/{each.partition}"] = Znode(f"{name}-0".encode(), at + 1)
             znodes[f"{folder}/offsets/{each.topic}/{each.partition}"] = Znode(b"7", modified_ms=seen_ms)
-    return LoadedGroups((view_group(LARGE, znodes, dict.fromkeys(partitions, 9)),), 3, seen_ms=seen_ms)
+    return LoadedGroups((view_group(GROUP, znodes, dict.fromkeys(all_of_them, 9)),), 3, seen_ms=seen_ms)
+
+
+@asynccontextmanager
+async def fed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Service, Callable[[int, int], None]]]:
+    """Provide a service without a cluster, and a function that gives it a group of so many members and partitions."""
+    monkeypatch.setattr(Observer, "start", lambda _: None)
+    service = Service(RestSettings(port=0), {"main": ClusterAddress(ZOOKEEPER, "127.0.0.1:1", 1.0)})
+    service.start()
+    history, times_ms = ClusterHistory(), count(1_700_000_000_000, 5_000)
+
+    def feed(members: int, partitions: int) -> None:
+        state = history.take(group_at(next(times_ms), members, partitions), 0.1)
+        service._clusters["main"]._take(state, None)
+
+    try:
+        yield service, feed
+    finally:
+        await service.close()
 
 
 async def is_same_page(page: Page) -> bool:
@@ -68,51 +87,52 @@ async def is_same_page(page: Page) -> bool:
 
 async def test_a_thousand_members_and_ten_thousand_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page works by keyboard; a change keeps the focus, what is typed, and the place in the grid."""
-    monkeypatch.setattr(Observer, "start", lambda _: None)
-    service = Service(RestSettings(port=0), {"main": ClusterAddress(ZOOKEEPER, "127.0.0.1:1", 1.0)})
-    service.start()
-    history = ClusterHistory()
-    cluster = service._clusters["main"]
-    cluster._take(history.take(large_group(MEMBERS, 1_700_000_000_000), 0.1), None)
-    try:
-        async with browsing() as browser:
-            page, errors = await new_page(browser, f"{service.url}/clusters/main/groups/{LARGE}", width=360)
-            await expect(page.locator(ROWS)).to_have_count(MEMBERS, timeout=PATIENCE_MS)
-            assert await page.locator(CELLS).count() == PARTITIONS
-            assert await page.evaluate("document.documentElement.scrollWidth") <= 360
-            await expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
-            await page.keyboard.press("Tab")
-            await page.keyboard.press("Enter")
-            assert await page.evaluate("document.activeElement.id") == "main"
-            await page.locator("#partitions-area").focus()
-            await page.keyboard.press("End")
-            scrolled = "document.getElementById('partitions-area').scrollTop"
-            # The policy of the page forbids Playwright's own function that waits.
-            await eventually(lambda: page.evaluate(f"{scrolled} > 1000"), "the grid is scrolled")
-            await page.locator("#a-rebalance").focus()
-            await page.keyboard.press("Enter")
-            reason = page.get_by_label("Cause in the history")
-            await reason.fill("a release")
-            assert not await is_same_page(page)
-            cluster._take(history.take(large_group(MEMBERS - 1, 1_700_000_005_000), 0.1), None)
-            await expect(page.locator(ROWS)).to_have_count(MEMBERS - 1, timeout=PATIENCE_MS)
-            assert await is_same_page(page)
-            await expect(reason).to_have_value("a release")
-            await expect(reason).to_be_focused()
-            assert await page.evaluate(scrolled) > 1_000
-            await page.keyboard.press("Escape")
-            await expect(page.locator("#a-rebalance")).to_be_focused()
-            # A hidden tab has no stream, and shows what it has missed when it is seen again.
-            await page.evaluate(HIDE, True)
-            cluster._take(history.take(large_group(MEMBERS - 2, 1_700_000_010_000), 0.1), None)
-            await eventually(lambda: not service._events._streams, "the stream has ended")
-            await page.evaluate(HIDE, False)
-            await expect(page.locator(ROWS)).to_have_count(MEMBERS - 2, timeout=PATIENCE_MS)
-            cluster._take(history.take(large_group(MEMBERS - 3, 1_700_000_015_000), 0.1), None)
-            await expect(page.locator(ROWS)).to_have_count(MEMBERS - 3, timeout=PATIENCE_MS)
-            assert errors == []
-    finally:
-        await service.close()
+    async with fed(monkeypatch) as (service, feed), browsing() as browser:
+        feed(MEMBERS, PARTITIONS)
+        page, errors = await new_page(browser, f"{service.url}/clusters/main/groups/{GROUP}", width=360)
+        await expect(page.locator(ROWS)).to_have_count(MEMBERS, timeout=PATIENCE_MS)
+        assert await page.locator(CELLS).count() == PARTITIONS
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+        await expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        assert await page.evaluate("document.activeElement.id") == "main"
+        await page.locator("#partitions-area").focus()
+        await page.keyboard.press("End")
+        scrolled = "document.getElementById('partitions-area').scrollTop"
+        # The policy of the page forbids Playwright's own function that waits.
+        await eventually(lambda: page.evaluate(f"{scrolled} > 1000"), "the grid is scrolled")
+        await page.locator("#a-rebalance").focus()
+        await page.keyboard.press("Enter")
+        reason = page.get_by_label("Cause in the history")
+        await reason.fill("a release")
+        assert not await is_same_page(page)
+        feed(MEMBERS - 1, PARTITIONS)
+        await expect(page.locator(ROWS)).to_have_count(MEMBERS - 1, timeout=PATIENCE_MS)
+        assert await is_same_page(page)
+        await expect(reason).to_have_value("a release")
+        await expect(reason).to_be_focused()
+        assert await page.evaluate(scrolled) > 1_000
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#a-rebalance")).to_be_focused()
+        assert errors == []
+
+
+async def test_a_hidden_tab_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is seen again, it shows what it has missed, and follows changes."""
+    async with fed(monkeypatch) as (service, feed), browsing() as browser:
+        feed(3, 8)
+        page, errors = await new_page(browser, f"{service.url}/clusters/main/groups/{GROUP}")
+        await expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+        await page.evaluate(HIDE, True)
+        feed(4, 8)
+        await eventually(lambda: not service._events._streams, "the stream has ended")
+        await expect(page.locator(ROWS)).to_have_count(3)
+        await page.evaluate(HIDE, False)
+        for members in (4, 5):
+            feed(members, 8)
+            await expect(page.locator(ROWS)).to_have_count(members, timeout=PATIENCE_MS)
+        assert errors == []
 
 
 async def test_two_tabs_and_a_group_that_is_made_anew(cluster_39: Cluster, unique: Unique) -> None:

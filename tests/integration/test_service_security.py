@@ -55,6 +55,9 @@ CHANGES: list[tuple[str, str, Any]] = [
     ("POST", "/offsets/delete", {"topics": None}),
     ("POST", "/offsets/copy", {"to": "copy-of-an-attacker"}),
     ("POST", "/offsets/import", {"file": {"version": 1, "group": "g", "offsets": {"t:0": 1}}, "topics": None}),
+    ("POST", "/connectors/c/pause", {}),
+    ("POST", "/connectors/c/resume", {}),
+    ("POST", "/connectors/c/restart", {"only_failed": True}),
     ("DELETE", "", None),
 ]
 
@@ -152,7 +155,7 @@ async def test_changes_of_strangers_are_refused(cluster_39: Cluster, unique: Uni
         description = (await ask(f"{service.url}/v1/openapi.json")).document["paths"]
         prefix = "/v1/clusters/{cluster}/groups/{group}"
         described = {(verb.upper(), path) for path, verbs in description.items() for verb in verbs if verb != "get"}
-        assert described == {(method, prefix + path) for method, path, _ in CHANGES}
+        assert described == {(method, prefix + path.replace("/c/", "/{connector}/")) for method, path, _ in CHANGES}
         for method, path, document in CHANGES:
             place = f"/v1/clusters/main/groups/{service.group}{path}"
             body = b"" if document is None else json.dumps(document).encode()

@@ -111,7 +111,7 @@
       fields: [["host", "Host whose members give their partitions to others", "", "hosts"], ["leave_unowned"]],
     },
     undrain: {
-      title: "Undrain", method: "POST", path: "/undrain",
+      title: "Undrain", method: "POST", path: "/undrain", about: "drained",
       fields: [["member", "Member", "", "drained"], ["host", "Or a host, for all its members", "", "hosts"]],
     },
     reset: {
@@ -261,7 +261,10 @@
     const fields = [...action.fields, ["token", isRead ? "Token, if reads need it" : "Token"]].map(
       ([name, label, preset, list]) => field(name, label, preset, list, given),
     );
-    const form = element("form", {}, element("h2", { id: "dialog-title", textContent: [action.title, given.connector].join(" ").trim() }), ...fields, outcome,
+    const names = action.about ? [...document.getElementById(action.about).options].map((each) => each.value) : [];
+    const about = names.length ? [element("p", { textContent: `Now ${action.about}: ${some(names, 10)}` })] : [];
+    const title = element("h2", { id: "dialog-title", textContent: [action.title, given.connector].join(" ").trim() });
+    const form = element("form", {}, title, ...about, ...fields, outcome,
       element("div", { className: "buttons" }, close, show, make));
     async function run(dryRun) {
       show.disabled = make.disabled = true;

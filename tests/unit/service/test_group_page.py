@@ -131,6 +131,15 @@ def test_drained_members_are_named() -> None:
     assert 'data-action="drain' not in page(status, of_brokers=True)
 
 
+def test_programs_have_neither_partitions_nor_offsets() -> None:
+    """The page of a group of programs, such as workers, offers no action that such a group refuses."""
+    status = seen(HEALTHY)
+    text = page(replace(status, view=replace(status.view, is_of_consumers=False, partitions=())))
+    assert 'data-action="' in text
+    assert not [each for each in ("plan", "drain", "reset", "delete-offsets") if f'data-action="{each}"' in text]
+    assert "lag <strong>" not in text
+
+
 def test_hostile_names_are_escaped() -> None:
     """Names of topics are in the HTML of the cells, which the template does not escape."""
     topic = '"><b id=hostile>'
