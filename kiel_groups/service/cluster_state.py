@@ -51,7 +51,8 @@ class GroupStatus:
     partition's lag, and ``windows`` has the first and last of the samples from which a trend was computed. ``lags`` is
     the course of the group's lag: pairs of epoch milliseconds and records, the oldest first. ``unowned_since_ms`` has
     the partitions that should have an owner but have none, and the time when that was first seen. ``rebalances`` counts
-    the plans since the service started, by ``cause_kind``.
+    the plans since the service started, by ``cause_kind``. ``findings_since_ms`` has the time since when each kind of
+    finding has been there.
     """
 
     view: GroupView
@@ -61,6 +62,7 @@ class GroupStatus:
     lags: tuple[tuple[int, int], ...] = ()
     unowned_since_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     rebalances: Mapping[str, int] = field(default_factory=dict)
+    findings_since_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def needs_operator(self) -> bool:
@@ -166,6 +168,7 @@ class _GroupHistory:
         self._progress = ProgressTracker()
         self._lags: deque[tuple[int, int]] = deque(maxlen=_MOST_POINTS)
         self._unowned_since_ms: dict[TopicPartition, int] = {}
+        self._findings_since_ms: dict[str, int] = {}
         self._rebalances: Counter[str] = Counter()
         self._generation: int | None = None
 
@@ -186,6 +189,7 @@ class _GroupHistory:
             partition: self._unowned_since_ms.get(partition, now_ms) for partition in _unowned(view)
         }
         findings = (*check_group(view, now_ms), *self._progress.take(view, now_ms))
+        self._findings_since_ms = {each.kind: self._findings_since_ms.get(each.kind, now_ms) for each in findings}
         return GroupStatus(
             view,
             tuple(sorted(findings, key=lambda finding: finding.passing)),
@@ -194,6 +198,7 @@ class _GroupHistory:
             tuple(self._lags),
             self._unowned_since_ms,
             dict(self._rebalances),
+            self._findings_since_ms,
         )
 
     def _count_rebalances(self, view: GroupView) -> None:

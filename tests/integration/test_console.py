@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import expect
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
-from kiel_groups.rest.settings import RestSettings
-from kiel_groups.service.service import Service
+from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
 from tests.helpers.cluster_data import committed, produce, zookeeper
 from tests.helpers.members import end_session, group_of
 
-#: Debian's package is called so, and its program.
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt install chromium)"),
-]
+pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM]
 
 Unique = Callable[[str], str]
-
-TOKEN = "t0ken-of-the-service"
-
-#: How long the page may take on a busy machine, in milliseconds.
-PATIENCE_MS = 30_000
-
-
-@asynccontextmanager
-async def console(cluster: Cluster, **settings: int) -> AsyncIterator[tuple[str, Browser]]:
-    """Run a service and a browser, and yield the URL of the service and the browser."""
-    address = ClusterAddress(ZOOKEEPER, cluster.zk_hosts, 10.0)
-    service = Service(RestSettings(port=0, token=TOKEN, open_reads=True), {"main": address}, interval_s=2)
-    service.start()
-    try:
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            try:
-                yield service.url, browser
-            finally:
-                await browser.close()
-    finally:
-        await service.close()
-
-
-async def new_page(browser: Browser, url: str, *, width: int = 1200, scheme: str = "light") -> tuple[Page, list[str]]:
-    """Open a page, and return it with the errors that it will have reported."""
-    context = await browser.new_context(
-        viewport={"width": width, "height": 800},
-        color_scheme=scheme,  # type: ignore[arg-type]
-    )
-    context.set_default_timeout(PATIENCE_MS)
-    page, errors = await context.new_page(), list[str]()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    await page.goto(url)
-    return page, errors
 
 
 async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, unique: Unique) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
@@ -20,7 +21,7 @@ from kiel_groups.service.service import Service
 from tests.helpers.cluster_data import committed, produce
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.members import group_of
-from tests.helpers.rest_requests import JSON, Got, ask
+from tests.helpers.rest_requests import JSON, Got, ask, send_bytes
 from tests.helpers.telegraf_input import gather
 from tests.helpers.waiting import eventually
 
@@ -258,4 +259,8 @@ async def test_a_cluster_that_does_not_answer() -> None:
     assert (await ask(f"{service.url}/healthz")).status == 200
     got = await ask(f"{service.url}/v1/clusters/main/groups/g")
     assert (got.status, "not known yet" in got.document["message"]) == (503, True)
+    page = "/clusters/main/groups/g"
+    status, text = await send_bytes(service.url, f"GET {page} HTTP/1.0\r\n\r\n".encode())
+    assert (status, b"have not been read yet" in text) == (503, True)
+    assert (await ask(service.url + page, headers={"HX-Request": "true"})) == (204, None, ANY)
     await service.close()

@@ -21,10 +21,10 @@ from kiel_groups.cli.parameters.options import (
     log_format_option,
     metrics_port_option,
     quiet_option,
-    token_file_option,
     verbose_option,
     zookeeper_option,
 )
+from kiel_groups.cli.parameters.worker_address import token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:

@@ -210,7 +210,7 @@ class GroupView:
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is its newest rebalance,
     or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number of live
-    workers, including workers that brokers coordinate.
+    workers, including workers that brokers coordinate. ``worker_urls`` are the URLs of the workers' REST interfaces.
     """
 
     group: str
@@ -239,6 +239,7 @@ class GroupView:
     further: tuple[TopicPartition, ...] = ()
     round: RoundState | None = None
     workers: int = 0
+    worker_urls: tuple[str, ...] = ()
 
     @property
     def sight(self) -> Sight:
