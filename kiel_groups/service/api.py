@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import chain
@@ -54,15 +54,18 @@ class Api:
 
     Args:
         clusters: The served clusters by name.
-        metrics: The metrics of the service's own work.
+        registries: The metrics of the service's own work and of its leaders, each with the labels that they get.
         restore_folder: Where changes write what they lose. None writes no files.
     """
 
     def __init__(
-        self, clusters: Mapping[str, ServedCluster], metrics: Metrics, restore_folder: Path | None = None
+        self,
+        clusters: Mapping[str, ServedCluster],
+        registries: Sequence[tuple[Mapping[str, str], Metrics]] = (),
+        restore_folder: Path | None = None,
     ) -> None:
         self._clusters = clusters
-        self._metrics = metrics
+        self._registries = registries
         self._actions = Actions(self._cluster, restore_folder)
         self._connectors = Connectors(self._group)
 
@@ -127,7 +130,7 @@ class Api:
         except ImportError:
             return metrics_answer(())
         states = [(name, cluster.state) for name, cluster in self._clusters.items()]
-        return metrics_answer(chain(families(states, _now_ms()), registry_families(self._metrics)))
+        return metrics_answer(chain(families(states, _now_ms()), registry_families(*self._registries)))
 
     async def get_description(self, call: RestCall) -> Answer:
         """Answer with the description of this interface, in OpenAPI 3.1."""

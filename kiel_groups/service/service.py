@@ -34,8 +34,9 @@ class Service:
         clusters: The addresses of one or more clusters by name.
         interval_s: The time between two loads of all groups of a cluster, in seconds.
         webhook: Gets notifications of problems that need an operator. None sends no notifications.
-        worker_tokens: The token of the workers of each cluster whose workers need one, by the cluster's name.
         restore_folder: Where changes write what they lose. None writes no files.
+        leaders: The metrics of the candidates for the lead of groups, by cluster and group.
+        worker_tokens: The token of the workers of each cluster whose workers need one, by the cluster's name.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -48,8 +49,9 @@ class Service:
         *,
         interval_s: float = 5.0,
         webhook: Webhook | None = None,
-        worker_tokens: Mapping[str, str] = MappingProxyType({}),
         restore_folder: Path | None = None,
+        leaders: Mapping[tuple[str, str], Metrics] = MappingProxyType({}),
+        worker_tokens: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._server = RestServer(settings)
         #: The URL of the service.
@@ -63,6 +65,7 @@ class Service:
         }
         self._webhook = webhook
         self._restore_folder = restore_folder
+        self._leaders = leaders
         self._problems = ProblemTracker(AFTER_MS)
 
     def start(self) -> None:
@@ -71,7 +74,9 @@ class Service:
             self._webhook.start(self._metrics)
         for cluster in self._clusters.values():
             cluster.start()
-        routes = (*Api(self._clusters, self._metrics, self._restore_folder).routes(), *Burrow(self._clusters).routes())
+        of_leaders = [({"cluster": cluster, "group": group}, each) for (cluster, group), each in self._leaders.items()]
+        api = Api(self._clusters, [({}, self._metrics), *of_leaders], self._restore_folder)
+        routes = (*api.routes(), *Burrow(self._clusters).routes())
         pages = {"clusters": self._clusters}
         self._server.start(
             routes,

@@ -20,7 +20,7 @@ __all__ = ["FILES", "Described", "check_exposed", "described", "names_in_files",
 #: The files for Prometheus and Grafana that have names of metrics.
 FILES = ("rules.yml", "rules-test.yml", "grafana-dashboard.json")
 
-#: The labels of the service's metrics, which the text above its table names.
+#: The labels of the service's metrics and of its leaders', which the text above its table names.
 _SERVICE_LABELS = frozenset({"cluster", "group"})
 
 
@@ -69,9 +69,8 @@ def check_exposed(text: str) -> set[str]:
     for family in families:
         on_page = described()[family.name]
         assert on_page.kind == family.type, family
-        own = _SERVICE_LABELS if on_page.section == "Service" else frozenset()
         for sample in family.samples:
-            assert sample.labels.keys() <= on_page.labels | own, sample
+            assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS, sample
     return {family.name for family in families}
 
 

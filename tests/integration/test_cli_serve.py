@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
@@ -25,6 +26,7 @@ from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.members import group_of
+from tests.helpers.metrics_page import check_exposed
 from tests.helpers.rest_requests import ask
 from tests.helpers.waiting import eventually, within
 
@@ -111,6 +113,9 @@ async def test_services_take_over_from_each_other(cluster_39: Cluster, unique: U
                 assert (line["group"], line["moved"], line["took_ms"] > 0) == (name, PARTITIONS // 2, True)
                 assert line["cause"].endswith(f"join of {joined.consumer.member_id}")
                 assert line["message"].startswith(f"group {name}: generation {line['generation']} is published after ")
+                exposed = (await AsyncHTTPClient(force_instance=True).fetch(f"{url}/metrics")).body.decode()
+                check_exposed(exposed)
+                assert f'kiel_elections_won_total{{cluster="default",group="{name}"}} 1.0' in exposed
                 # The member is the next candidate. It would have to wait ten seconds for the end of the session.
                 assert await asyncio.to_thread(second.end, signal.SIGTERM) == 143
                 assert await within(lambda: group.members[0].consumer.is_leader, 5)

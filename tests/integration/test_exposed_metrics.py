@@ -65,7 +65,7 @@ async def test_metrics_of_real_processes(cluster_39: Cluster, unique: Callable[[
         found = await exposed(service.url, "kiel_rest_requests", "process_resident_memory_bytes")
     assert found >= {family.name for family in families([], 0)}
     names_in_files(found)
-    produced = check_exposed(metrics_answer(registry_families(producer.metrics)).text)
+    produced = check_exposed(metrics_answer(registry_families(({}, producer.metrics))).text)
     assert produced >= {"kiel_records_produced", "kiel_bytes_produced", "kiel_request_seconds"}
     await producer.close()
     await service.close()

@@ -23,14 +23,16 @@ from kiel_groups.cli.parameters.options import (
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.parameters.worker_address import secret_file_option, token_file_option
+from kiel_groups.cli.parameters.worker_address import token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
 
 if TYPE_CHECKING:
+    from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+    from kiel_groups.metrics import Metrics
     from kiel_groups.service.service import Service
 
     #: A function that returns a new candidate for the lead of a group. Its argument is ``on_failure``.
@@ -106,7 +108,7 @@ _PAUSE_S = 10.0
     metavar="URL",
     help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
 )
-@secret_file_option("--webhook-secret-file", "webhook_key", "A file with the key that signs what is posted.")
+@token_file_option("A file with the key that signs what is posted.", "webhook-secret-file")
 @debounce_options
 @click.option(
     "--session-timeout-ms",
@@ -141,7 +143,7 @@ def serve(
     interval_s: float,
     restore_folder: Path,
     webhook: str | None,
-    webhook_key: str,
+    webhook_secret: str,
     debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
@@ -159,35 +161,28 @@ def serve(
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.config import GroupConfig, ZooKeeperConfig
-    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
     from kiel_groups.rest.settings import RestSettings, is_loopback
     from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
-    from kiel_groups.zookeeper.runtime import Runtime
-    from kiel_groups.zookeeper.tasks import ProcessContext
 
-    if webhook_key and webhook is None:
+    if webhook_secret and webhook is None:
         raise click.UsageError("--webhook-secret-file goes with --webhook.")
     settings = RestSettings(
         host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
     )
     function = load_allocator(allocator, "--allocator") or round_robin
     timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
-
-    def candidate(
-        config: GroupConfig, zookeeper: ZooKeeperConfig, fail: Callable[[KielGroupsError], None]
-    ) -> AllocatorProcess:
-        return AllocatorProcess(ProcessContext(config, zookeeper, Metrics(), Runtime()), function, fail)
-
+    leaders = {(name, group): Metrics() for name, cluster in clusters.items() for group in cluster.groups}
     candidates = {
         f"group {group} of cluster {name}": partial(
-            candidate,
+            _candidate,
+            function,
             GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms),
-            ZooKeeperConfig.parse(cluster.address.hosts, **timeouts),
+            ZooKeeperConfig.parse(clusters[name].address.hosts, **timeouts),
+            metrics,
         )
-        for name, cluster in clusters.items()
-        for group in cluster.groups
+        for (name, group), metrics in leaders.items()
     }
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
@@ -199,15 +194,30 @@ def serve(
         settings,
         {name: cluster.address for name, cluster in clusters.items()},
         interval_s=interval_s,
-        webhook=None if webhook is None else Webhook(webhook, webhook_key),
-        worker_tokens={name: cluster.worker_token for name, cluster in clusters.items()},
+        webhook=None if webhook is None else Webhook(webhook, webhook_secret),
         restore_folder=restore_folder.absolute(),
+        leaders=leaders,
+        worker_tokens={name: cluster.worker_token for name, cluster in clusters.items()},
     )
     status = asyncio.run(_run(service, candidates, is_only=len(clusters) == 1))
     for cluster in clusters.values():
         for group in cluster.groups:
             _clean_up(cluster.address.hosts, group)
     return status
+
+
+def _candidate(
+    allocator: Allocator,
+    config: GroupConfig,
+    zookeeper: ZooKeeperConfig,
+    metrics: Metrics,
+    fail: Callable[[KielGroupsError], None],
+) -> AllocatorProcess:
+    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+    from kiel_groups.zookeeper.runtime import Runtime
+    from kiel_groups.zookeeper.tasks import ProcessContext
+
+    return AllocatorProcess(ProcessContext(config, zookeeper, metrics, Runtime()), allocator, fail)
 
 
 def _report_groups(lines: Lines, clusters: Mapping[str, ServiceCluster]) -> None:

@@ -18,7 +18,7 @@ from kiel_groups.cli.parameters.options import (
     refuse_given,
     source_of,
 )
-from kiel_groups.cli.parameters.worker_address import read_secret, secret_file_option
+from kiel_groups.cli.parameters.worker_address import read_token, token_file_option
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.wording import counted
@@ -71,11 +71,10 @@ def clusters_options(command: Callable[..., int]) -> Callable[..., int]:
         help="A group to lead. Give it several times for several groups; without it, the service only shows groups.",
         shell_complete=complete_groups,
     )
-    @secret_file_option(
-        "--worker-token-file",
-        "worker_token",
+    @token_file_option(
         "A file with the token of the cluster's workers, if they ask for one: requests about connectors are forwarded"
         " to them.",
+        "worker-token-file",
     )
     @click.pass_context
     @wraps(command)
@@ -163,7 +162,7 @@ def _cluster(path: Path, place: str, name: str, table: object, warn: Callable[[s
     if file is not None and not isinstance(file, str):
         raise ConfigError(f"{place} worker-token-file: {file!r:.100} given; expected the path of a file")
     try:
-        token = "" if file is None else read_secret(path.parent / file, warn)
+        token = "" if file is None else read_token(path.parent / file, warn)
     except ConfigError as error:
         raise ConfigError(f"{place} worker-token-file: {error}") from error
     return ServiceCluster(address, _groups(place, table.get("groups", []), address), token)

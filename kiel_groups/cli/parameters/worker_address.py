@@ -1,4 +1,4 @@
-"""Define the options for files with secrets, and those of commands that send requests to a worker."""
+"""Define the options for files with tokens, and those of commands that send requests to a worker."""
 
 from __future__ import annotations
 
@@ -24,54 +24,60 @@ class WorkerAddress(NamedTuple):
     token: str
 
 
-def _read_secret(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
+def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
     """
-    Return the token or key in the file of an option, or "" without a file; see ``read_secret``.
+    Return the token in the file of an option, or "" without a file; see ``read_token``.
 
     Raises:
-        click.BadParameter: The file cannot be read, or its token or key is not valid.
+        click.BadParameter: The file cannot be read, or its token is not valid.
     """
     if path is None or context.resilient_parsing:
         return ""
     try:
-        return read_secret(path, lambda text: context.obj.say("warning", text))
+        return read_token(path, lambda text: context.obj.say("warning", text))
     except ConfigError as error:
         raise click.BadParameter(str(error), context, parameter) from error
 
 
-def read_secret(path: Path, warn: Callable[[str], object]) -> str:
+def read_token(path: Path, warn: Callable[[str], object]) -> str:
     """
-    Return the token or key in a file. Call ``warn`` with a text if other users can read the file.
+    Return the token in a file. Call ``warn`` with a text if other users can read the file.
 
     Raises:
-        ConfigError: The file cannot be read, or its token or key is not valid.
+        ConfigError: The file cannot be read, or its token is not valid.
     """
     from kiel_groups.rest.settings import checked_token
 
     try:
-        secret = path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="utf-8").strip()
         is_open = bool(path.stat().st_mode & _OTHERS)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
     if is_open:
         warn(f"other users can read the secret in {path}; 'chmod 600' denies it")
     try:
-        return checked_token(secret)
+        return checked_token(token)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix('token: ')}") from error
 
 
-def secret_file_option(
-    option: str, name: str, help_text: str, **more: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return an option with a file. The command gets the token or key in the file as ``name``, or "" without a file."""
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option(option, name, type=kind, callback=_read_secret, metavar="FILE", help=help_text, **more)
+def token_file_option(help_text: str, name: str = "token-file") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """
+    Return the option ``--token-file``, or another ``name``, for a file with a token or key.
 
-
-def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--token-file``. The command gets the token in the file as ``token``, or "" without a file."""
-    return secret_file_option("--token-file", "token", help_text, envvar="KIEL_GROUPS_TOKEN_FILE", show_envvar=True)
+    The command gets the token in the file as ``token``, or for ``--x-secret-file`` as ``x_secret``. It gets "" without
+    a file.
+    """
+    return click.option(
+        f"--{name}",
+        name.removesuffix("-file").replace("-", "_"),
+        type=click.Path(path_type=Path, dir_okay=False),
+        callback=_read_token,
+        envvar="KIEL_GROUPS_TOKEN_FILE" if name == "token-file" else None,
+        show_envvar=True,
+        metavar="FILE",
+        help=help_text,
+    )
 
 
 def worker_options(command: Callable[..., int]) -> Callable[..., int]:

@@ -13,7 +13,6 @@ import pytest
 
 from kiel_groups.errors import KielGroupsError, RebalanceError
 from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
-from kiel_groups.metrics import Metrics
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.rest.calls import Answer, RestCall, Route
@@ -61,7 +60,7 @@ async def service(
     groups = {"g": GroupStatus(replace(view, worker_urls=tuple(urls)), ())}
     cluster.state = ClusterState(groups=groups, **{"loaded_ms": 1, **state})
     server = RestServer(RestSettings(port=0))
-    server.start(Api({"main": cluster}, Metrics()).routes())
+    server.start(Api({"main": cluster}).routes())
     yield f"{server.url}/v1/clusters/main/groups/g/connectors", cluster
     await server.close()
     cluster.stop()
