@@ -17,6 +17,7 @@ from kiel_groups.cli.parameters.options import (
     json_lines_option,
     key_separator_option,
     log_format_option,
+    metrics_port_option,
     optional_zookeeper_option,
     quiet_option,
     refuse_given,
@@ -149,12 +150,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     show_default=True,
     help="What to do at a damaged record: end with an error before it, or skip it.",
 )
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve the metrics of this consumer to Prometheus, at http://127.0.0.1:PORT/metrics.",
-)
+@metrics_port_option
 @quiet_option
 @log_format_option
 @verbose_option

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -110,6 +110,14 @@ log_format_option = click.option(
     expose_value=False,
     callback=_set_log_format,
     help="How to print messages on standard error: as lines, or as a JSON document each.",
+)
+
+
+metrics_port_option = click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the metrics of this process to Prometheus, at http://127.0.0.1:PORT/metrics.",
 )
 
 
@@ -461,19 +469,37 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     whichever coordinates the groups. The command line must not have the other option.
     """
 
-    @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
-    @optional_zookeeper_option
-    @optional_brokers_option
+    @address_options
     @click.pass_context
     @wraps(command)
     def with_cluster(
         context: click.Context, /, *, coordination: str, zookeeper: str | None, brokers: str | None, **options: Any
     ) -> int:
-        hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
-        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts, SERVER_WAIT_S), **options)
+        cluster = given_address(context, coordination, zookeeper, brokers)
+        result: int = context.invoke(command, cluster=cluster, **options)
         return result
 
     return with_cluster
+
+
+def address_options(command: FC) -> FC:
+    """Add ``--coordination``, ``--zookeeper`` and ``--brokers`` to a command, which calls ``given_address``."""
+    command = optional_zookeeper_option(optional_brokers_option(command))
+    help_text = "What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later)."
+    return coordination_option(help_text)(command)
+
+
+def given_address(
+    context: click.Context, coordination: str, zookeeper: str | None, brokers: str | None
+) -> ClusterAddress:
+    """
+    Return the address of a cluster from the values of ``address_options``.
+
+    Raises:
+        UsageError: The address for this coordination is missing, or the command line has the other one.
+    """
+    hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
+    return ClusterAddress(coordination, hosts, SERVER_WAIT_S)
 
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
@@ -540,81 +566,6 @@ def _zookeeper(context: click.Context, zookeeper: str | None) -> str:
 
 def _parameter(context: click.Context, name: str) -> click.Parameter:
     return next(each for each in context.command.params if each.name == name)
-
-
-DEFAULT_URL: Final = "http://127.0.0.1:8083"
-
-#: The permissions of other users than the owner. A file with a secret must not have them.
-_OTHERS = 0o077
-
-
-class WorkerAddress(NamedTuple):
-    """The URL of a worker's REST interface, and the token of the workers, or "" if they need no token."""
-
-    url: str
-    token: str
-
-
-def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
-    """
-    Return the token in a file, or "" without a file. Print a warning if other users can read the file.
-
-    Raises:
-        click.BadParameter: The file cannot be read, or its token is not valid.
-    """
-    from kiel_groups.errors import ConfigError
-    from kiel_groups.rest.settings import checked_token
-
-    if path is None or context.resilient_parsing:
-        return ""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-        is_open = bool(path.stat().st_mode & _OTHERS)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise click.BadParameter(f"{path} cannot be read: {reason}", context, parameter) from error
-    if is_open:
-        context.obj.say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
-    try:
-        return checked_token(token)
-    except ConfigError as error:
-        raise click.BadParameter(f"{path}: {error}", context, parameter) from error
-
-
-def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--token-file``. The command gets the token in the file as ``token``, or "" without a file."""
-    return click.option(
-        "--token-file",
-        "token",
-        type=click.Path(path_type=Path, dir_okay=False),
-        callback=_read_token,
-        envvar="KIEL_GROUPS_TOKEN_FILE",
-        show_envvar=True,
-        metavar="FILE",
-        help=help_text,
-    )
-
-
-def worker_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--url`` and ``--token-file`` to a command. Its function gets a ``WorkerAddress`` as ``worker``."""
-
-    @click.option(
-        "--url",
-        default=DEFAULT_URL,
-        show_default=True,
-        envvar="KIEL_GROUPS_WORKER_URL",
-        show_envvar=True,
-        metavar="URL",
-        help="The REST interface of any worker of the group.",
-    )
-    @token_file_option("A file with the token of the workers, if they ask for one.")
-    @click.pass_context
-    @wraps(command)
-    def with_worker(context: click.Context, /, *, url: str, token: str, **options: Any) -> int:
-        result: int = context.invoke(command, worker=WorkerAddress(url, token), **options)
-        return result
-
-    return with_worker
 
 
 _MILLISECONDS = click.IntRange(min=0)

@@ -356,9 +356,12 @@ class RoundPlanner:
         if self._planning is not None:
             self._planning.cancel()
 
-    def published(self, generation: int, moved: int) -> None:
+    def published(self, generation: int, moved: int, took_ms: int) -> None:
         """Log that the round is complete."""
-        log.info("group %s: round %d is complete: %s", self._layout.group, generation, self._cause)
+        group, cause = self._layout.group, self._cause
+        fields = {"group": group, "generation": generation, "cause": cause, "took_ms": took_ms}
+        text = "group %s: round %d is complete after %d ms: %s"
+        log.info(text, group, generation, took_ms, cause, extra={"fields": fields})
 
     def _on_change(self, what: str) -> None:
         self._changed.set()

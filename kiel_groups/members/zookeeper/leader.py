@@ -50,8 +50,15 @@ class PlanMaker(Protocol):
         From now on, report changes of the inputs.
         """
 
-    def published(self, generation: int, moved: int) -> None:
-        """Log and monitor the newest plan, because it was published. ``moved`` partitions change their owner."""
+    def published(self, generation: int, moved: int, took_ms: int) -> None:
+        """
+        Log and monitor the newest plan, because it was published.
+
+        Args:
+            generation: The number of the plan.
+            moved: How many partitions change their owner.
+            took_ms: Milliseconds from the first change that caused the plan to its publication.
+        """
 
 
 class LeaderDriver:
@@ -79,6 +86,8 @@ class LeaderDriver:
         self._state = leader_state.LeaderState(context.config.debounce)
         self._timer: asyncio.TimerHandle | None = None
         self._planner = planner(self)
+        #: When the first change was seen that caused the newest plan.
+        self._since_s = 0.0
         #: The folders of plans that exist.
         self._folders: set[str] = set()
 
@@ -193,10 +202,11 @@ class LeaderDriver:
     def _published(self, generation: int, moved: int) -> None:
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
-        self._planner.published(generation, moved)
+        self._planner.published(generation, moved, round(1000 * (_now_s() - self._since_s)))
 
     async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
         """Prove leadership and read the inputs, then make the plan, and report the result to the state machine."""
+        self._since_s = since_s
         try:
             # The server handles requests in order, so the reads follow the proof without waiting for its answer.
             proving = self._session.transact([Check(candidate)])

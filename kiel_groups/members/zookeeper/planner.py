@@ -468,12 +468,14 @@ class PartitionPlanner:
             self._monitor_owners()
         return publication
 
-    def published(self, generation: int, moved: int) -> None:
+    def published(self, generation: int, moved: int, took_ms: int) -> None:
         """Log the plan, and monitor the owners of its partitions."""
         self._monitor_owners()
         group, cause = self._layout.group, self._cause
         moves = counted(moved, "partition moves", "partitions move")
-        log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
+        fields = {"group": group, "generation": generation, "cause": cause, "moved": moved, "took_ms": took_ms}
+        text = "group %s: generation %d is published after %d ms, %s: %s"
+        log.info(text, group, generation, took_ms, moves, cause, extra={"fields": fields})
 
     def _monitor_owners(self) -> None:
         """Record that the newest plan is published, and monitor the owners of its partitions."""

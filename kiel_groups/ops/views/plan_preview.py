@@ -457,6 +457,7 @@ def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any
         "members": [
             {
                 "id": slot,
+                "name": preview.name(slot),
                 "gone": slot not in preview.after,
                 "partitions_before": len(preview.before.get(slot, ())),
                 "partitions_after": len(preview.after.get(slot, ())),

@@ -203,6 +203,7 @@ def _view_of_programs(
         closed=reading.closed,
         round=reading.parsed(RoundState.parse, layout.group_state),
         workers=reading.workers(),
+        worker_urls=reading.worker_urls(),
     )
 
 
@@ -304,6 +305,11 @@ class GroupReading:
     def workers(self) -> int:
         """Return the number of live workers, including workers that brokers coordinate."""
         return len(self.children(self._workers.workers))
+
+    def worker_urls(self) -> tuple[str, ...]:
+        """Return the URLs that live workers have registered, in alphabetical order."""
+        found = (self.parsed(WorkerInfo.parse, path) for path, _ in self.children(self._workers.workers))
+        return tuple(sorted({info.url for info in found if info is not None}))
 
     def programs(self) -> list[RoundMember]:
         """Return the live members of a group of programs."""

@@ -224,6 +224,7 @@ def test_the_document_and_the_difference() -> None:
     }
     assert document["members"][0] == {
         "id": A,
+        "name": "aaaa",
         "gone": False,
         "partitions_before": 3,
         "partitions_after": 2,

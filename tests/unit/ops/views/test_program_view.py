@@ -97,6 +97,7 @@ def test_the_list_of_groups_has_types(znodes: Snapshot, state: str, members: int
     assert [line.split()[-1] for line in listing.splitlines() if line.strip(" ─")] == ["type", "connect", "0"]
     assert f" {members} " in listing
     assert (state == "by brokers") == ("describe g --coordination brokers" in report_text(view))
+    assert view.worker_urls == (("http://h:1",) if state == "by brokers" else ())
 
 
 def test_consumers_are_no_programs() -> None:
