@@ -65,6 +65,10 @@ class _PageHandler(GuardedHandler):
                 error.headers["WWW-Authenticate"] = 'Basic realm="kiel-groups"'
             raise
 
+    def head(self, *arguments: str) -> Awaitable[None] | None:
+        """Answer as to GET, without the body."""
+        return self.get(*arguments)
+
     def show(self, template: str, **values: Any) -> None:
         """Render a template with these values, and answer with the page."""
         page = _loader.load(template).generate(
@@ -180,6 +184,8 @@ class StaticHandler(GuardedHandler):
         self.set_header("Content-Type", guess_type(name)[0] or "application/octet-stream")
         self.set_header("Cache-Control", "max-age=31536000, immutable" if "-" in name else "no-cache")
         self.write(self._files[name])
+
+    head = get
 
 
 def _group_path(cluster: str, group: str) -> str:

@@ -252,6 +252,9 @@ async def test_no_path_and_no_body_leads_to_another_znode(cluster_39: Cluster, u
         assert await service.send(request("POST", f"{place}/rebalance", BEARER, JSON, body=large)) == 413
         # Pages and streams take no bodies; what comes is dropped.
         assert await service.send(request("GET", "/", body=large)) == 200
+        for path in ("/", f"/clusters/main/groups/{service.group}", "/static/console.css"):
+            got, answer = await send_bytes(service.url, request("HEAD", path))
+            assert (got, answer[-4:]) == (200, b"\r\n\r\n")
         assert await service.send(request("POST", "/", BEARER, body=large)) == 405
         assert await service.send(request("POST", "/static/console.js", body=large)) == 405
         for headers in (["X: " + "y" * 100_000], [f"X-{at}: y" for at in range(20_000)], [f"Cookie: {'c' * 70_000}"]):
