@@ -124,10 +124,10 @@ class Connectors:
 
         Args:
             call: The request.
-            body: Its body.
+            body: The body of the request.
             method: The method of the worker's request.
             path: The path of the worker's request below the connector, with the query.
-            after: The state that changed work will have.
+            after: The state of the changed connector and tasks after the change.
             is_changed: Returns whether the request changes this connector or task.
             task: The task that must exist, or None.
         """

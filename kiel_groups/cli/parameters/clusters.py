@@ -32,7 +32,7 @@ _OF_ONE: Final = ("coordination", "zookeeper", "brokers", "cluster_name", "group
 
 class ServiceCluster(NamedTuple):
     """
-    A cluster of a service: its address, the groups to lead, and the token of its workers, or "" if they need none.
+    The address of a cluster of a service, the groups to lead, and the token of the workers, or "" if they need none.
     """
 
     address: ClusterAddress
@@ -42,7 +42,7 @@ class ServiceCluster(NamedTuple):
 
 def clusters_options(command: Callable[..., int]) -> Callable[..., int]:
     """
-    Add the options of a service's clusters to a command: those for a single cluster, and ``--clusters`` for several.
+    Add the options that name the clusters of a service: options for a single cluster, and ``--clusters`` for several.
 
     The command's function gets the ``ServiceCluster`` of each cluster, by its name, as ``clusters``.
     """
