@@ -186,14 +186,14 @@ def _shares(group: GroupSpec, allocator: Allocator) -> Iterator[_Shared]:
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
-    """Call the user's code, and raise AllocatorError in place of any Exception that it raises."""
+    """Call the user's code, and raise AllocatorError in place of any Exception or SystemExit that it raises."""
     try:
         return allocate()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AllocatorError(raised(error)) from error
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """Describe in one line that the user's code raised an error."""
     text = " ".join(str(error).split())
     return f"it raised {type(error).__name__}" + (f": {text}" if text else "")

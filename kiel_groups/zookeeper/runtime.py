@@ -46,6 +46,7 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
 
     Returns:
         A future of the running loop, with the function's result or exception. To cancel the future abandons the thread.
+        RuntimeError replaces an exception that is not an ``Exception``, such as SystemExit, and StopIteration.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
@@ -62,8 +63,13 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
         result, error = None, None
         try:
             result = function()
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
+            if not isinstance(raised, Exception) or isinstance(raised, StopIteration):
+                # A future refuses StopIteration. An error such as SystemExit would end the caller's event loop, and
+                # CancelledError would look like a cancellation of the caller.
+                error = RuntimeError(f"the function of the thread {name!r} raised {raised!r}")
+                error.__cause__ = raised
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
