@@ -360,9 +360,15 @@ _PLAIN_WORDS: Final = {
 }
 
 
-#: Options of kafka-consumer-groups that commands spell otherwise: the parameters that they have instead, and a hint.
+#: Options of Kafka's tools that commands spell otherwise: the names, or the texts in the help, of the parameters that
+#: they have instead, and a hint.
 _KAFKA_OPTIONS: Final = {
     "--group": ({"group", "groups", "names"}, "The group is an argument: give its name without '--group'."),
+    "--topic": (
+        {"topic", "TOPIC", "TOPIC...", "[TOPIC]..."},
+        "The topic is an argument: give its name without '--topic'.",
+    ),
+    "--from-beginning": ({"WHERE"}, "Give '--from earliest' instead."),
     "--execute": (
         {"yes"},
         "Give '--yes' instead; without it, the command asks before it makes the change. '--dry-run' only shows the"
@@ -386,7 +392,8 @@ def _text(error: click.ClickException) -> str:
         return text
     if isinstance(error, click.NoSuchOption):
         names, hint = _KAFKA_OPTIONS.get(error.option_name, (set(), ""))
-        text += f" {hint}" if names & {each.name for each in error.ctx.command.params} else ""
+        known = {name for each in error.ctx.command.params for name in (each.name, each.metavar)}
+        text += f" {hint}" if names & known else ""
     parameter = error.param if isinstance(error, click.BadParameter) else None
     source = source_of(error.ctx, parameter) if parameter is not None else None
     return f"{text}{f' It is set in {source}.' if source else ''} See '{error.ctx.command_path} --help'."

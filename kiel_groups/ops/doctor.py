@@ -153,7 +153,10 @@ def _reason(error: Exception, timeout_s: float) -> str:
         return "it closes connections, as a server without a quorum does"
     number = getattr(error, "errno", None)
     # asyncio replaces the text of a refused connection by one with its own names.
-    return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__
+    if isinstance(number, int) and number > 0:
+        return os.strerror(number)
+    # The text of an unknown host name has its number, too.
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 async def _compared(servers: Sequence[ServerAnswer], timeout_s: float) -> list[ServerAnswer]:

@@ -262,6 +262,8 @@ class ArchiveSettings:
         merged_schema(self.schemas)
         _ = self.event_time
         for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
+            if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:/*", text):
+                raise ConfigError(f"{name}: {text!r} names no folder; expected such as 's3a://bucket/folder'")
             if names_a_host(text):
                 raise ConfigError(
                     f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"

@@ -166,10 +166,9 @@ def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
 
 def existing_topics(names: Sequence[str]) -> ConfigError:
     """Return the error about topics that exist already. Its text names up to ten topics."""
-    do = "exists already; delete it first, or choose another name"
-    return ConfigError(
-        f"{_named(names)} {do if len(names) == 1 else 'exist already; delete them first, or choose other names'}"
-    )
+    one = "exists already; delete it first, or choose another name; 'topics create --if-missing' accepts it"
+    many = "exist already; delete them first, or choose other names; 'topics create --if-missing' accepts them"
+    return ConfigError(f"{_named(names)} {one if len(names) == 1 else many}")
 
 
 def unknown_topics(missing: Sequence[str], found: Collection[str], place: str) -> UnknownTopicError:

@@ -510,6 +510,8 @@ def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
     """
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})
+    with pytest.raises(ConfigError, match=rf"^{name}: 's3a://' names no folder"):
+        settings(tmp_path, "views", **{name: "s3a://"})
 
 
 # --- topics that are left out ---
