@@ -187,8 +187,9 @@ def app(context: click.Context) -> int:
     return DONE
 
 
-#: The options that name the cluster or the file of defaults. Environment variables need no mention: they stay set.
-_PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers")
+#: The options that name the cluster, the worker or the file of defaults. Environment variables need no mention: they
+#: stay set.
+_PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers", "--url", "--token-file")
 #: A command in a text: its words, which may have parts in quotes.
 _OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' ]+))+)'""")
 
@@ -198,7 +199,7 @@ def pasteable(text: str, given: Sequence[str]) -> str:
     Return a text with complete commands, so that the user can paste them into a shell.
 
     A quoted command in the text, such as ``'kiel-groups describe g'``, gets the options of the present call that name
-    the cluster.
+    the cluster or the worker.
 
     Args:
         text: A message, an error or a remedy.
@@ -218,7 +219,7 @@ def pasteable(text: str, given: Sequence[str]) -> str:
 
 def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
     """
-    Return a command that a text names, with those of the user's ``options`` that name the cluster or the config file.
+    Return a command that a text names, with those of the user's ``options`` that are among ``_PLACES``.
 
     Options that the command does not accept, or already has, are left out. A command that is unknown, or that asks for
     help, is returned unchanged.

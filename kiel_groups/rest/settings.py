@@ -65,8 +65,8 @@ class RestSettings:
             checked_token(self.token)
         elif not is_loopback(self.host):
             raise ConfigError(
-                f"host: other machines can connect to {self.host}, and no token is given; expected a token, or the host"
-                " 127.0.0.1"
+                f"host: other machines can connect to {self.host}, and no token is given; expected a token"
+                " ('--token-file'), or the host 127.0.0.1"
             )
 
     @property

@@ -16,6 +16,7 @@ from kiel_groups.group.znodes.round_contents import (
 from kiel_groups.group.znodes.worker_contents import WorkerInfo, encode_config_offset
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
+from kiel_groups.ops.views.verification import Verification
 from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PLANNED_MS, listing_text, report_text
 
@@ -120,6 +121,17 @@ def test_what_is_wrong_with_programs_is_found() -> None:
 
 
 #: What a worker of an earlier version that was refused has left in a group of others.
+def test_verification_of_workers_without_a_member_says_how_to_start_one() -> None:
+    """There is nothing about partitions, which workers do not share."""
+    left = view_group("g", without("/members/"))
+    verification = Verification(0)
+    for later_ms in (0, 1_000):
+        verification.take(left, LATER_MS + later_ms)
+    (finding,) = [each for each in verification.findings if each.kind == "no-members"]
+    assert finding.text == "the group has no members"
+    assert finding.remedy.startswith("'kiel-groups workers run --group g' starts one")
+
+
 def test_remedies_for_unreadable_znodes_name_commands() -> None:
     """The process that owns a deleted znode registers again; so does a member, and its leader writes a round."""
     garbage = Znode(b"garbage", 9)
