@@ -155,7 +155,7 @@ def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool
     Declare a setting that is a whole number of at least ``least``. ``_check_numbers`` checks the value.
 
     ``setting`` is the name that errors give it, by default the name of the attribute. A setting may be None only if its
-    default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
+    default is None. A setting that is sent to servers (``is_int32``) must fit into 32 bits.
     """
     most = _MOST_INT32 if is_int32 else None
     return field(default=default, metadata={"least": least, "most": most, "setting": setting})
@@ -283,7 +283,7 @@ class ZooKeeperConfig:
     """
 
     hosts: str
-    session_timeout_ms: int = _whole(10_000, 100)
+    session_timeout_ms: int = _whole(10_000, 100, is_int32=True)
     connect_timeout_ms: int = _whole(15_000, 1)
     heartbeat_interval_ms: int | None = _whole(None, 1)
 
