@@ -251,7 +251,8 @@ class ArchiveSettings:
         if not self.output.strip():
             raise ConfigError("output: nothing given; name the folder of the archive")
         if self.interval_s is not None and not (is_number(self.interval_s) and 0 < self.interval_s <= _YEAR_S):
-            raise ConfigError(f"interval_s: {self.interval_s} given; expected seconds above 0, at most a year")
+            given = f"{self.interval_s:g}" if is_number(self.interval_s) else self.interval_s
+            raise ConfigError(f"interval_s: {given} given; expected seconds above 0, at most a year")
         if self.bad_records not in (FAIL, SKIP, QUARANTINE):
             raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
         if self.roll not in ROLLS:

@@ -484,7 +484,9 @@ class GroupReading:
         """Return the remedy for a znode that cannot be parsed, with names in place of the capitals in its text."""
         settings = self.settings()
         uses_another = self.program_type() is not None or (settings is not None and settings.store == BROKER_V1)
-        members = sorted(member for member, _ in self.children(self._layout.members))
+        # A znode that cannot be parsed may have no process: it was written by hand.
+        parse = (_CONSUMERS if self.program_type() is None else _PROGRAMS)["kiel-groups/members/*"].parse
+        members = sorted(each for each, _ in self.children(self._layout.members) if self.parsed(parse, each))
         text = kind.otherwise if kind.otherwise and (uses_another if kind is _OFFSET else not members) else kind.remedy
         topic, _, partition = path.rpartition("/")
         text = text.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", self._layout.group)
