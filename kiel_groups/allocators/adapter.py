@@ -194,14 +194,14 @@ def _shares(group: GroupSpec, allocator: Allocator) -> Iterator[_Shared]:
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
-    """Call the user's code. If that code raises an Exception, raise an AllocatorError with this cause."""
+    """Call the user's code. If it raises an Exception or SystemExit, raise an AllocatorError with this cause."""
     try:
         return allocate()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AllocatorError(raised(error)) from error
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """Return a line that names the error that the user's code raised, and the text of the error."""
     text = " ".join(str(error).split())
     return f"it raised {type(error).__name__}" + (f": {text}" if text else "")

@@ -101,7 +101,7 @@ def run_assignor(
         findings = tuple(assignor.findings(subscriptions)) if isinstance(assignor, ReportingAssignor) else ()
     except AllocatorError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AllocatorError(f"assignor {assignor.name}: {raised(error)}") from error
     existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
     group = GroupSpec.of({name: its.topics for name, its in subscriptions.items()}, existing)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kiel_groups.config import GroupConfig, check_name, topic_names
+from kiel_groups.config import GroupConfig, check_name, is_whole, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
@@ -47,7 +47,7 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
     listed = list(partitions)
     for partition in listed:
         number = partition.partition if isinstance(partition, TopicPartition) else None
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        if not is_whole(number) or number < 0:
             raise ConfigError(f"assign(): {partition!r} given; expected TopicPartition(topic, number of at least 0)")
         check_name(partition.topic, "topic")
     return frozenset(listed)
@@ -64,7 +64,7 @@ def check_offset(offset: object, where: str) -> int:
     Raises:
         ConfigError: The offset is not a whole number, or negative, or larger than an int64.
     """
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
+    if not is_whole(offset) or not 0 <= offset <= _MOST_OFFSET:
         raise ConfigError(
             f"{where}: {offset!r} given; expected the next offset to read, a whole number from 0 to 2**63 - 1"
         )

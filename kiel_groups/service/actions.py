@@ -18,6 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from kiel_groups.config import is_whole
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.group_config import (
     ConfigChange,
@@ -383,7 +384,7 @@ def _target(given: object) -> Target:
         return Target(given)
     if isinstance(given, dict) and len(given) == 1 and given.keys() <= set(_VALUES):
         ((kind, value),) = given.items()
-        if kind in ("offset", "shift") and isinstance(value, int) and not isinstance(value, bool):
+        if kind in ("offset", "shift") and is_whole(value):
             return Target(kind, value)
         if kind == "time" and isinstance(value, str):
             return Target("time", parse_time(value))

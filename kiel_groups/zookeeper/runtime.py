@@ -46,7 +46,8 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
 
     Returns:
         A future of the running loop, with the function's result or exception. If the caller cancels the future, the
-        thread runs on, and nothing receives the function's result.
+        thread runs on, and nothing receives the function's result. RuntimeError replaces StopIteration, and an
+        exception that is not an ``Exception``, such as SystemExit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
@@ -63,8 +64,13 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
         result, error = None, None
         try:
             result = function()
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
+            if not isinstance(raised, Exception) or isinstance(raised, StopIteration):
+                # A future refuses StopIteration. An error such as SystemExit would end the caller's event loop, and
+                # CancelledError would look like a cancellation of the caller.
+                error = RuntimeError(f"the function of the thread {name!r} raised {raised!r}")
+                error.__cause__ = raised
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:

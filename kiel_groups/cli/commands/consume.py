@@ -12,6 +12,7 @@ import click
 from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
+    Seconds,
     brokers_option,
     coordination_option,
     json_lines_option,
@@ -102,7 +103,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(least=0.001, is_optional=False),
     metavar="SECONDS",
     help="End when no record has arrived for this long, since the start or the last record.",
 )

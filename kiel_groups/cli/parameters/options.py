@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -144,6 +145,10 @@ def separator_bytes(given: str | None) -> bytes | None:
     return None if given is None else given.replace("\\t", "\t").encode()
 
 
+#: The longest time that an option may name, in seconds: a year. Python cannot wait for any number of seconds.
+_LONGEST_S = 365 * 24 * 3600
+
+
 class OptionalNumber(click.ParamType[float]):
     """
     The type of a number that the user of an option may leave out.
@@ -153,22 +158,30 @@ class OptionalNumber(click.ParamType[float]):
     Args:
         what: The counted things, in the plural, such as ``seconds``.
         least: The least number.
+        most: The largest number.
         whole: Whether the number must be an integer.
         is_optional: Whether the user may leave out the number.
     """
 
-    def __init__(self, what: str, *, least: float, whole: bool = False, is_optional: bool = True) -> None:
+    def __init__(
+        self, what: str, *, least: float, most: float = math.inf, whole: bool = False, is_optional: bool = True
+    ) -> None:
         self.name = what
         self._is_optional = is_optional
-        self._least = least
-        self._number: click.ParamType[float] = click.IntRange(min=int(least)) if whole else click.FloatRange(min=least)
+        self._least, self._most = least, most
+        self._number: click.ParamType[float] = click.INT if whole else click.FLOAT
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the value as a number. Raise BadParameter if it is not a number, or is less than the least number."""
+        """Return the value as a number. Raise BadParameter if it is not a number, or is too small or too large."""
         try:
-            return self._number.convert(value, param, ctx)
+            number = self._number.convert(value, param, ctx)
         except click.BadParameter:
             self.refuse(value, param, ctx)
+        if number > self._most:
+            self.fail(f"{value!r} is more than {self._most:,} {self.name}.", param, ctx)
+        if not number >= self._least:  # This is also true for NaN.
+            self.refuse(value, param, ctx)
+        return number
 
     def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Raise BadParameter for a value that ``convert`` does not accept."""
@@ -180,7 +193,7 @@ class Seconds(OptionalNumber):
     """The type of a number of seconds, such as ``60`` or ``60s``; see ``OptionalNumber``."""
 
     def __init__(self, *, least: float, is_optional: bool = True) -> None:
-        super().__init__("seconds", least=least, is_optional=is_optional)
+        super().__init__("seconds", least=least, most=_LONGEST_S, is_optional=is_optional)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of seconds. Raise BadParameter as ``OptionalNumber`` does."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.allocators import named_allocator
 from kiel_groups.allocators.registry import ENTRY_POINTS
-from kiel_groups.config import DebounceConfig, check_name, check_rack
+from kiel_groups.config import DebounceConfig, check_name, check_rack, is_number
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import (
     LARGEST_PARTITION,
@@ -320,8 +320,7 @@ def _partition(name: str) -> TopicPartition:
 
 
 def _load(name: str, given: Any) -> float:
-    # NaN fails both comparisons.
-    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= LARGEST_LOAD:
+    if not is_number(given) or not 0 <= given <= LARGEST_LOAD:
         raise ConfigError(
             f"weights: {given!r:.80} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}"
         )

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kiel_groups.config import is_whole
 from kiel_groups.errors import GroupConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import (
     DONE,
@@ -258,4 +259,4 @@ def _generation(fields: Mapping[str, Any], name: str, path: str) -> int:
 
 def _number(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if is_whole(value) else 0
