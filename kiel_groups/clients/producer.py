@@ -69,8 +69,12 @@ class _Unplaced(NamedTuple):
     partitions: Sequence[int | None]
     outcomes: Sequence[Outcome]
     size_bytes: int
-    #: Whether the records are sent at once, with those that wait until ``batch_size`` records have come.
+    #: Whether the producer sends these records, and all that wait, at once.
     ends_round: bool = False
+
+
+def _outcomes(calls: Iterable[_Unplaced]) -> list[Outcome]:
+    return [outcome for records in calls for outcome in records.outcomes]
 
 
 class Producer:
@@ -323,11 +327,11 @@ class Producer:
         each: bool = False,
     ) -> asyncio.Future[int] | list[asyncio.Future[RecordMetadata]]:
         """
-        Send many records of one topic, at a fraction of the cost of a call of ``produce`` for each.
+        Send many records of one topic, at a fraction of what as many calls of ``produce`` cost.
 
-        The records are treated as by ``produce``, with two differences. Where a partitioner of this package would
-        choose the partition of a record without a key at random, up to 1,000 records in a row get the same partition.
-        With a ``batch_size`` above 1 and no ``linger_ms``, the records are sent at once, with those that wait.
+        Two things differ from ``produce``. If a partitioner of this package would choose the partitions of records
+        without a key at random, up to 1,000 records in a row get the same partition. If records wait because of
+        ``batch_size``, the producer sends them at once, together with the records of this call.
 
         Args:
             topic: The topic's name.
@@ -337,10 +341,9 @@ class Producer:
             each: Return a future for each record.
 
         Returns:
-            A future for the number of records, done when all are stored. It fails with the first error of a record,
-            once each record has an outcome. With ``each``, a list with a future for each record, as ``produce`` returns
-            it. If an argument is not valid, no record is sent, and the futures fail. The errors are those of
-            ``produce``.
+            A future for the number of records, which is done when brokers have stored all of them. If records fail, the
+            future fails with the first error, once each record has an outcome. With ``each``, a list with a future for
+            each record, as of ``produce``. If an argument is not valid, no record is sent, and the futures fail.
         """
         values = list(messages)
         loop = running_loop()
@@ -438,8 +441,7 @@ class Producer:
     @property
     def unsent_count(self) -> int:
         """The number of records without an outcome."""
-        waiting = (records for calls in self._unplaced.values() for records in calls)
-        return self._sender.unsettled + sum(len(records.outcomes) for records in waiting)
+        return self._sender.unsettled + sum(len(_outcomes(calls)) for calls in self._unplaced.values())
 
     @property
     def serializer(self) -> Serializer:
@@ -614,7 +616,7 @@ class Producer:
             lookup.cancel()
         for topic, calls in self._unplaced.items():
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            self._fail(topic, calls, error)
+            self._refuse(_outcomes(calls), error, topic)
         self._lookups.clear()
         self._unplaced.clear()
         self._unplaced_bytes = 0
@@ -623,12 +625,7 @@ class Producer:
     # ------------------------------------------------------------------ choice of partitions
 
     def _queue(self, topic: str, numbers: tuple[int, ...], partition: int) -> PartitionQueue:
-        """
-        Return the queue of a partition. ``numbers`` are the topic's partition numbers as the cluster lists them now.
-
-        Raises:
-            ConfigError: The topic has no such partition.
-        """
+        """Return the queue of a partition. Raise ConfigError if it is not in ``numbers``, the topic's partitions now."""
         known = self._queues.get(topic)
         if known is None or known[0] is not numbers:
             queues = {number: self._sender.queue_of(TopicPartition(topic, number)) for number in numbers}
@@ -655,11 +652,10 @@ class Producer:
         if records.ends_round:
             self._sender.send_waiting()
 
-    def _refuse(self, outcomes: Sequence[Outcome], error: Exception) -> None:
-        log.error("%s cannot be sent: %s", "a record" if len(outcomes) == 1 else counted(outcomes, "record"), error)
-        self._fail_outcomes(outcomes, error)
-
-    def _fail_outcomes(self, outcomes: Sequence[Outcome], error: Exception) -> None:
+    def _refuse(self, outcomes: Sequence[Outcome], error: Exception, topic: str = "") -> None:
+        """Fail records that were never sent."""
+        records = f"{counted(outcomes, 'record')} for {topic}" if topic else counted(outcomes, "record")
+        log.error("%s cannot be sent: %s", records, error)
         self.metrics.count("produce_failures", len(outcomes))
         for outcome in outcomes:
             settle_failed(outcome, error)
@@ -696,13 +692,7 @@ class Producer:
         calls = self._unplaced.pop(topic)
         self._unplaced_bytes -= sum(records.size_bytes for records in calls)
         if failure is not None:
-            self._fail(topic, calls, failure)
+            self._refuse(_outcomes(calls), failure, topic)
             return
         for records in calls:
             self._place(topic, partitions, records)
-
-    def _fail(self, topic: str, calls: Sequence[_Unplaced], error: KielGroupsError) -> None:
-        """Fail records that were never sent."""
-        outcomes = [outcome for records in calls for outcome in records.outcomes]
-        log.error("%s for %s cannot be sent: %s", counted(outcomes, "record"), topic, error)
-        self._fail_outcomes(outcomes, error)
