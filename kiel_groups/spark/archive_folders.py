@@ -25,7 +25,7 @@ from pyarrow import NativeFile
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.spark.archive_table import DAY, ArchiveSettings
 from kiel_groups.spark.checkpoint import Positions, Span, json_object, without_reading
 from kiel_groups.spark.columns import known_schemas, merged_schema, removed_or_changed
@@ -415,20 +415,20 @@ class ArchiveFolders:
 
         Raises:
             ConfigError: The file is damaged or missing.
-            ProtocolError: The checkpoint belongs to another data source.
         """
         lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
         document = json_object(lines[-1]) if len(lines) > 2 else None
-        if document is None:
-            compacted, listed = self._lists()
-            is_listed = batch <= max(listed, default=compacted)
-            remedy = (
-                "begin a new archive in another folder"
-                if is_listed
-                else "delete it and its .crc file; nothing of the batch is archived, and the next run plans it again"
-            )
-            raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
-        return Positions.from_json(document)
+        if document is not None:
+            with suppress(ProtocolError):
+                return Positions.from_json(document)
+        compacted, listed = self._lists()
+        is_listed = batch <= max(listed, default=compacted)
+        remedy = (
+            "begin a new archive in another folder"
+            if is_listed
+            else "delete it and its .crc file; nothing of the batch is archived, and the next run plans it again"
+        )
+        raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
 
     def hold(self, topics: Collection[str]) -> dict[str, Any]:
         """
