@@ -18,7 +18,8 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
   a few messages between two micro-batches, with and without commits for its group; ``ready-made``, which looks nothing
   up and returns one ready-made Arrow batch, and so is the lower bound of any source in Python; and Spark's own ``rate``
   source. The figures are the times that Spark reports for a micro-batch and its parts, in milliseconds, the shortest
-  micro-batch, and the time divided by that of ``rate`` in the same round.
+  micro-batch, the processor time of Spark and its Python for each (the start and the end of the query included), and
+  the time divided by that of ``rate`` in the same round.
 
 With ``--kafka 3.9.1``, ``spark`` is Spark's own source, ``spark-sql-kafka-0-10``, which reads no topics of 0.8. Maven
 fetches its jars into the cache of the servers' jars. The release of the jars is that of Spark, 4.0.0, so this needs
@@ -260,16 +261,20 @@ def stream(spark: SparkSession, feeder: Feeder, broker: str, turns: int, rounds:
 
     found: dict[str, list[Mapping[str, int]]] = {way: [] for way in options}
     totals: dict[str, list[float]] = {way: [] for way in options}
+    used_ms: dict[str, list[float]] = {way: [] for way in options}
+    java: int = spark.sparkContext._gateway.proc.pid
     for _ in range(turns):
         for way in options:
             table = spark.readStream.format(way.partition(",")[0]).options(**options[way]).load()
+            before_s = cpu_time_below_s(java)
             times = list(micro_batches(table, rounds, topic.rows, feed if "subscribe" in options[way] else None))
+            used_ms[way].append(1e3 * (cpu_time_below_s(java) - before_s) / rounds)
             found[way] += times
             totals[way].append(median(each["triggerExecution"] for each in times))
     for way, times in found.items():
         figures = {name: round(median(each.get(part, 0) for each in times)) for part, name in PARTS.items()}
-        least = min(each["triggerExecution"] for each in times)
-        compared = {"least": least, "to rate": ratio(totals[way], totals["rate"])}
+        least, cpu_ms = min(each["triggerExecution"] for each in times), round(median(used_ms[way]))
+        compared = {"least": least, "cpu_ms": cpu_ms, "to rate": ratio(totals[way], totals["rate"])}
         yield {"way": way, "micro_batches": len(times), **figures, **compared}
 
 
