@@ -10,10 +10,10 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
   1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without our data source: ``mapPartitions`` over as
   many tasks, a consumer in each, into a table of the same columns. It reads only the beginning of the topic, because
   the whole topic would take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it
-  returns one ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either
-  source, is part of the time. ``cpu_us`` is the processor time for each row of Spark and its Python workers,
-  ``broker_us`` that of the broker, in microseconds. ``to …`` is the rate divided by that of another way in the same
-  round; above 1 is faster.
+  returns one ready-made Arrow batch again and again, in as many tasks. ``copied`` returns each time a copy in new
+  memory, as the bytes of a socket are. Planning, some tenths of a second for each way, is part of the time. ``cpu_us``
+  is the processor time for each row of Spark and its Python workers, ``broker_us`` that of the broker, in microseconds.
+  ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
 - ``stream``: queries whose micro-batches have as many rows, in one task: ``kiel`` on 100 partitions, each of which gets
   a few messages between two micro-batches, with and without commits for its group; ``ready-made``, which looks nothing
   up and returns one ready-made Arrow batch, and so is the lower bound of any source in Python; and Spark's own ``rate``
@@ -159,7 +159,11 @@ class Contest:
         self._peer_rows = peer_rows
         #: The processes whose time is measured: Java with its workers, and the broker.
         self.processes = (spark.sparkContext._gateway.proc.pid, cluster.kafka[0].pid)
-        self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {"kiel": self._kiel, "arrow": self._ready_made}
+        self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {
+            "kiel": self._kiel,
+            "arrow": self._ready_made,
+            "copied": partial(self._ready_made, copies=1),
+        }
         if self._is_newer:
             self.ways["spark"] = partial(self._kiel, source="kafka")
         if peer_packages:
@@ -170,8 +174,8 @@ class Contest:
         options = {"kafka.bootstrap.servers": self._broker, "subscribe": topic.name, "startingOffsets": "earliest"}
         return self._spark.read.format(source).options(**options).load(), topic.rows
 
-    def _ready_made(self, topic: Topic) -> tuple[DataFrame, int]:
-        options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes}
+    def _ready_made(self, topic: Topic, copies: int = 0) -> tuple[DataFrame, int]:
+        options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes, "copies": copies}
         return self._spark.read.format("ready-made").options(**options).load(), topic.rows
 
     def _kafka_python(self, topic: Topic) -> tuple[DataFrame, int]:
@@ -198,7 +202,7 @@ def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
                 after_s = (cpu_time_below_s(pid) for pid in contest.processes)
                 used_us[name].append(tuple(1e6 * (a - b) / rows for a, b in zip(after_s, before_s, strict=True)))
     for name, found in rates.items():
-        others = [other for other in ("arrow", "kafka-python", "spark") if other in rates]
+        others = [other for other in ("arrow", "copied", "kafka-python", "spark") if other in rates]
         cpu_us, broker_us = (round(median(each), 2) for each in zip(*used_us[name], strict=True))
         yield {
             "partitions": topic.partitions,

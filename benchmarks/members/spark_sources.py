@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -82,7 +83,7 @@ class ReadyMade(DataSource):
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ReadyMadeReader(*self._numbers("tasks", "rows", "value_bytes"))
+        return ReadyMadeReader(*self._numbers("tasks", "rows", "value_bytes", "copies"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ReadyMadeStreamReader(*self._numbers("rows", "value_bytes"))
@@ -98,10 +99,29 @@ def ready_batch(count: int, value_bytes: int, partition: int = 0) -> Any:
     return record_batch(columns, OffsetRange(source, 0, count), arrow_schema(READ_SCHEMA))
 
 
-class ReadyMadeReader(DataSourceReader):
-    """Returns batches as large as the answer to one fetch of our data source."""
+def copied(batch: Any) -> Any:
+    """Return the batch in new memory."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.Array.from_buffers(
+                each.type, len(each), [part and pa.py_buffer(bytearray(memoryview(part))) for part in each.buffers()]
+            )
+            for each in batch.columns
+        ],
+        schema=batch.schema,
+    )
 
-    def __init__(self, tasks: int, rows: int, value_bytes: int) -> None:
+
+class ReadyMadeReader(DataSourceReader):
+    """
+    Returns batches as large as the answer to one fetch of our data source.
+
+    ``copies`` is 1 to return each batch in new memory, as that of a socket is, and 0 for the same memory each time,
+    which stays in the caches of the processor.
+    """
+
+    def __init__(self, tasks: int, rows: int, value_bytes: int, copies: int) -> None:
+        self._copies = bool(copies)
         self._tasks = tasks
         self._rows = rows
         self._value_bytes = value_bytes
@@ -114,7 +134,7 @@ class ReadyMadeReader(DataSourceReader):
         batch = ready_batch(count, self._value_bytes, partition.value)
         rows = self._rows // self._tasks
         for start in range(0, rows, count):
-            yield batch.slice(0, min(count, rows - start))
+            yield (copied(batch) if self._copies else batch).slice(0, min(count, rows - start))
 
 
 class ReadyMadeStreamReader(DataSourceStreamReader):
