@@ -28,12 +28,13 @@ class Backoff:
     Computes exponential backoff: the delay doubles with every failure in a row, up to the longest delay.
 
     A caller that retries one action in a loop calls ``next_s`` after each failure, and ``reset`` after a success. A
-    caller that counts failures itself, for example for each partition, calls ``delay_s``. That method changes nothing,
+    caller that counts failures itself, for example for each partition, calls ``delay_s``. ``delay_s`` changes nothing,
     so one object may serve many counts.
 
     Args:
         first_s: The delay after the first failure, in seconds.
-        longest_s: The longest delay, in seconds. If it is shorter than ``first_s``, every delay has this length.
+        longest_s: The longest delay, in seconds. If ``longest_s`` is shorter than ``first_s``, every delay has the
+            length ``longest_s``.
         jitter: Called once for each delay that is not 0; returns the factor by which that delay is multiplied, so that
             clients that failed together do not retry together. A factor above 1 exceeds ``longest_s``. By default,
             delays are not changed.
@@ -57,7 +58,9 @@ class Backoff:
         self._failures = 0
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row; 0 for no failure. No count changes."""
+        """
+        Return the seconds to wait after this number of failures in a row. Return 0 for no failure. Change no count.
+        """
         if failures <= 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()

@@ -1,8 +1,8 @@
 """
 The settings of clients and members: frozen dataclasses, validated when they are constructed.
 
-Every class raises ConfigError for an illegal value. The message names the setting, the given value and what was
-expected. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
+Every class raises ConfigError for an illegal value. The message names the setting, the given value and the expected
+values. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool
     """
     Declare a setting that is a whole number of at least ``least``. ``_check_numbers`` checks the value.
 
-    ``setting`` is the name that errors give it, by default the name of the attribute. A setting may be None only if its
-    default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
+    ``setting`` is the name of the setting in errors, by default the name of the attribute. A setting may be None only
+    if its default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
     """
     most = _MOST_INT32 if is_int32 else None
     return field(default=default, metadata={"least": least, "most": most, "setting": setting})
@@ -167,9 +167,9 @@ class BrokerConfig:
     """
     The settings of a client's connections to the brokers.
 
-    The client tries ``hosts`` in turn until one answers, and discovers the rest of the cluster from it. ``client_id``
-    appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and doubles up to
-    ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
+    The client tries ``hosts`` in turn until one of them answers, and discovers the other brokers from the answer.
+    ``client_id`` appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and
+    doubles up to ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
     ``metadata_max_age_ms``, and asks another broker each time.
     """
 
@@ -206,10 +206,10 @@ class FetchConfig:
     A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has about
     ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends: between a
     sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the share grows up to
-    ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of a message that is
-    larger than their own ``fetch.max.bytes``. A compressed message set may decompress to at most
+    ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send no part of a message that is larger
+    than the broker's ``fetch.max.bytes``. A compressed message set may decompress to at most
     ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
-    without compression. One compressed message may exceed that limit, or one for each call that waits.
+    without compression. One compressed message, or one message for each waiting call, may exceed that limit.
     ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks the
     position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
@@ -235,10 +235,10 @@ class ProducerConfig:
     ``required_acks`` is the number of replicas that must store a record before the broker acknowledges it: -1 (all
     in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for these replicas at most
     ``ack_timeout_ms``. With ``linger_ms``, a partition's batch is sent when it has ``batch_size`` records, or when its
-    oldest record has waited that long. Without ``linger_ms``, records are sent when ``batch_size`` of them wait in all
-    partitions together, however long that takes. ``compression`` is the name of a codec, or None. ``retries``
-    is how often a batch is sent again after a retriable error. A request is filled up to ``max_request_bytes``.
-    Records without an outcome may take ``max_buffered_bytes``; further records are refused.
+    oldest record has waited for this time. Without ``linger_ms``, records are sent when ``batch_size`` records wait in
+    all partitions together, without a time limit. ``compression`` is the name of a codec, or None. ``retries`` is how
+    many times a batch is sent again after retriable errors. A request is filled up to ``max_request_bytes``. Records
+    without an outcome may take ``max_buffered_bytes``; further records are refused.
     """
 
     required_acks: int = -1
@@ -309,7 +309,7 @@ class ZooKeeperConfig:
 
     @property
     def chroot(self) -> str:
-        """The chroot with its leading slash, or "" if there is none."""
+        """The chroot with its leading slash, or "" without a chroot."""
         return "".join(self.hosts.partition("/")[1:])
 
 
@@ -364,23 +364,23 @@ class GroupConfig:
     The settings of a consumer's membership in its group.
 
     ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all members of a group: the first member writes
-    them to the group's ``/config`` znode, and every other member is checked against it. With ``autocommit``, finished
-    records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``, with jitter, a member
-    reads its assignment and its claims even if no watch fired. A drain, a claim without a start position, or a
-    partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may take
-    ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause doubles
-    with each failure in a row.
+    them to the group's ``/config`` znode, and the settings of every other member are compared with the znode. With
+    ``autocommit``, finished records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``,
+    with jitter, a member reads its assignment and its claims even if no watch fired. A drain, a claim without a start
+    position, or a partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may
+    take ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause
+    doubles with each failure in a row.
 
-    ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
-    applies), so a restart moves no partitions.
+    ``instance_id`` makes a static member. The leader keeps the assignment of a static member for ``static_grace_ms``
+    after the member's session (the leader's setting applies), so a restart moves no partitions.
 
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
-    for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
-    stops a member that is merely slow, its records are delivered again to another member, and that may be as slow.
+    for ``loop_stall_ms``. 0 disables either limit. Both limits are five minutes by default, which is generous: if the
+    watchdog stops a member that is merely slow, another member gets the records again, and may be as slow.
 
     ``capacity`` is the share of the load that this member gets, in relation to the capacities of other members.
-    ``rack`` is the rack where it runs. Only some allocators use these two settings.
+    ``rack`` is the rack where the member runs. Only some allocators use these two settings.
 
     ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
     could not identify by the host alone.

@@ -31,7 +31,7 @@ def _rebuild(cls: type[KielGroupsError], args: tuple[Any, ...], fields: dict[str
 
 
 class ConfigError(KielGroupsError, ValueError):
-    """A setting or an argument is invalid. The message names it, and says what was expected and what to do."""
+    """A setting or an argument is invalid. The message has the name, the expected value, and what to do."""
 
 
 class UnknownTopicError(ConfigError):
@@ -39,7 +39,7 @@ class UnknownTopicError(ConfigError):
 
 
 class UnknownGroupError(ConfigError):
-    """ZooKeeper has no znodes of the group."""
+    """No such group exists in ZooKeeper, or at the brokers that coordinate groups."""
 
 
 class UnknownConnectorError(ConfigError):
@@ -55,11 +55,14 @@ class TokenError(ConfigError):
 
 
 class GroupConfigError(ConfigError):
-    """This member's settings differ from the group's ``/config`` znode, or that znode is unreadable."""
+    """
+    The settings in the group's ``/config`` znode differ from the caller's settings, are unreadable, or are for another
+    type of members.
+    """
 
 
 class IllegalStateError(ConfigError):
-    """A call does not fit the state of its consumer, such as a pause of a partition that is not assigned to it."""
+    """A call does not fit the state of its consumer, such as a pause of a partition that is not assigned."""
 
 
 class ArgumentTypeError(ConfigError, TypeError):
@@ -95,7 +98,7 @@ class SessionLostError(CoordinationError):
 
 
 class ClaimLostError(CoordinationError):
-    """A worker wrote for a connector or a task whose claim it no longer has; nothing was written."""
+    """A worker tried to write for a connector or a task without having its claim. Nothing was written."""
 
 
 class RebalanceError(CoordinationError):
@@ -181,11 +184,11 @@ class RequestTimeoutError(BrokerError):
 
 class OutcomeUnknownError(BrokerError):
     """
-    A record was sent, but no broker confirmed whether it was stored: it may or may not be in its partition.
+    A record was sent, but no broker confirmed the storage: the record may or may not be in its partition.
 
-    ``topic`` and ``partition`` are its destination. The cause is the last failure, or a ClosedError if the producer
-    was closed before the answer; ``code`` is the cause's code. Producing the record again loses nothing, but may store
-    it twice.
+    ``topic`` and ``partition`` are the record's destination. The cause is the last failure, or a ClosedError if the
+    producer was closed before the answer; ``code`` is the cause's code. Producing the record again loses nothing, but
+    may store the record twice.
     """
 
     retriable = True
@@ -198,7 +201,7 @@ class OutcomeUnknownError(BrokerError):
 
 
 class NoOffsetsError(BrokerError):
-    """The offsets of the group could not be fetched."""
+    """The group's offsets could not be fetched, or a partition has no offset and the reset policy is ``none``."""
 
     def __init__(self, message: str = "the offsets of the group are not known", *, code: int | None = None) -> None:
         super().__init__(message, code=code)

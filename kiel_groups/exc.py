@@ -22,9 +22,9 @@ ConnectionError = BrokerConnectionError  # noqa: A001 -- the name is what progra
 
 class UnhandledResponseError(KielError):
     """
-    kiel's error for a response without a handler; programs may catch it, but this package never raises it.
+    The error of the library kiel for a response without a handler. This package never raises the error.
 
-    In this package, each request decodes its own response.
+    Programs written for kiel may catch the error. In this package, each request decodes its own response.
     """
 
     def __init__(self, api: str) -> None:

@@ -22,7 +22,7 @@ class RebalanceListener(Protocol):
     A rebalance may call a hook several times. ``on_partitions_revoked`` is called first for the partitions without
     records in flight, and later for partitions whose records are finished meanwhile. ``on_partitions_assigned`` is
     called once for each topic, or for partitions that have become free together. In a group that ZooKeeper coordinates,
-    the hooks get only partitions that move. In a group that brokers coordinate, they get all partitions in each
+    the hooks get only partitions that move. In a group that brokers coordinate, the hooks get all partitions in each
     rebalance.
     """
 
@@ -41,9 +41,10 @@ class RebalanceListener(Protocol):
         """
         Prepare for newly assigned partitions.
 
-        The member owns the partitions and knows their start positions. It delivers none of their records before this
-        hook ends. ``consumer.position(partition)`` returns the start position of a partition. A log line (INFO) says
-        whether this is the stored offset or was chosen by ``auto_offset_reset``. The hook may seek to another position.
+        The member owns the partitions and knows their start positions. The member delivers no record of these
+        partitions before this hook ends. ``consumer.position(partition)`` returns the start position of a partition. A
+        log line (INFO) says whether the start position is the stored offset or was chosen by ``auto_offset_reset``. The
+        hook may seek to another position.
         """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
@@ -91,10 +92,11 @@ class StallListener(Protocol):
     """
     An optional hook of a listener: a warning before the watchdog closes the member's session.
 
-    The hook runs on a daemon thread of its own, because the event loop itself may be blocked; calls never overlap. It
-    can set a flag that the application checks, or dump the stacks of all threads. The session is closed at the limit
-    whether or not the hook has returned. Any exception in the hook, even ``SystemExit``, is only logged and counted.
+    The hook runs on a daemon thread of its own, because the event loop itself may be blocked; calls never overlap. The
+    hook can set a flag that the application checks, or dump the stacks of all threads. The session is closed at the
+    limit whether or not the hook has returned. Any exception in the hook, even ``SystemExit``, is only logged and
+    counted.
     """
 
     def on_stalled(self, stall: Stall) -> None:
-        """React to a stall: half of its time limit has passed without progress."""
+        """React to a stall: half of a time limit has passed without progress."""

@@ -1,4 +1,4 @@
-"""Metrics of clients and members: counters, gauges, and kafka-python's names for them."""
+"""Metrics of clients and members: counters, gauges and latencies, and the names of Kafka's clients for some metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recent(NamedTuple):
     """
     The observations of one duration in the last 30 to 60 seconds.
 
-    ``span_s`` is the length of that time, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
+    ``span_s`` is the exact length of the time, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
     observations began; None if nothing was observed yet.
     """
 
@@ -91,9 +91,9 @@ class _Observed:
 
 class Metrics:
     """
-    A registry of metrics that the parts of one client share. Any thread may use it.
+    A registry of metrics that the parts of one client share. Any thread may use the registry.
 
-    Names of metrics are ``snake_case`` and include the unit. ``clock`` returns a time in seconds; it decides which
+    Names of metrics are ``snake_case`` and include the unit. ``clock`` returns a time in seconds, which decides which
     observations are recent.
     """
 
@@ -183,10 +183,10 @@ KAFKA_GROUP = "consumer-coordinator-metrics"
 
 class KafkaMetric(NamedTuple):
     """
-    A metric: its name, what it means, and how it is read.
+    A metric with its name, its meaning, and the function that reads the metric.
 
-    ``read`` gets the registry, and the number of the consumer's partitions. It returns None for a duration without
-    observations.
+    ``read`` gets the registry, and the number of the consumer's partitions. For a duration without observations,
+    ``read`` returns None.
     """
 
     name: str

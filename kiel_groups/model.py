@@ -1,4 +1,4 @@
-"""The values that all packages share, such as partitions and records: comparable and picklable."""
+"""The values that all packages share, such as partitions and records. The values are comparable and picklable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class GenerationToken(NamedTuple):
 
     The membership is the fencing token of the partitions that the member was assigned in this generation. Each
     rebalance of the group has a larger generation, even for partitions that do not move. But brokers of Kafka 0.9
-    forget the generation when a group is empty. So there the token cannot protect other systems from late writes.
+    forget the generation when a group is empty. With these brokers, the token cannot protect other systems from late
+    writes.
     """
 
     generation: int
@@ -85,7 +86,8 @@ class OffsetAndTimestamp(NamedTuple):
     """
     An offset that was looked up by time.
 
-    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without one.
+    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without a
+    timestamp.
     """
 
     offset: int
@@ -101,8 +103,8 @@ class Record(NamedTuple):
     One message as a consumer delivers it.
 
     ``offset`` is the message's position in its partition's log; a commit of the record stores ``offset + 1``, the
-    *next* offset. ``key`` and ``value`` are bytes or None; with a deserializer, they are its results. Messages of Kafka
-    0.8 (magic 0) have no timestamp.
+    *next* offset. ``key`` and ``value`` are bytes or None, or the results of a deserializer. Messages of Kafka 0.8
+    (magic 0) have no timestamp.
     """
 
     topic: str
@@ -196,9 +198,9 @@ class PartitionBatch:
     """
     The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode, or a
-    ``GenerationToken`` if brokers coordinate the group. It never changes, even if the claim is lost or another member
-    claims the partition. A store is safe from late writes if it refuses any write with a token that is smaller than the
+    ``fencing_token`` is the czxid of the owner znode, or a ``GenerationToken`` if brokers coordinate the group. Each
+    later claim of the partition, by any member, has a larger token. The token of a batch never changes, even if the
+    claim is lost. A store is safe from late writes if it refuses any write with a token that is smaller than the
     largest token that the store has seen for ``topic_partition``.
     """
 

@@ -177,7 +177,7 @@ class ErrorTexts(NamedTuple):
     """
     The parts of an error that users and logs may see.
 
-    ``summary`` is the error's text, or its type if the text is empty. ``trace`` is its trace.
+    ``summary`` is the error's text, or its type if the text is empty. ``trace`` is the error's trace.
     """
 
     summary: str

@@ -1,7 +1,7 @@
 """
 Test an allocator of your own: ``check_allocator`` tries many groups, and reports the smallest group that breaks a rule.
 
-It needs Hypothesis (``pip install hypothesis``) to generate the groups and to make a failing group smaller.
+The function needs Hypothesis (``pip install hypothesis``) to generate the groups and to make a failing group smaller.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
     """
     Try an allocator on generated groups, of up to 5 members and 3 topics of up to 6 partitions.
 
-    The rules: each partition of a topic with subscribers has exactly one owner, a subscriber; the order of members and
-    partitions does not matter; a second call with the same group returns the same allocation; and the allocator does
-    not change the group. An allocator with ``allocate`` also gets capacities, racks, weights, lags, and present owners.
+    An allocator must follow these rules:
+
+    - Each partition of a topic with subscribers has exactly one owner, which is a subscriber.
+    - The order of members and partitions does not matter.
+    - A second call with the same group returns the same allocation.
+    - The allocator does not change the group.
+
+    An allocator with ``allocate`` also gets capacities, racks, weights, lags, and present owners.
 
     Args:
         allocator: A function of members and partitions, or an object that has ``allocate`` as well.
         examples: How many groups to try.
 
     Raises:
-        AllocatorError: A rule is broken. The text has the rule, and the smallest group found that breaks it.
+        AllocatorError: The allocator breaks a rule. The text has the rule, and the smallest group found that breaks it.
         ConfigError: Hypothesis is not installed.
     """
     try:

@@ -13,7 +13,7 @@ _QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
 
 def own_command(*words: str) -> str:
     """
-    Return a command of ``kiel-groups`` in quotes, for an error or a remedy. Its words are escaped for a shell.
+    Return a command of ``kiel-groups`` in quotes, for an error or a remedy. The words are escaped for a shell.
 
     The command line later adds the options with the cluster's addresses; see ``cli.app.pasteable``.
     """
@@ -40,7 +40,8 @@ def wrapped(sentence: str, width: int, *, divides_words: bool = False) -> list[s
     Args:
         sentence: The sentence. A command that it quotes stays on one line.
         width: The most characters of a line.
-        divides_words: Whether a word that is longer than a line is divided. If not, its line exceeds ``width``.
+        divides_words: Whether a word that is longer than a line is divided. If False, such a word makes a line longer
+            than ``width``.
     """
     indent = " " * (len(sentence) - len(sentence.lstrip()))
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _JOINT), sentence)

@@ -2,7 +2,7 @@
 Read and write topics on Tornado: the consumer of a group, the single consumer, and the producer.
 
 Applications and ``sync`` import the names of this package, and only these names are public. The command line, ``ops``,
-the demo and Spark also import from its subpackages. No method blocks the event loop; ``kiel_groups.sync`` has blocking
+the demo and Spark also import from the subpackages. No method blocks the event loop; ``kiel_groups.sync`` has blocking
 counterparts.
 """
 

@@ -1,7 +1,7 @@
 """
 The connected parts of a consumer, in a group or with assigned partitions: deliver records, commit, look up positions.
 
-A consumer's ``Lifecycle`` creates such an object, and the consumer's methods use it on the event loop.
+A consumer's ``Lifecycle`` creates the connected parts, and the consumer's methods use the parts on the event loop.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AutoCommit:
         self._cause: str | None = None
 
     def commit_soon(self) -> None:
-        """Start the next commit before the interval ends, but at least ``PAUSE_S`` after the last commit."""
+        """Start the next commit before the interval ends, but at least ``PAUSE_S`` seconds after the last commit."""
         self._due.set()
 
     async def run(self) -> None:
@@ -113,8 +113,8 @@ class AutoCommit:
             )
 
 
-#: How long a close waits for what calls returned, in seconds. The consumer cannot tell whether the
-#: application is still processing them, and a member should leave its group promptly.
+#: How long, in seconds, a close waits until the values that calls returned are finished. The consumer cannot tell
+#: whether the application is still processing them, and a member should leave its group promptly.
 VALUES_PATIENCE_S = 2.0
 
 #: How long a close without an event loop waits for ZooKeeper, in seconds.
@@ -190,17 +190,17 @@ class ConnectedConsumer:
         """
         Replace the subscription, and stop delivering removed topics.
 
-        After that, the caller must call ``member.resubscribe``, to register the new subscription.
+        Then the caller must call ``member.resubscribe``, to register the new subscription.
 
         Args:
             topics: The topics of the new subscription; an empty collection to unsubscribe.
             change: Changes the subscription's state.
 
         Returns:
-            What ``change`` returns.
+            The result of ``change``.
 
         Raises:
-            ConfigError: The member cannot register these topics; nothing changes.
+            ConfigError: The member cannot register these topics. The subscription stays as it was.
         """
         self.member.check_subscription(topics)
         result = change()
@@ -310,7 +310,7 @@ class DeliveryHandler(GroupBrokers):
     """
     The PartitionHandler of a grouped consumer.
 
-    It starts and stops the delivery of partitions, and notifies the listener.
+    The handler starts and stops the delivery of partitions, and notifies the listener.
     """
 
     def __init__(self, reader: RecordReader, group: str, metrics: Metrics) -> None:
@@ -356,8 +356,8 @@ class DeliveryHandler(GroupBrokers):
         """
         Stop delivering lost partitions, and notify the listener.
 
-        Drop their buffered records, and stop tracking their records in flight. Also drop the leaders that ZooKeeper
-        named for these partitions.
+        Drop the buffered records of the partitions, and stop tracking their records in flight. Also drop the leaders
+        that ZooKeeper named for these partitions.
         """
         self._owned.ready.remove(partitions)
         self._owned.drop(partitions)
@@ -374,7 +374,7 @@ class DeliveryHandler(GroupBrokers):
         self._owned.refuse(topic, error)
 
     def in_progress(self) -> list[Work]:
-        """Return the records, values and hook that the application is processing. Safe on any thread."""
+        """Return the records, values and hook that the application is processing. Any thread may call this method."""
         return self._calls.in_progress() + self._owned.in_flight.works()
 
     def stalled(self, stall: Stall) -> None:
@@ -382,7 +382,7 @@ class DeliveryHandler(GroupBrokers):
         self._calls.stalled(stall)
 
 
-#: Asks brokers for the offsets at which some partitions were left. Those without one have no entry.
+#: Asks brokers for the offsets at which some partitions were left. Partitions without an offset have no entry.
 StoredOffsets: TypeAlias = Callable[
     [ClusterMetadata, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]
 ]
@@ -396,7 +396,8 @@ class AssignedConsumer:
 
     No claim excludes other readers, so no offset is committed. If the application has subscribed to topics, its
     listener is notified before records of a partition are delivered, and when the delivery ends. Each partition starts
-    where the application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
+    where the application seeks. Without a seek, the partition starts at its stored offset. Without a stored offset,
+    ``auto_offset_reset`` decides.
 
     Args:
         settings: The consumer's settings.
@@ -406,7 +407,7 @@ class AssignedConsumer:
         on_metadata: Called after each renewal of the metadata.
     """
 
-    #: There is none; see ``ConnectedConsumer``.
+    #: This consumer has no member; see ``ConnectedConsumer``.
     member: ClassVar[None] = None
 
     def __init__(
@@ -469,7 +470,7 @@ class AssignedConsumer:
 
     def open(self, starts: Mapping[TopicPartition, int], origin: StartOrigin = StartOrigin.FIRST) -> None:
         """
-        Read partitions from these offsets. A partition that has a position already keeps it.
+        Read partitions from these offsets. A partition that has a position already keeps the position.
 
         Partitions of subscribed topics become assigned. Other partitions are ignored, unless the application has
         assigned them.
@@ -554,7 +555,7 @@ class AssignedConsumer:
 
     async def stored_offsets(self, partitions: Collection[TopicPartition] | None) -> Mapping[TopicPartition, int]:
         """
-        Return the stored offset of each partition that has one.
+        Return the offset of each partition with a stored offset.
 
         Raises:
             IllegalStateError: ``partitions`` is None: without a session, the group's partitions cannot be listed.

@@ -60,7 +60,7 @@ class Consumer:
         """
         Wait for the next record, without a time limit, and return it.
 
-        The record is finished when the coroutine that received it calls ``getone()`` again, or ``getmany()`` or
+        The record is finished when the receiving coroutine next calls ``getone()``, ``getmany()`` or
         ``consume_batches()``. A record that arrives after its caller has given up (``asyncio.wait_for``,
         ``gen.with_timeout``) is delivered again.
 
@@ -86,14 +86,14 @@ class Consumer:
         """
         Return buffered records by partition, in the order of the log.
 
-        The records are finished when the coroutine that received them calls ``getmany()`` again, or ``getone()`` or
+        The records are finished when the coroutine that received them calls ``getmany()``, ``getone()`` or
         ``consume_batches()``, even if that call returns no records. If the coroutine's task has ended, another
-        coroutine's call finishes the records. Their partitions are not released before that. Records that arrive after
-        their caller has given up are delivered again.
+        coroutine's call finishes the records. The consumer does not release a partition before its records are
+        finished. Records that arrive after their caller has given up are delivered again.
 
         Args:
             partitions: The partitions from which to return records; by default all assigned partitions.
-            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            timeout_ms: How long to wait if no records are buffered, in milliseconds; 0 returns at once.
             max_records: The most records to return; by default all that are buffered.
 
         Returns:
@@ -122,7 +122,7 @@ class Consumer:
 
         Args:
             partitions: The partitions from which to return records; by default all assigned partitions.
-            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            timeout_ms: How long to wait if no records are buffered, in milliseconds; 0 returns at once.
             max_records: The most records to return; by default all that are buffered.
 
         Returns:
@@ -158,7 +158,7 @@ class Consumer:
 
     @starts_at_call
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next message of each partition. Errors as in ``beginning_offsets``."""
+        """Return the offset of the next message of each partition. Raise the errors of ``beginning_offsets``."""
         return await self._list(partitions_of(partitions, "end_offsets()"), LATEST)
 
     @starts_at_call
@@ -179,13 +179,13 @@ class Consumer:
             timestamps: Times in milliseconds since 1970, by partition; fractions of a millisecond do not count.
 
         Returns:
-            An entry for each partition. Its ``timestamp`` is always -1, because no timestamp is known.
+            An entry for each partition. The ``timestamp`` of an entry is always -1, because no timestamp is known.
 
         Raises:
             ArgumentTypeError: The argument is not a dict of partitions to numbers. The error is a TypeError and a
                 ConfigError.
             ConfigError: A time is negative, or 2**63 or more.
-            UnknownTopicError: As for ``beginning_offsets``, like the other errors.
+            UnknownTopicError, BrokerError, ClosedError: As ``beginning_offsets``.
         """
         times = times_of(timestamps, "offsets_for_times()")
         found = await self._list(list(times), times)
@@ -241,9 +241,9 @@ class Consumer:
         """
         Move the position of a partition to another offset, forward or backward.
 
-        Buffered records of the partition are dropped, and records in flight no longer change what is committed. Until
-        further records are finished, a commit stores ``offset``, even if it is lower than the committed offset. A seek
-        affects the present claim only. After a seek in ``on_partitions_revoked``, the release stores ``offset``.
+        Buffered records of the partition are dropped, and records in flight no longer change the committed offset.
+        Until further records are finished, a commit stores ``offset``, even if it is lower than the committed offset. A
+        seek affects the present claim only. After a seek in ``on_partitions_revoked``, the release stores ``offset``.
 
         Args:
             partition: An assigned partition.
@@ -279,7 +279,11 @@ class Consumer:
         return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)
 
     def seek_to_end(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
-        """Look up the ends of the partitions' logs, then seek there. All else is as in ``seek_to_beginning``."""
+        """
+        Look up the ends of the partitions' logs, then seek there.
+
+        Arguments, result and errors are as in ``seek_to_beginning``.
+        """
         return self._seek_to("seek_to_end()", partitions, self.end_offsets)
 
     def _seek_to(
@@ -315,14 +319,15 @@ class Consumer:
         Return the offset of the next record to deliver.
 
         After ``assign``, wait until the position is known. Assigned partitions of subscribed topics have a position at
-        once. Records that a call returned but no caller received, as after a cancellation, count as not delivered. They
-        become the next records once nothing refers to that call's future, or after a second. Until then, other
-        coroutines get the records that follow; these are delivered again, too.
+        once. If a call returned records but its caller was cancelled and did not receive them, the records count as not
+        delivered. These records become the next records once no object refers to the call's future, or after a second.
+        Until then, other coroutines get the records that follow. The following records are then delivered a second
+        time.
 
         Raises:
             IllegalStateError: The partition is not assigned.
             KielGroupsError: After ``assign``, no start position can be chosen.
-            ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
+            ClosedError: The consumer was closed. Or the position is not known yet, and the consumer is not connected.
         """
         partition = partition_of(partition, "position()")
         if (position := self._next_offset(partition)) is None:
@@ -337,8 +342,8 @@ class Consumer:
         """
         Return the offset of the next record that a caller gets, or None if the partition has no position.
 
-        The position of the claim is after all records that calls took. If no caller received a record, that record is
-        delivered again, at the next call or after a while.
+        A call moves the position of the claim past the records that the call takes. A taken record that no caller
+        received is delivered again, at the next call or after a second.
         """
         position, owned = self._subscription.position(partition), self._owned_records()
         unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
@@ -437,7 +442,7 @@ class Consumer:
 
     @property
     def name(self) -> str:
-        """This host's name and a number that is unique among the consumers of this process."""
+        """The host's name and a number that is unique among the consumers of this process."""
         return f"{socket.gethostname()}:{id(self)}"
 
     @property
@@ -462,5 +467,5 @@ class Consumer:
 
     @property
     def max_bytes(self) -> int:
-        """About how many bytes ``consume()`` returns at once, and one response of a broker has."""
+        """The approximate limit, in bytes, of one result of ``consume()``, and of one response of a broker."""
         return self._reading.fetching.max_bytes

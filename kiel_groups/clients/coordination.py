@@ -43,7 +43,7 @@ class Process:
     """
     The parts of a consumer that its member uses.
 
-    The member calls ``on_failure`` with the error if it stops for good.
+    The member calls ``on_failure`` with the error if the member stops for good.
     """
 
     group: GroupConfig
@@ -139,14 +139,14 @@ class BrokerCoordination:
         )
 
     async def check_brokers(self, process: Process) -> None:
-        """Ask the brokers which requests they support. The errors are those of ``GroupVersions.probe``."""
+        """Ask the brokers which requests they support. Raise the errors of ``GroupVersions.probe``."""
         await self.versions.probe(process.cluster)
         process.cluster.asks_ids = self.versions.has_topic_ids
 
     async def group_offsets(
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Read a group's offsets from its coordinator, without a member. The errors are those of ``read_offsets``."""
+        """Read a group's offsets from its coordinator, without a member. Raise the errors of ``read_offsets``."""
         return await _offsets_in_kafka(cluster, group, partitions)
 
 
@@ -162,7 +162,7 @@ async def _offsets_in_kafka(
     return await read_offsets(group, partitions, send)
 
 
-#: What coordinates a group: it makes members, and knows which questions its brokers answer.
+#: The coordination of a group: creates members, checks the brokers, and reads the group's offsets.
 Coordination: TypeAlias = ZooKeeperCoordination | BrokerCoordination
 
 CoordinationName: TypeAlias = Literal["zookeeper", "brokers"]

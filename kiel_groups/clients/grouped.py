@@ -33,7 +33,8 @@ class GroupedConsumer(Consumer):
     ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
     A record is finished when the loop asks for the next record. Finished records are committed every
     ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future, and
-    start their work before they return. The constructor needs no event loop.
+    start their work before they return. The constructor needs no event loop. Arguments whose names end in ``_ms`` are
+    in milliseconds.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the other brokers.
@@ -42,33 +43,35 @@ class GroupedConsumer(Consumer):
             unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records keep bytes, and
             ``consume()`` decodes JSON.
-        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an allocator of an
-            installed package (entry points ``kiel_groups.allocators``). It is used while this member leads the group.
-            If brokers coordinate the group, also Java's ``"roundrobin"``, or a list; the group takes the list's first
+        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``, ``"weighted"``,
+            ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an allocator of an installed package (entry
+            points ``kiel_groups.allocators``). The allocator is used while this member leads the group. If brokers
+            coordinate the group, Java's ``"roundrobin"`` and a list are also possible; the group takes the list's first
             assignor that all members offer. Then the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
-        max_bytes: About how many bytes ``consume()`` returns at once, and one response has. While partitions lag
-            behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
+        max_bytes: The approximate limit, in bytes, of one result of ``consume()``, and of one response of a broker.
+            While partitions lag behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
-        coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
-            Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings of the
-            leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms``
-            have no effect there; ``docs/ownership.rst`` says what takes their place.
+        coordination: The system that coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka
+            0.9 on. Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings
+            of the leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and
+            ``zk_timeout_ms`` have no effect there. ``docs/ownership.rst`` names the settings that replace these
+            settings.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the consumer asks the brokers.
-            That request makes brokers of 0.9 drop requests of other clients, so name the release of such brokers here.
+            The consumer's request makes brokers of 0.9 drop requests of other clients, so name the release of such
+            brokers here.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
             before this member's session expires. A ZooKeeper server may grant a different timeout; a coordinator
             refuses a timeout beyond its bounds.
         heartbeat_interval_ms: The time between two heartbeats of this member: at most a third of the session timeout.
             By default, a sixth of the timeout that ZooKeeper granted, or 3,000 if brokers coordinate the group.
-        instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
-            it left, so a restart moves no partition. If two live members share a name, the newer member stops the older
-            member.
+        instance_id: A name for this member that survives restarts. The leader keeps the member's assignment for
+            ``static_grace_ms`` after the member has left, so a restart moves no partition. If two live members share a
+            name, the newer member stops the older member.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
         capacity: This member's weight, in relation to the weights of other members, for the allocators ``"sticky"``,
             ``"weighted"`` and ``"lag_aware"``. With 0, this member gets only partitions of topics to which no other
@@ -76,19 +79,20 @@ class GroupedConsumer(Consumer):
         rack: The name of the rack where this member runs, for ``"rack_aware"``. Use the names that the brokers, or the
             group's ``broker_racks``, give to racks.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
-            hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait for a
-            member for this time; brokers of Kafka 0.9 and 0.10.0, for its session timeout.
+            hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait this
+            long for a member. Brokers of Kafka 0.9 and 0.10.0 wait for the member's session timeout.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
-        key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
+        key_deserializer: Converts the key of a record that has a key. Without a key deserializer, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
-            counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
-            record is finished when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
-        store: Where offsets are written, and how: to ZooKeeper by the members, with fencing (``zookeeper``), or by the
-            brokers on request, as with kiel (``broker-v0``); or to Kafka, from 0.8.2 on, by the coordinator of the
-            group (``broker-v1``). All members of a group must agree.
-        auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
-            ``earliest``, ``latest`` or ``none``. All members of a group must agree.
+            counts the record. A function, plain or ``async``, is called with the record (in bytes) and the error, and
+            the record is finished when the function has returned. ``consume()`` skips values that fail even with
+            ``"raise"``.
+        store: Where offsets are written, and how. ``zookeeper``: members write to ZooKeeper, with fencing.
+            ``broker-v0``: brokers write to ZooKeeper on request, as with kiel. ``broker-v1``: the coordinator of the
+            group writes to Kafka, from 0.8.2 on. All members of a group must agree.
+        auto_offset_reset: Where a group without offsets starts, and where a group resumes if its offset is not in the
+            log: ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
         debounce_quiet_ms: How long the group must be without changes before the leader plans.
         debounce_bound_ms: The longest time between a change and the plan, even if further changes follow.
@@ -98,7 +102,7 @@ class GroupedConsumer(Consumer):
             minus a third.
         allocator_timeout_ms: How long the allocator function may run for one plan.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
-        retry_backoff_ms: The first pause before a join is tried again; it doubles up to 5 s, and varies by half.
+        retry_backoff_ms: The first pause before a join is tried again. The pause doubles up to 5 s, and varies by half.
         default_offset_commit_callback: The callback of each ``commit_async`` call that passes no callback.
         listener: Notified when partitions are assigned, revoked or lost. If the listener has a hook ``on_stalled``, the
             hook is called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
@@ -218,7 +222,7 @@ class GroupedConsumer(Consumer):
                 or ``broker-v1``.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``. The message names the pending step.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The settings that the group has stored differ from this consumer's.
+            GroupConfigError: The settings that the group has stored differ from this consumer's settings.
             ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
             ClosedError: The consumer was closed.
         """
@@ -238,22 +242,22 @@ class GroupedConsumer(Consumer):
         """
         Commit finished records, release all partitions and leave the group.
 
-        The first call decides about ``autocommit``. Further calls return the same outcome. Their ``timeout_s`` may end
-        the close earlier, but not later.
+        The first call decides about ``autocommit``. Further calls return the same outcome. The ``timeout_s`` of a
+        further call may end the close earlier, but not later.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
-        other coroutines. It waits until a loop has finished its record, without a limit except ``timeout_s``. It waits
-        until a caller of ``consume()`` or ``getmany()`` calls again, but at most two seconds. If the event loop does
-        not run any more, as after a Ctrl-C, the member leaves the group before this method returns, and records in
-        flight are delivered again.
+        other coroutines. The close waits until a loop has finished its record, without a limit except ``timeout_s``.
+        The close waits until a caller of ``consume()`` or ``getmany()`` calls again, but at most two seconds. If the
+        event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method returns, and
+        records in flight are delivered again.
 
         Args:
             autocommit: Whether the close commits finished records. A consumer that was created with
-                ``autocommit=False`` commits no records here. A position that ``auto_offset_reset`` chose is stored in
-                any case.
+                ``autocommit=False`` commits no records here. A position that ``auto_offset_reset`` chose is stored even
+                then.
             timeout_s: How long the close may take, in seconds, even if the application or a server delays it. After
-                this time, the member leaves, and unfinished records are not committed. A thread closes the session;
-                if it fails, the session expires.
+                this time, the member leaves, and unfinished records are not committed. A thread closes the session; if
+                the thread fails, the session expires.
 
         Raises:
             ConfigError: An argument is not valid; nothing is closed.
@@ -266,7 +270,7 @@ class GroupedConsumer(Consumer):
         return self.close()
 
     def _at_exit(self) -> None:
-        """At the exit of the interpreter, complete a close whose event loop has stopped."""
+        """Complete a close whose event loop has stopped, when the interpreter exits."""
         if self._lifecycle.closed:
             self.close()
 
@@ -280,19 +284,19 @@ class GroupedConsumer(Consumer):
         Replace the subscription. The new subscription applies at the call.
 
         The future is done once the member has registered the subscription. If brokers coordinate the group, the future
-        is done once the member has joined. But a member that owns partitions joins again only when their records in
-        flight are finished, so its future is done at once.
+        is done once the member has joined. But if the member owns partitions, the future is done at once, because the
+        member joins again only when the records in flight of the partitions are finished.
 
         Topics that remain subscribed are delivered without a pause, unless brokers coordinate the group. Removed topics
-        are no longer delivered. Their records in flight are finished and committed as usual. A topic that does not
-        exist is logged, and consumed as soon as it is created.
+        are no longer delivered. The records in flight of removed topics are finished and committed as usual. A topic
+        that does not exist is logged, and consumed as soon as it is created.
 
         Args:
             topics: One topic or several.
             pattern: Not supported yet.
             listener: Notified of assigned, revoked and lost partitions until the next call of ``subscribe``, in place
-                of the constructor's listener. By default, the constructor's listener. ``consume()`` does not change the
-                listener.
+                of the constructor's listener. By default, the constructor's listener is notified. ``consume()`` does
+                not change the listener.
 
         Raises:
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
@@ -300,8 +304,8 @@ class GroupedConsumer(Consumer):
                 coordinator refuses the member's settings.
             ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
-            KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of
-                ``connect``.
+            KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer cannot join the group. The errors are
+                the same as for ``connect``.
             ClosedError: The consumer was closed.
         """
         return self._lifecycle.subscribe(topics, pattern, listener)
@@ -311,8 +315,8 @@ class GroupedConsumer(Consumer):
         """
         Leave all topics, or end an assignment of ``assign``. No record is delivered after the call.
 
-        The future is done once the member has registered that it has no topics. The member remains in the group. Its
-        records in flight are finished and committed as usual, and then their partitions are released.
+        The future is done once the member has registered that it has no topics. The member remains in the group. The
+        member's records in flight are finished and committed as usual, and then the partitions are released.
 
         Raises:
             ClosedError: The consumer was closed.
@@ -330,7 +334,7 @@ class GroupedConsumer(Consumer):
         called before ``connect``, the consumer does not join.
 
         Commits raise an IllegalStateError, because no claim protects them. The group's offsets are read through the
-        brokers. Brokers of Kafka 0.8.0 cannot return offsets: with these, seek in each partition.
+        brokers. Brokers of Kafka 0.8.0 cannot return offsets: with such brokers, seek in each partition.
 
         Args:
             partitions: At least one partition. A partition that does not exist yet is read once it exists.
@@ -423,8 +427,8 @@ class GroupedConsumer(Consumer):
             offsets: As for ``commit``.
             callback: Called on the event loop as ``callback(offsets, outcome)``; with ``kiel_groups.sync``, on a thread
                 of its own. ``offsets`` are the offsets of this commit, by partition. ``outcome`` is the partitions
-                whose offsets were stored, or the error. By default, the callback is the constructor's
-                ``default_offset_commit_callback``. It may be a coroutine function.
+                whose offsets were stored, or the error. The callback may be a coroutine function. By default, the
+                callback is the constructor's ``default_offset_commit_callback``.
 
         Returns:
             A future with the outcome of the commit. Without a callback, an error that is not retrieved is logged.
@@ -476,8 +480,8 @@ class GroupedConsumer(Consumer):
             case is logged. For several partitions, a dict with an entry for each partition.
 
         Raises:
-            ConfigError: An argument is not a partition. SessionLostError: There is no session at the moment; only with
-                ``store="zookeeper"``.
+            ConfigError: An argument is not a partition.
+            SessionLostError: With ``store="zookeeper"``, there is no session at the moment.
             NoOffsetsError: Brokers refuse for good to read an offset.
             BrokerError: No broker answered.
             ClosedError: The consumer is not connected, or was closed.
@@ -495,8 +499,8 @@ class GroupedConsumer(Consumer):
             partitions: The partitions to read. None: all partitions for which the group has an offset, of any topic.
 
         Returns:
-            The next offsets to read. Their metadata is always "". A partition is left out if it has no offset, or if
-            its stored data is not an offset.
+            The next offsets to read, with "" as metadata. A partition is left out if it has no offset, or if its stored
+            data is not an offset.
 
         Raises:
             ConfigError: An argument is not a partition.
@@ -511,7 +515,8 @@ class GroupedConsumer(Consumer):
         """
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
-        ``docs/operating.rst`` explains them. ``metrics`` has all counters of this consumer by names of its own.
+        ``docs/operating.rst`` explains the metrics. ``metrics`` has all counters of this consumer, under the names of
+        this package.
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the
@@ -524,7 +529,7 @@ class GroupedConsumer(Consumer):
         """
         This member's id in the group. Each new session has a new id.
 
-        It is None before the first session, and after ``assign``.
+        The id is None before the first session, and after ``assign``.
         """
         return None if self._member is None else self._member.member_id
 
@@ -535,7 +540,10 @@ class GroupedConsumer(Consumer):
 
     @property
     def name(self) -> str:
-        """The ``member_id`` or, while it is None, this host's name and a number unique in this process."""
+        """
+        The ``member_id``. Without a ``member_id``, the name is the host's name and a number that is unique in this
+        process.
+        """
         return self.member_id or super().name
 
     @property
@@ -565,7 +573,7 @@ class GroupedConsumer(Consumer):
 
     @property
     def settled(self) -> bool:
-        """Whether this member owns exactly the partitions that the group's leader assigned to it."""
+        """Whether this member owns exactly the partitions that the group's leader assigned to the member."""
         return self._member is not None and self._member.settled
 
     def fencing_token(self, of: Record | TopicPartition) -> FencingToken | None:
@@ -573,15 +581,15 @@ class GroupedConsumer(Consumer):
         Return the fencing token of a record: the number of the claim under which the record was delivered.
 
         Each later claim of the partition has a larger token. Write the token to a store together with the results of
-        the record. Have the store reject a write whose token is smaller than a token that it has seen for that
+        the record. The store must reject a write whose token is smaller than a token that the store has seen for the
         partition. Then a member that has lost the partition, and does not know it yet, cannot overwrite the work of the
         next owner. Values of ``consume()`` have their tokens in ``Batch.parts``.
 
         Args:
-            of: The record in flight, not a copy of it. Get the token before the loop asks for the next record, even if
-                a task still processes the record after that. Or a partition, for the token of its current claim. This
-                is *not* always the claim of records that were delivered earlier: if the partition was lost and claimed
-                again since, the newer token would let late writes pass.
+            of: The record in flight, not a copy. Get the token before the loop asks for the next record, even if a task
+                processes the record for longer. If ``of`` is a partition, the token is the token of the current claim.
+                The current claim is *not* always the claim of records that were delivered earlier: if the partition was
+                lost and claimed again since, the newer token would let late writes pass.
 
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's

@@ -147,7 +147,7 @@ class GroupLifecycle(Lifecycle):
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
     def _check_not_left(self) -> None:
-        """Raise ClosedError if the close has ended. While it runs, a hook may commit and ask for offsets."""
+        """Raise ClosedError if the close has ended. While the close runs, a hook may commit and ask for offsets."""
         if self.connected is None or self.closing is None or self.closing.done():
             self.check_open()
 
@@ -163,7 +163,7 @@ class GroupLifecycle(Lifecycle):
 
     def require_member(self, call: str) -> ConnectedConsumer:
         """
-        Return the connected member, for ``call``, which commits.
+        Return the connected member. ``call`` names the method that commits, for errors.
 
         Raises:
             IllegalStateError: The application has assigned the partitions.
@@ -253,7 +253,7 @@ class GroupLifecycle(Lifecycle):
 
     def _registered(self, changed: bool, name: str) -> asyncio.Future[None]:
         """
-        Have the member register a changed subscription, or join the group first if the consumer has left it.
+        Ask the member to register a changed subscription. If the consumer has left the group, join the group first.
 
         The former connection is replaced before this method returns, because another call may assign partitions before
         a task runs.
@@ -283,7 +283,8 @@ class GroupLifecycle(Lifecycle):
         """
         Commit finished records, release all partitions and leave the group.
 
-        ``end_in_flight`` finishes or drops the caller's records in flight. Its argument is whether an event loop runs.
+        ``end_in_flight`` finishes or drops the caller's records in flight. The argument of ``end_in_flight`` is whether
+        an event loop runs.
         """
         if not isinstance(autocommit, bool):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
@@ -323,7 +324,8 @@ class GroupLifecycle(Lifecycle):
                 await self.connected.close(self._limit, autocommit=autocommit)
         finally:
             if self._leaving:
-                # Each keeps to the limit by itself. None is cancelled: before its first turn, it would close nothing.
+                # Each close observes the limit by itself. The closes are not cancelled: a task that is cancelled before
+                # its first step would close nothing.
                 await asyncio.wait(set(self._leaving))
 
 
@@ -481,7 +483,11 @@ class Commits:
     async def fetch_committed(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets of partitions (None: of all). Partitions without offset are left out."""
+        """
+        Return the group's committed offsets of these partitions. Leave out partitions without an offset.
+
+        None as ``partitions`` means all partitions for which the group has an offset.
+        """
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
         found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}

@@ -71,13 +71,14 @@ class Producer:
         partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers, given the unencoded
             key. The default chooses at random. ``hash_partitioner`` keeps equal keys in one partition.
         batch_size: How many records, of all partitions together, wait until they are sent. ``flush()``, ``drain()`` and
-            ``close()`` send them earlier. While a broker is busy, more records may join a batch. 0 and None mean 1.
+            ``close()`` send the records earlier. While a broker is busy, more records may join a batch. 0 and None mean
+            1.
         required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
             (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
         compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of a codec in ``constants``.
         linger_ms: If given, each partition has its own batch, which is sent once it has ``batch_size`` records, or once
-            its first record has waited for this time.
+            its first record has waited for this time, in milliseconds.
         retries: How many times a batch is sent again after retriable errors.
         max_buffered_bytes: How many bytes of records may be without an outcome before ``produce`` fails; see ``drain``.
         metrics: The registry to count in; a new one by default.
@@ -141,7 +142,7 @@ class Producer:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._closing is not None:
-            # Its future reports a failure to the caller of close().
+            # The future of close() reports a failure to the caller of close().
             await asyncio.wait({self._closing})
             return
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
@@ -169,26 +170,35 @@ class Producer:
         """
         Send one record, whether or not the returned future is awaited.
 
-        With a ``batch_size`` above 1 and no ``linger_ms``, a record may wait for further records. Its future is done at
-        once, with -1 for partition and offset. Then the future of the record that completes the batch, ``flush()`` or
-        ``close()`` waits for all records of the batch, and fails if a record of the batch fails.
+        With a ``batch_size`` above 1 and no ``linger_ms``, a record may wait for further records. The future of a
+        waiting record is done at once, with -1 for partition and offset. Then the future of the record that completes
+        the batch, ``flush()`` or ``close()`` waits for all records of the batch, and fails if a record of the batch
+        fails.
+
+        Failures of accepted records are also logged, in one line for the records of a batch.
 
         Args:
-            topic: The topic's name; the topic must exist, or brokers must create topics automatically.
-            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+            topic: The topic's name. The topic must exist, or brokers must create topics automatically.
+            message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
             partition: The partition's number. By default, the partitioner chooses.
 
         Returns:
             A future for topic, partition and offset of the stored record (offset -1 with ``required_acks`` 0). The
-            future fails with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and
-            Kafka's code (and, if a compacted topic refuses the record, its missing key); an OutcomeUnknownError if the
-            record may or may not be stored; a ConfigError for an invalid topic or partition, or a value that cannot be
-            serialized; a BufferFullError if ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a
-            ClosedError after ``close()``; or an error that the serializer, ``key_maker`` or the partitioner raises.
-            The future of a record that completes a batch may fail with the error of another record of the batch.
-            Failures of accepted records are also logged, in one line for the records of a batch.
+            future raises the errors. If the record completes a batch, the future may raise the error of another record
+            of the batch.
+
+        Raises:
+            UnknownTopicError: No broker knows the topic.
+            NoBrokersError: No broker answered.
+            BrokerError: Brokers did not store the record. The text names topic, partition and Kafka's error code. If a
+                compacted topic refuses the record, the text says that the key is missing.
+            OutcomeUnknownError: The record may or may not be stored.
+            ConfigError: The topic or partition is not valid, or the value cannot be serialized.
+            BufferFullError: ``max_buffered_bytes`` are buffered; await ``drain()`` now and then.
+            ClosedError: The producer was closed.
+            Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
         if running_loop() is None:
             # The record is accepted when the loop runs.
@@ -230,7 +240,7 @@ class Producer:
         Add a record to the waiting records, and return the caller's future.
 
         All waiting records are sent once there are ``batch_size`` records, or once the buffer is full. The future of
-        the record that causes this waits for all of them; the futures of the other records are done at once.
+        the record that causes the sending waits for all records; the futures of the other records are done at once.
         """
         assert self._round is not None
         self._round.append(outcome)
@@ -311,8 +321,8 @@ class Producer:
         """
         Wait until at most half of ``max_buffered_bytes`` is buffered.
 
-        Records that wait for further records are sent now. Their failures are raised by their futures and by
-        ``flush()``, not by this method.
+        Records that wait for further records are sent now. The records' futures and ``flush()`` raise the failures of
+        records. This method does not.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
             if self._lookups:
@@ -327,8 +337,8 @@ class Producer:
         Send all waiting records at once, and wait until every record produced before is stored or has failed.
 
         Raises:
-            KielGroupsError: A record failed whose future was done already, because it had waited for other records. The
-                failures of all other records are raised by their futures.
+            KielGroupsError: A record failed whose future was done already, because the record had waited for other
+                records. The future of any other record raises the failure of its record.
         """
         outcomes = self._take_round()
         await self._flush()
@@ -354,9 +364,9 @@ class Producer:
         may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. By default, the flush ends when every record is stored or out of retries. It
-                also ends when brokers have stored no record for ``request_timeout_ms`` plus ``ack_timeout`` (together
-                30.5 s by default), as when a broker is frozen.
+            timeout_ms: How long to flush, in milliseconds. By default, the flush ends when every record is stored or
+                out of retries. The flush also ends when brokers have stored no record for ``request_timeout_ms`` plus
+                ``ack_timeout`` (together 30.5 s by default), as when a broker is frozen.
 
         Raises:
             KielGroupsError: As in ``flush()``.
@@ -368,7 +378,7 @@ class Producer:
         return self._closing
 
     def _at_exit(self) -> None:
-        """At the exit of the interpreter, close, to send the remaining records on the stopped event loop."""
+        """Close the producer when the interpreter exits, and send the remaining records on the stopped event loop."""
         if self.unsent_count:
             self.close()
 

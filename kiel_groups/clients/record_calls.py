@@ -93,7 +93,7 @@ class RecordCalls:
     Args:
         lifecycle: The consumer's connection.
         owner: The name of the consumer's class, for logs.
-        max_bytes: About how many bytes ``consume()`` returns.
+        max_bytes: The approximate most bytes that one ``consume()`` returns.
     """
 
     def __init__(self, lifecycle: Lifecycle, owner: str, max_bytes: int) -> None:
@@ -106,7 +106,7 @@ class RecordCalls:
         self._waiting: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
 
     def loop(self) -> RecordLoop:
-        """Begin a loop over the records. The errors are those of ``Consumer.__aiter__``."""
+        """Begin a loop over the records. Raise the errors of ``Consumer.__aiter__``."""
         reader = self._lifecycle.require_reader()
         self._lifecycle.check_chosen("a loop over records")
         self._choose(DeliveryStyle.ITERATION)
@@ -213,8 +213,8 @@ class RecordCalls:
 
         Args:
             topic: The topic's name.
-            read_topic: Makes the consumer read the topic. Returns its reader, and how long to wait for values, in
-                seconds; or None once the consumer was closed.
+            read_topic: Makes the consumer read the topic. Returns the topic's reader, and how long to wait for values,
+                in seconds. Returns None once the consumer was closed.
             check: Checks that the consumer may read the topic.
         """
         label = f"{self._owner}.consume"
@@ -244,10 +244,11 @@ class RecordCalls:
     def _start(
         self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
     ) -> asyncio.Task[T]:
-        """Start a call with ``start_consume_call``. Until it is done, remember the caller's latest calls."""
+        """Start a call with ``start_consume_call``. Until the call is done, remember the caller's latest calls."""
         started = start_consume_call(work, call, label, late)
         self._waiting[started] = self.calls_here()
-        # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
+        # A callback removes the call, not the coroutine: a task that is cancelled before its first step does not run
+        # its coroutine.
         started.add_done_callback(self._waiting.pop)
         return started
 
@@ -257,9 +258,10 @@ class RecordCalls:
 
     def end_in_flight(self, running: bool) -> None:
         """
-        At a close, finish the caller's records and values in flight.
+        Finish the caller's records and values in flight, for a close.
 
-        If an exception is being handled, or no event loop runs, drop them instead, so that they are delivered again.
+        If an exception is being handled, or no event loop runs, drop the records and values, so that they are delivered
+        again.
         """
         finished = running and sys.exc_info()[0] is None
         loop = None if self._loop is None else self._loop()
@@ -279,14 +281,16 @@ class RecordCalls:
                 values.drop(here if running else None)
 
     def count_record(self) -> None:
-        """Have the next commit include the record in flight of a loop, if the caller runs that loop."""
+        """Let the next commit include the record in flight of a loop, if the caller runs this loop."""
         loop = None if self._loop is None else self._loop()
         if loop is not None and loop.caller is current_caller():
             for connected in self._lifecycle.connections():
                 connected.reader.records.in_flight.count()
 
     def end_record(self, *, finished: bool) -> None:
-        """Finish the record in flight of a loop or, if not ``finished``, have it delivered again."""
+        """
+        End the record in flight of a loop. If ``finished``, finish the record. If not, the record is delivered again.
+        """
         for connected in self._lifecycle.connections():
             if finished:
                 connected.reader.records.finish()

@@ -53,16 +53,17 @@ class SingleConsumer(Consumer):
             JSON.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: For how many bytes a broker waits before it responds.
-        max_bytes: About how many bytes ``consume()`` returns at once, and one response has. While partitions lag
-            behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
+        max_bytes: The approximate limit, in bytes, of one result of ``consume()``, and of one response of a broker.
+            While partitions lag behind, a response grows with the speed of the broker, up to four times ``max_bytes``.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
-        key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
+        key_deserializer: Converts the key of a record that has a key. Without a key deserializer, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
-            counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
-            record is passed when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
+            counts the record. A function, plain or ``async``, is called with the record (in bytes) and the error, and
+            the record is passed when the function has returned. ``consume()`` skips values that fail even with
+            ``"raise"``.
         auto_offset_reset: Where to resume if a position is not, or no longer, in the log: ``"earliest"``, ``"latest"``,
             or ``"none"`` to raise OffsetOutOfRangeError.
         metrics: The registry to count in; a new one by default.
@@ -216,17 +217,17 @@ class SingleConsumer(Consumer):
         """
         Add topics to the topics of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
-        The future is done once the topics' start positions are known: with END, records written after that are
-        delivered. Until then, the topics are not in ``subscription()``.
+        The future is done once the topics' start positions are known. With END, records that are written once the
+        future is done are delivered. Until then, the topics are not in ``subscription()``.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
             start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
                 offsets by partition. See ``offsets_for_times`` for how exact a time is.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
-            listener: Its hooks are called until the next call of ``subscribe`` replaces it: ``on_partitions_assigned``
-                before the first record of a partition is delivered, ``on_partitions_revoked`` at ``unsubscribe`` and
-                ``close``. Partitions are never lost or rebalanced.
+            listener: The object whose hooks are called until the next call of ``subscribe`` replaces it:
+                ``on_partitions_assigned`` before the first record of a partition is delivered,
+                ``on_partitions_revoked`` at ``unsubscribe`` and ``close``. Partitions are never lost or rebalanced.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
@@ -264,8 +265,8 @@ class SingleConsumer(Consumer):
         Leave all topics, or end an assignment of ``assign``. No record is delivered any more.
 
         Without a listener, the call takes effect at once, so ``assign`` may follow. If a listener must be notified, the
-        topics are left once its hook has returned, because the hook may read the positions. Then await the future
-        before ``assign``.
+        topics are left once the listener's hook has returned, because the hook may read the positions. Then await the
+        future before ``assign``.
 
         Raises:
             ClosedError: The consumer was closed.
@@ -320,7 +321,7 @@ class SingleConsumer(Consumer):
         """
         Stop reading, end iteration, notify the listener, and close the connections.
 
-        Further calls return the same outcome; their ``timeout_s`` may end the close earlier.
+        Further calls return the same outcome. The ``timeout_s`` of a further call may end the close earlier.
 
         If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns.
 
@@ -336,7 +337,10 @@ class SingleConsumer(Consumer):
 
     @starts_at_call
     async def wind_down(self) -> None:
-        """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
+        """
+        Do nothing, because a consumer without a group has nothing to release. The method is kept for programs written
+        for kiel.
+        """
 
 
 def _groupless(call: str) -> IllegalStateError:
@@ -457,9 +461,9 @@ class SingleLifecycle(Lifecycle):
 
     def unsubscribe(self) -> asyncio.Future[None]:
         """
-        Leave all topics, or end an assignment, and void the calls of ``subscribe`` under way.
+        Leave all topics, or end an assignment, and cancel the unfinished calls of ``subscribe``.
 
-        The future is done once the listener's hook, if there is one to call, has returned.
+        The future is done once the listener's hook, if any, has returned.
         """
         connected = self.require_connected()
         self._round = object()
@@ -490,7 +494,7 @@ class SingleLifecycle(Lifecycle):
         partitions: Collection[int] | None,
         listener: RebalanceListener | None,
     ) -> asyncio.Future[None]:
-        """Add topics; the future is done once their start positions are known."""
+        """Add topics. The future is done once the start positions of the topics are known."""
         adding = spawn(self._subscribe(topics, start, partitions, listener), "SingleConsumer.subscribe")
         self._subscribing.add(adding)
         adding.add_done_callback(self._subscribing.discard)

@@ -57,7 +57,10 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run the consumer. Return 0 when it has left the group cleanly, or log a KielGroupsError and return 1."""
+    """
+    Run the consumer. Return 0 when the consumer has left the group cleanly. After a KielGroupsError, log the error and
+    return 1.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(consume(parse(sys.argv[1:])))

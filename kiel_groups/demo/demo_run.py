@@ -1,4 +1,6 @@
-"""Run the demo from the start of its cluster to its result. At its end, its processes and files are removed."""
+"""
+Run the demo from the start of its cluster to its result. At the end, all processes and files of the demo are removed.
+"""
 
 from __future__ import annotations
 
@@ -240,7 +242,11 @@ class Worker:
 
 
 class Fleet:
-    """Starts, kills and stops the consumer processes, all with the same options. Their files are in ``folder``."""
+    """
+    Starts, kills and stops the consumer processes, all with the same options.
+
+    The receipts and the logs of the consumers are in ``folder``.
+    """
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         self._folder = folder
@@ -264,7 +270,8 @@ class Fleet:
 
     async def stop(self, worker: Worker) -> None:
         """
-        Stop a consumer with SIGTERM, so that it leaves the group cleanly. Wait for its end, and read its receipts.
+        Stop a consumer with SIGTERM, so that it leaves the group cleanly. Wait until the consumer has ended, and read
+        its receipts.
 
         Raises:
             DemoError: The consumer did not end within 20 s and was killed, or its exit status is not 0.
@@ -344,8 +351,8 @@ class Walkthrough:
         Run all steps. Return the proof, made from the consumers' receipts and the committed offsets.
 
         Raises:
-            DemoError: A consumer ended unexpectedly or not cleanly, the group had no leader, or it did not reach an
-                expected state within a minute.
+            DemoError: A consumer ended unexpectedly or not cleanly, the group had no leader, or the group did not reach
+                an expected state within a minute.
         """
         await self.start_consumers(3)
         await self._until_received(_ADD_AT)

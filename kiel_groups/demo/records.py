@@ -3,10 +3,10 @@ The records that the demo sends, the receipts of their delivery, and the proof t
 
 The records are 100,000 page views of a shop, or the lines of a given file. A page view begins with its number.
 
-A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. It writes the
-receipt of a record before it asks for the next record, that is, before the record's offset can be committed. So each
-record below the committed offset has a receipt, even after kill -9. A record that the demo did not send has no number;
-its receipt has ``-``.
+A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. A consumer writes
+the receipt of a record before it asks for the next record, that is, before the record's offset can be committed. So
+each record below the committed offset has a receipt, even after kill -9. A record that the demo did not send has no
+number; its receipt has ``-``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Input:
     The values and keys of the records to send, in the order of the records' numbers, from 0.
 
     ``keys[n]`` belongs to ``values[n]``. With ``number_in_key``, the key is the number of the record, as for the lines
-    of a user's file. Otherwise the value begins with the number.
+    of a user's file. Without ``number_in_key``, the value begins with the number.
     """
 
     values: list[bytes]
@@ -135,12 +135,13 @@ class ReceiptFile:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """
-    The result of the comparison of sent records, receipts and committed offsets. ``holds`` says whether it succeeded.
+    The result of the comparison of sent records, receipts and committed offsets. ``holds`` says whether the proof
+    succeeded.
 
     ``missing`` has the numbers of records that were never delivered. ``delivered`` counts the deliveries of each record
-    number. ``misplaced`` has the receipts whose partition or offset differs from what the broker acknowledged.
-    ``uncommitted`` has each partition whose committed offset is not the end of its log, with that offset (None without
-    a commit) and the end.
+    number. ``misplaced`` has the receipts whose partition or offset differs from the broker's acknowledgement.
+    ``uncommitted`` has each partition whose committed offset is not the end of its log, with the committed offset (None
+    without a commit) and the end.
     """
 
     sent: int

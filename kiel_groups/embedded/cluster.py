@@ -30,7 +30,7 @@ def _lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
         kind: The versions and numbers of servers. Existing data must be from a cluster with the same values.
 
     Returns:
-        The open lock file. Closing it releases the lock.
+        The open lock file. Closing the file releases the lock.
 
     Raises:
         ConfigError: The folder cannot be used, has files of another program, or has data of another kind of cluster.
@@ -77,15 +77,16 @@ class Cluster(Startable):
     KRaft mode, arguments about ZooKeeper are refused, and attributes about ZooKeeper raise ConfigError.
 
     Args:
-        brokers: The number of brokers. Their ids are 0, 1, …
+        brokers: The number of brokers. The ids of the brokers are 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` (the default) or ``"3.4.6"``.
         zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
             ``"1.1.1"``, ``"2.8.2"`` or ``"3.9.1"``.
-        chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates it before the brokers start.
+        chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates the path before the brokers
+            start.
         broker_overrides: Settings that are added to every broker's ``server.properties``, or replace settings there.
         zookeeper_overrides: Settings that are added to every ZooKeeper server's ``zoo.cfg``, or replace settings there.
-        max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.
+        max_session_timeout_ms: The longest session timeout that ZooKeeper grants, in milliseconds, by default 10,000.
         zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
         broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
         data: A folder in which the files of all servers are kept. A later cluster with the same versions and numbers of
@@ -177,7 +178,7 @@ class Cluster(Startable):
         """
         Create a topic, and return when every partition has a leader.
 
-        Errors are those of ``ZooKeeperTopics`` or, in KRaft mode, of ``BrokerTopics``.
+        This method raises the errors of ``ZooKeeperTopics.create`` or, in KRaft mode, of ``BrokerTopics.create``.
         """
         await in_thread(lambda: self._topics().create(topic, partitions, replication))
 
@@ -252,7 +253,10 @@ class Cluster(Startable):
         return self._overrides
 
     def _kind(self) -> dict[str, object]:
-        """Return the versions and numbers of servers. Another cluster can use the data only if they are the same."""
+        """
+        Return the versions and numbers of servers. Another cluster can use the data only if its versions and numbers
+        are the same.
+        """
         kind: dict[str, object] = {"kafka": self._release.version, "brokers": self._count}
         if self._ensemble is not None:
             kind |= {"zookeeper": self._ensemble.version, "zookeepers": len(self._ensemble.servers)}

@@ -60,8 +60,8 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
             3.9.5.
 
     Returns:
-        The version of ZooKeeper to run. If 3.4.6 replaces 3.9.5, its jars (those of Kafka 0.8.2.2) may be fetched only
-        when the server starts.
+        The version of ZooKeeper to run. If 3.4.6 replaces 3.9.5, the jars of 3.4.6 (the class path of Kafka 0.8.2.2)
+        may be fetched only when the server starts.
 
     Raises:
         ConfigError: A version is not in the table.

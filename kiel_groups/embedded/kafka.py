@@ -44,7 +44,7 @@ def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     Stop the brokers of one cluster with SIGTERM, the controller last. In KRaft mode, stop all brokers at once.
 
     A broker of 0.8.1.1 hangs if it becomes the controller while it stops: its new thread for topic deletions waits for
-    the lock that the shutdown holds. It would be killed after 15 s. Later releases free the lock.
+    the lock that the shutdown holds. After 15 s, the broker would be killed. Later releases free the lock.
     """
     last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 and brokers[0].zk_connect else None
     with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
@@ -111,8 +111,9 @@ class KafkaBroker(Server):
         Wait until ZooKeeper has deleted the registration of this broker's former process.
 
         After kill -9, a broker's ephemeral znodes stay until its session times out. If a broker of 0.8 starts before
-        that, it waits until it can register its id. But it takes its own old ``/controller`` znode for that of a live
-        broker, and fails when the znode is deleted. Then the cluster never gets a controller.
+        the timeout, the broker waits until it can register its id. But the broker takes its own old ``/controller``
+        znode for the znode of a live broker, and fails when the znode is deleted. Then the cluster never gets a
+        controller.
 
         Raises:
             ServerError: The registration still exists after 20 s.
@@ -133,7 +134,10 @@ CONTROLLER_NODE = 1_000
 
 
 def cluster_id(data: Path | None = None) -> str:
-    """Return a cluster id, a UUID in base64. It is always the same for a folder of kept data, and random for None."""
+    """
+    Return a cluster id, a UUID in base64. For a folder of kept data, the id is always the same. For None, the id is
+    random.
+    """
     first, *rest = (uuid.uuid4() if data is None else uuid.uuid5(uuid.NAMESPACE_URL, data.resolve().as_uri())).bytes
     # A first bit of 0 avoids ids that begin with a hyphen, which the tool that gets them takes for an option.
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
@@ -173,7 +177,7 @@ class KRaftController(Server):
 
 class KRaftBroker(KafkaBroker):
     """
-    Runs a Kafka broker in KRaft mode, on a loopback port. Its ``zk_connect`` is empty.
+    Runs a Kafka broker in KRaft mode, on a loopback port. The attribute ``zk_connect`` is empty.
 
     The broker is ready when its log has the line about the start. Before that line, the controller has accepted the
     broker.

@@ -1,13 +1,13 @@
 """
 Run named clusters, in this process until a signal arrives, or in a background process. Find and stop named clusters.
 
-The process that runs a cluster is its supervisor. It holds the lock of the cluster's name while it runs, and publishes
-a record when the servers are ready. The record has the supervisor's process id and start time. So a record that remains
-after kill -9 is recognized as outdated, even if another process has the same id.
+The process that runs a cluster is the cluster's supervisor. The supervisor holds the lock of the cluster's name while
+it runs, and publishes a record when the servers are ready. The record has the supervisor's process id and start time.
+So a record that remains after kill -9 is recognized as outdated, even if another process has the same id.
 
-``python -m kiel_groups.embedded.named_clusters`` is the background process. Its arguments are the settings as JSON, and
-the file descriptor of a pipe. When the cluster is ready or has failed to start, the process writes one JSON object to
-the pipe.
+``python -m kiel_groups.embedded.named_clusters`` is the background process. The arguments of this process are the
+settings as JSON, and the file descriptor of a pipe. When the cluster is ready or has failed to start, the process
+writes one JSON object to the pipe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STOP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """The record of one server of a cluster. ``pid`` is that of its process when the record was published."""
+    """The record of one server of a cluster. ``pid`` is the server's process id when the record was published."""
 
     name: str
     address: str
@@ -120,7 +120,8 @@ class RunningCluster:
 @contextmanager
 def _claimed(name: str) -> Iterator[Path]:
     """
-    Reserve ``name`` for a cluster during the block. Yield the path of its record. Remove the record at the end.
+    Reserve ``name`` for a cluster during the block. Yield the path of the cluster's record. Remove the record at the
+    end.
 
     Raises:
         ConfigError: The name is invalid.
@@ -143,7 +144,10 @@ def _claimed(name: str) -> Iterator[Path]:
 
 
 def _clusters_folder() -> Path:
-    """Return the folder of the records of running clusters and the logs of supervisors. Create it if it is missing."""
+    """
+    Return the folder of the records of running clusters and the logs of supervisors. Create the folder if it is
+    missing.
+    """
     folder = made_runs_folder() / "clusters"
     folder.mkdir(exist_ok=True)
     return folder
@@ -198,8 +202,8 @@ def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
         The new record of the server, which is ready for clients.
 
     Raises:
-        ServerError: The cluster has no such server, is already restarting a server, or has ended; or the server did
-            not start, and the text has the end of its log.
+        ServerError: The cluster has no such server, is already restarting a server, or has ended. Or the server did not
+            start; then the text has the end of the server's log.
     """
     before = cluster.server(name)
     request = _clusters_folder() / f"{cluster.name}{_REQUEST}"

@@ -1,9 +1,9 @@
 """
 Run server processes on loopback ports. The processes end with their parent.
 
-Blocking work runs on threads, so a server belongs to no event loop. Its coroutine methods may be awaited on different
-loops, and ``with`` needs no loop. A lock serializes the start, stop, restart and close of a server. A kill does not
-wait for the lock.
+Blocking work runs on threads, so a server belongs to no event loop. The coroutine methods of a server may be awaited on
+different loops, and ``with`` needs no loop. A lock serializes the start, stop, restart and close of a server. A kill
+does not wait for the lock.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ class ChildProcess:
 
 
 def log_tail(log: Path) -> str:
-    """Return the last 15 lines of a log, indented for an error message, or a text that the log cannot be read."""
+    """
+    Return the last 15 lines of a log, indented for an error message. If the log cannot be read, return the reason.
+    """
     try:
         with log.open(encoding="utf-8", errors="replace") as content:
             return "".join(f"  | {line.rstrip()}\n" for line in deque(content, 15)).rstrip("\n")
@@ -167,8 +169,8 @@ class ReservedPort:
 
     A socket is bound to the port, but does not listen. So connections are refused while the server is down. The server
     can bind and listen beside the socket, because both set SO_REUSEADDR. The system uses the port neither for another
-    server's bind to port 0, nor as the source port of a connection. Otherwise, a client that retries the port of a dead
-    server might get that port as its own source port, and connect to itself.
+    server's bind to port 0, nor as the source port of a connection. Without the reservation, a client that retries the
+    port of a dead server might get that port as its own source port, and connect to itself.
 
     Args:
         number: The port. 0 lets the system choose a port.
@@ -209,7 +211,10 @@ _RUN = "run-"
 
 
 def runs_folder() -> Path:
-    """Return the path of this user's folder for temporary files of servers. It contains a folder for each run."""
+    """
+    Return the path of this user's folder for temporary files of servers. The returned folder contains a folder for each
+    run.
+    """
     return Path(tempfile.gettempdir()) / f"kiel-groups-{os.getuid()}"
 
 
@@ -337,14 +342,14 @@ class Startable(ABC):
 
 class Server(Startable):
     """
-    Runs one server process on loopback ports. Its data is kept across restarts, until the server is closed.
+    Runs one server process on loopback ports. The server's data is kept across restarts, until the server is closed.
 
     Args:
         name: The name of the server in messages, and of its folder.
         port: The port for clients. 0 lets the system choose a port.
     """
 
-    #: How many ports a server of this class has beside the one for clients. The system chooses them.
+    #: How many ports a server of this class has beside the port for clients. The system chooses these ports.
     _FURTHER_PORTS: ClassVar[int] = 0
 
     def __init__(self, name: str, port: int = 0) -> None:
@@ -361,7 +366,7 @@ class Server(Startable):
 
     @property
     def port(self) -> int:
-        """The port for clients. It stays the same across restarts. Raise ServerError before the first start."""
+        """The port for clients. The port stays the same across restarts. Raise ServerError before the first start."""
         return self._port_number(0)
 
     @property
@@ -419,7 +424,7 @@ class Server(Startable):
         await in_thread(self._stop)
 
     async def kill(self) -> None:
-        """Kill the server with SIGKILL, and return when its process has ended. This also ends a start that hangs."""
+        """Kill the server with SIGKILL, and return when its process has ended. A kill also ends a start that hangs."""
         await in_thread(self._kill)
 
     async def restart(self) -> None:
@@ -448,7 +453,7 @@ class Server(Startable):
         """
         Return a context manager for the duration of one start.
 
-        It provides a function that returns whether the server is ready for clients.
+        The context manager provides a function that returns whether the server is ready for clients.
         """
 
     def _start(self) -> None:

@@ -1,5 +1,5 @@
 """
-The releases of Kafka and ZooKeeper that can run: the jars of each release, and the settings in which Kafka's differ.
+The releases of Kafka and ZooKeeper that can run: the jars of each release, and the settings of Kafka's brokers.
 
 Each class path lists all its jars, because old POMs name artifacts that are no longer published, and Maven could not
 resolve these dependencies. The class paths of Kafka 0.8 and 0.9 include ZooKeeper 3.4.6, the release of that time. The
@@ -74,8 +74,9 @@ class NpmPackage:
     """
     An npm package whose ``folder`` contains the jars of a broker.
 
-    With ``only_listed``, only the jars of the class path are used, and the package must contain all of them. Otherwise,
-    all jars in the folder are used. They are an equivalent set, built for another version of Scala.
+    With ``only_listed``, only the jars of the class path are used, and the package must contain all of them. Without
+    ``only_listed``, all jars in the folder are used. These jars are an equivalent set, built for another version of
+    Scala.
     """
 
     package: str
@@ -85,7 +86,7 @@ class NpmPackage:
 
 @dataclass(frozen=True, slots=True)
 class ClassPath:
-    """All jars of one server. If Maven fails, the jars are taken from the package ``npm``, unless it is None."""
+    """All jars of one server. If Maven fails, the jars are taken from the package ``npm``, unless ``npm`` is None."""
 
     name: str
     coordinates: tuple[Coordinate, ...]
@@ -318,8 +319,8 @@ _TRANSACTIONS_TOPIC: Settings = {
     "transaction.state.log.num.partitions": 4,
 }
 _REPLICATED_TRANSACTIONS = (*_REPLICATED_GROUPS, "transaction.state.log.replication.factor")
-# The controller takes a broker for dead after the first time, by default 9 s: as long as a session on ZooKeeper here.
-# A broker that was killed cannot register again before.
+# The controller considers a broker dead after ``broker.session.timeout.ms``, by default 9 s. Here, brokers on ZooKeeper
+# have a session timeout of 3 s, too. A broker that was killed cannot register again before that.
 _QUICK_FENCING: Settings = {"broker.session.timeout.ms": 3_000, "broker.heartbeat.interval.ms": 500}
 
 _FROM_0_9 = _DELETION | _GROUPS_TOPIC | _SMALL_CLEANER
@@ -355,7 +356,10 @@ def kafka_release(version: str) -> KafkaRelease:
 
 
 def zookeeper_class_path(version: str) -> ClassPath:
-    """Return ZooKeeper's class path for this version. Raise ConfigError with the known versions if it is unknown."""
+    """
+    Return ZooKeeper's class path for this version. If the version is unknown, raise ConfigError with the known
+    versions.
+    """
     return _found(version, ZOOKEEPERS, "ZooKeeper version")
 
 

@@ -2,8 +2,8 @@
 Run ZooKeeper servers, stand-alone or as an ensemble.
 
 Each server of an ensemble has a port for clients, a quorum port (for its followers while it is the leader), and a port
-for elections. Every server's configuration has the latter two ports of all servers. So the system chooses them before
-the first start, and they are reserved until the ensemble is closed.
+for elections. Every server's configuration has the quorum ports and the election ports of all servers. So the system
+chooses these ports before the first start, and the ports are reserved until the ensemble is closed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class ZooKeeperServer(Server):
 
     Args:
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time. By default, session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout that the server grants, by default 20 ticks.
+        tick_time_ms: ZooKeeper's unit of time, in milliseconds. By default, session timeouts are between 2 and 20
+            ticks.
+        max_session_timeout_ms: The longest session timeout that the server grants, in milliseconds, by default 20
+            ticks.
         port: The server's port. 0 lets the system choose a port.
         overrides: Settings that are added to ``zoo.cfg``, or replace settings there.
         number: The server's number in its ensemble, from 1.
@@ -100,8 +102,10 @@ class ZooKeeperEnsemble(Startable):
     Args:
         servers: The number of servers: 1 (stand-alone), 3, 5, …
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time. By default, session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout that the servers grant, by default 20 ticks.
+        tick_time_ms: ZooKeeper's unit of time, in milliseconds. By default, session timeouts are between 2 and 20
+            ticks.
+        max_session_timeout_ms: The longest session timeout that the servers grant, in milliseconds, by default 20
+            ticks.
         port: The client port of the first server. All other servers get the next ports. 0 lets the system choose.
         overrides: Settings that are added to every ``zoo.cfg``, or replace settings there.
 

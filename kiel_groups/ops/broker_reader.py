@@ -76,12 +76,12 @@ class BrokerSession:
         """
         The API keys of the requests that the brokers know.
 
-        The set is empty if the brokers are of Kafka 0.9, because such brokers do not list them, or were not asked.
+        The set is empty if the brokers were not asked, or are of Kafka 0.9. Brokers of 0.9 do not list their requests.
         """
         return frozenset(self._versions.ranges)
 
     def knows(self, request: Request[object]) -> bool:
-        """Return whether the brokers say that they know this version of a request. Brokers of Kafka 0.9 do not say."""
+        """Return whether the brokers list this version of a request. Brokers of Kafka 0.9 list no requests."""
         versions = self._versions.ranges.get(request.API_KEY)
         return versions is not None and versions.least <= request.API_VERSION <= versions.most
 
@@ -98,9 +98,10 @@ class BrokerSession:
     @property
     def has_coordinators(self) -> bool:
         """
-        Whether the topic of the offsets exists, so that groups may have a coordinator.
+        Whether the topic ``__consumer_offsets`` exists, so that groups may have a coordinator.
 
-        The first request for a coordinator creates this topic. Tools do not send that request without it.
+        The first request for a coordinator creates this topic. Tools do not send that request while the topic does not
+        exist.
         """
         return OFFSETS_TOPIC in self.topics
 
@@ -144,7 +145,7 @@ class BrokerSession:
 
         Raises:
             NoBrokersError: No broker is alive.
-            KielGroupsError: No broker answers. This is the error of the last broker.
+            KielGroupsError: No broker answers. The error is the last broker's error.
         """
         failure: KielGroupsError = NoBrokersError(f"no broker is alive {self.place}")
         for node_id in sorted(self.brokers):
@@ -233,7 +234,7 @@ class BrokerGroups:
 
         Args:
             with_lag: Whether to load the offsets and the lag of all groups.
-            groups: The names of groups. Their lag is always loaded.
+            groups: The names of groups. The lag of these groups is always loaded.
 
         Raises:
             UnknownGroupError: One of ``groups`` does not exist.
@@ -246,7 +247,7 @@ class BrokerGroups:
         return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
 
     def look_up(self, group: str) -> FoundGroup:
-        """Return the view of a group, without its lag; if it does not exist, the name of a similar group, if any."""
+        """Return the view of a group without its lag, or the name of a similar group if the group does not exist."""
         return in_session(self._brokers, self._timeout_s, lambda session: _look_up(session, group))
 
     def names(self) -> list[str]:
@@ -294,7 +295,7 @@ async def _with_lag(
     """
     Return the loaded groups with the log ends of their existing partitions.
 
-    Brokers are not asked for missing topics, because a broker may create a missing topic when asked for it.
+    Brokers are not asked for missing topics, because a request for a missing topic may create the topic.
     """
     partitions = {each.topic_partition for view in views for each in view.partitions if each.exists}
     addresses = list(session.brokers.values())
@@ -323,7 +324,7 @@ async def _names(session: BrokerSession) -> list[str]:
 
 
 async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
-    """Return the error about a group that does not exist. Its text suggests the name of a similar group, if any."""
+    """Return the error about a group that does not exist. The error's text suggests the name of a similar group."""
     return loaded_groups.unknown_group(group, session.place, await _names(session), " that has members")
 
 
@@ -494,19 +495,19 @@ async def ask_coordinator(
     """
     Send a request to the coordinator of a group, and return the coordinator's node id and answer.
 
-    If the coordinator moves, starts or does not answer, find it again and repeat the request, for at most
+    If the coordinator moves, starts or does not answer, find the coordinator again and repeat the request, for at most
     ``session.timeout_s`` seconds.
 
     Args:
         session: The session with the brokers.
         group: The group.
-        request: The request. A broker may receive it several times.
+        request: The request. A broker may receive the request several times.
         errors: Returns the error codes of an answer.
         repeated: The codes after which the request is repeated.
 
     Raises:
-        BrokerError: The group has no coordinator now, or the coordinator does not answer, or its last answer has an
-            error code of ``repeated``.
+        BrokerError: The group has no coordinator now, the coordinator does not answer, or the last answer has an error
+            code of ``repeated``.
     """
     brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
@@ -544,7 +545,9 @@ async def _groups_of(session: BrokerSession, node_id: int) -> GroupList:
 
 
 async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
-    """List the groups of a broker. While the broker still reads them, repeat the request, within ``timeout_s``."""
+    """
+    List the groups of a broker. While the broker still loads its groups, repeat the request, within ``timeout_s``.
+    """
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:
@@ -573,7 +576,9 @@ async def _describe(session: BrokerSession, node_id: int, listed: Collection[Lis
 
 
 def _without_coordinator(session: BrokerSession) -> list[str]:
-    """Return the reason why groups may be missing: partitions of the topic of the offsets have no live leader."""
+    """
+    Return the reason why groups may be missing if partitions of ``__consumer_offsets`` have no live leader, else [].
+    """
     topic = session.topics.get(OFFSETS_TOPIC)
     leaderless = [each for each in topic.partitions if each.leader not in session.brokers] if topic is not None else []
     if not leaderless:

@@ -1,5 +1,5 @@
 """
-Check the servers of a cluster, whether all of them belong to this cluster, and the znodes of its groups.
+Check the servers of a cluster and the znodes of its groups, and whether all servers belong to the cluster.
 
 The functions block, and change nothing. A server that does not answer in time becomes a finding, not an error.
 """
@@ -179,8 +179,8 @@ async def _open(
     Open a session at a server, or continue ``session``, and close the session unless ``leave_open`` is set.
 
     Returns:
-        Kazoo's answer. Its ``time_out`` is the session's timeout in milliseconds, or 0 if the server does not know the
-        session.
+        Kazoo's answer. The ``time_out`` of the answer is the session's timeout in milliseconds, or 0 if the server does
+        not know the session.
     """
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:

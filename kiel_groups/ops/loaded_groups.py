@@ -64,7 +64,7 @@ def unknown_group(group: str, place: str, names: Sequence[str], aside: str = "")
         group: The group.
         place: The place of the search, such as "in ZooKeeper at zk-1:2181".
         names: The groups that exist. The text suggests the name of a similar group, if any.
-        aside: What the text adds if no group exists.
+        aside: The words that the text adds if no group exists.
     """
     text = f"group {group!r} does not exist {place}"
     if near := get_close_matches(group, names, 1):
@@ -116,10 +116,11 @@ async def find_log_ends(
 
     Args:
         brokers: Addresses of brokers, to ask for the leaders.
-        partitions: Partitions of existing topics. A broker may be set to create a topic that it is asked about.
+        partitions: Partitions of existing topics. A broker may create a missing topic when a request names the topic.
         at: LATEST for the ends of the logs, EARLIEST for their starts, or a time in epoch milliseconds. See
             ``wire.list_offsets``.
-        timeout_s: The longest time for the whole look-up, in seconds. Offsets that are not known by then are left out.
+        timeout_s: The longest time for the whole look-up, in seconds. Offsets that are not known after this time are
+            left out.
     """
     if not partitions:
         return LogEnds()

@@ -87,7 +87,9 @@ def answers(hosts: str, *, timeout_s: float) -> bool:
 
 
 def create_chroot(hosts: str) -> None:
-    """Create the chroot of a connection string and its parents; do nothing if it exists, or if there is no chroot."""
+    """
+    Create the chroot of a connection string, if the string has a chroot, and the parents. Existing znodes are kept.
+    """
     config = ZooKeeperConfig.parse(hosts)
     with zookeeper(config.hosts.removesuffix(config.chroot)) as client:
         client.ensure_path(config.chroot or "/")
@@ -117,7 +119,10 @@ def broker_ids(client: Client) -> list[int]:
 
 
 def is_registered(client: Client, broker_id: int) -> bool:
-    """Return whether a broker's znode exists. After the broker is killed, it exists until its session expires."""
+    """
+    Return whether a broker's znode exists. After the broker is killed, the znode exists until the broker's session
+    expires.
+    """
     return client.exists(f"{BROKER_IDS}/{broker_id}") is not None
 
 

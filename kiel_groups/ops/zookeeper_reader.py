@@ -147,7 +147,10 @@ class ZooKeeperGroups:
 
     @contextmanager
     def watch(self, changed: Callable[[str], object]) -> Iterator[WatchedGroups]:
-        """Open a session for a ``with`` block, and yield ``WatchedGroups``. It calls ``changed`` for changed groups."""
+        """
+        Open a session for a ``with`` block, and yield ``WatchedGroups``. The yielded object calls ``changed`` with the
+        name of each group that changes.
+        """
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             yield WatchedGroups(client, self._hosts, self._timeout_s, changed)
 
@@ -163,7 +166,7 @@ class WatchedGroups:
     """
     Reads all groups in a ZooKeeper over one session, and notifies the caller when a group changes.
 
-    ``ZooKeeperGroups.watch`` creates it.
+    ``ZooKeeperGroups.watch`` creates this object.
 
     Args:
         client: The session.
@@ -258,7 +261,7 @@ def _with_lag(
     """
     Return the loaded groups with their offsets in Kafka and the log ends of their existing partitions.
 
-    Brokers are not asked for missing topics, because a broker may create a missing topic when asked for it.
+    Brokers are not asked for missing topics, because a request for a missing topic may create the topic.
     """
     addresses, doubtful = broker_addresses(brokers), doubtful_brokers(brokers)
     if client.exists(topic_path(OFFSETS_TOPIC)) is None:
@@ -355,8 +358,9 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
     """
     Read all znodes of groups, whether kiel-groups, Kafka or kiel writes them, and the znodes of the groups' topics.
 
-    The topics of a group are those that its members subscribe to, or in which it has owners, offsets or first offsets.
-    A group that does not exist has no znodes in the result. Znodes whose ACL denies reading are ``closed``.
+    A topic belongs to a group if its members subscribe to the topic, or if the group has owners, offsets or first
+    offsets in the topic. A group that does not exist has no znodes in the result. Znodes whose ACL denies reading are
+    ``closed``.
 
     Returns:
         The znodes of each group, by the group's name.
@@ -519,7 +523,9 @@ _OF_TOPICS = ("starts", "owners", "offsets")
 
 
 def consumed_topics(paths: Iterable[str]) -> set[str]:
-    """Return the topics of a group's owners, offsets and first offsets. ``paths`` has the paths of its znodes."""
+    """
+    Return the topics of a group's owners, offsets and first offsets. ``paths`` has the paths of the group's znodes.
+    """
     parts = (path.split("/") for path in paths)
     return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
 
@@ -528,7 +534,7 @@ def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[
     """
     Return the topics in which each of these groups has, or had, owners.
 
-    This takes one request for each group. A group whose ACL denies reading is left out.
+    The function sends one request for each group. A group whose ACL denies reading is left out.
     """
     found = []
     for layout, read in [(layout, client.get_children_async(layout.owners)) for layout in layouts]:
@@ -546,7 +552,7 @@ def read_workers(client: Client, group: str) -> dict[str, Znode]:
     """
     Read the znodes of a group's workers and connectors, without the offsets of source connectors.
 
-    The znode of the configuration offset is read last, so that it shows a change during this call.
+    The znode of the configuration offset is read last, so that the offset shows a change during this call.
     """
     layout = WorkerLayout(group)
     trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]
@@ -589,7 +595,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
 
 
 def read_znodes(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
-    """Read those of the znodes that exist. Append the paths of znodes with children to ``parents``."""
+    """Read the znodes that exist. Append the paths of znodes with children to ``parents``."""
     found = {}
     for portion in _portions(paths):
         for path, read in [(path, client.get_async(path)) for path in portion]:

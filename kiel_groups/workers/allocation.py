@@ -42,9 +42,10 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 # Let workers keep the work that they had, as far as loads allow that, so that a restart or a join moves little.
 #
-# Connectors and tasks cost differently, so each kind is divided by itself: loads of each kind differ by at most one.
-# Where some members get one piece more than others, those that had most get it. So no allocation with such loads moves
-# fewer pieces. Among members that had as many tasks, those with fewer connectors get the task more.
+# Connectors and tasks cost differently, so each kind is divided by itself: loads of each kind differ by at most one. If
+# some members get one piece more than others, the members that had most pieces get it. So no allocation with such loads
+# moves fewer pieces. Among members that had equally many tasks, the members with fewer connectors get the additional
+# task.
 
 
 def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
@@ -63,7 +64,9 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
 
 
 def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Mapping[Work, str]) -> None:
-    """Divide work of one kind, given in order, and add it to ``assigned``. Members keep work up to their share."""
+    """
+    Divide work of one kind, given in order, and add the work to ``assigned``. Members keep work up to their share.
+    """
     kept: dict[str, list[Work]] = {member: [] for member in assigned}
     moving: list[Work] = []
     for work in works:

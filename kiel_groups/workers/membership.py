@@ -2,16 +2,16 @@
 The hooks of a worker's group member: they join the group, assign work if the worker leads, and start assigned work.
 
 Work means connectors and tasks. A worker joins with its URL and the offset of the configuration that it has read for
-this join. The leader assigns the work by the largest of these offsets. If the leader has not read that configuration
-itself (a *mismatch*), it assigns nothing: an assignment by an older configuration would start deleted work, or tasks
-with former settings. After a mismatch, each worker pauses, reads the configuration again, and joins again if the
-configuration has that offset. The leader's pause is the shortest, since its join ends the mismatch. The other workers
-join later in case the leader does not join.
+this join. The leader assigns the work by the configuration at the largest of these offsets. If the leader has not read
+this configuration itself (a *mismatch*), the leader assigns no work: an assignment by an older configuration would
+start deleted work, or tasks with former settings. After a mismatch, each worker pauses, reads the configuration again,
+and joins again if the configuration has the largest offset. The leader's pause is the shortest, since its join ends the
+mismatch. The other workers join later in case the leader does not join.
 
-If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until it has that
-offset. It starts no work before. If that takes too long, the worker leaves the group, as in Kafka Connect, and joins
-again when it can read the configuration. Otherwise its assigned work would not run, and if it leads, all work would
-wait.
+If a worker's configuration is behind the offset of its assignment, the worker reads the configuration until the
+configuration has this offset. Until then, the worker starts no work. If the wait is too long, the worker leaves the
+group, as in Kafka Connect, and joins again when it can read the configuration. If the worker stayed in the group, its
+assigned work would not run. If the worker is the leader, all work would wait.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class WorkerContext:
 
 class WorkerListener(Protocol):
     """
-    The interface by which the hooks have the worker start and stop work, and read the configuration.
+    The interface by which the hooks make the worker start and stop work, and read the configuration.
 
     The hooks call these methods on the event loop. After ``on_assigned`` with an assignment that has not failed,
-    ``on_revoked`` or ``on_lost`` is called. If the worker leaves because it cannot read the configuration, ``on_lost``
+    ``on_revoked`` or ``on_lost`` is called. If the worker leaves because the configuration cannot be read, ``on_lost``
     is called, even without a preceding ``on_assigned`` and possibly twice. Outside of tests, the ``Herder`` implements
     this interface.
     """
@@ -97,7 +97,7 @@ class WorkerListener(Protocol):
         """
         Start the assigned work. The hooks have already read the configuration up to the assignment's offset.
 
-        A failed assignment has no work to start, and the configuration may be older. The hooks have the worker rejoin.
+        A failed assignment has no work to start, and the configuration may be older. The hooks make the worker rejoin.
         """
 
     async def on_revoked(self) -> None:
@@ -123,7 +123,7 @@ class WorkerMember(Protocol):
         """Whether the member lacks an assignment of the present generation, and has to join to get one."""
 
     def request_rejoin(self) -> None:
-        """Have the member join again."""
+        """Request that the member joins the group again."""
 
     def leave(self) -> None:
         """Leave the group at once, and stay away until ``request_rejoin``."""
@@ -146,7 +146,7 @@ class ConfigReads:
 
     Args:
         context: The worker.
-        source: Its ``snapshot`` reads the configuration.
+        source: An object whose ``snapshot`` reads the configuration.
     """
 
     def __init__(self, context: WorkerContext, source: WorkerListener) -> None:
@@ -188,7 +188,8 @@ class ConfigReads:
 
     async def readable(self, offset: int, limit_s: float = math.inf, *, blocks_work: bool = False) -> bool:
         """
-        Read the configuration until it has this offset, and return True; return False if that takes too long.
+        Read the configuration until its offset is at least this offset. Return False if the time limit ends first, else
+        True.
 
         The configuration is read at least once. A read that has begun before the limit is completed.
 
@@ -433,7 +434,7 @@ class WorkerHooks:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether the worker has no assignment, or a failed one, or has to join again."""
+        """Whether the worker has no assignment or a failed assignment, or has to join again."""
         return self.member.need_rejoin or self.assignment is None or self.assignment.is_failed
 
     @property
@@ -465,7 +466,7 @@ class WorkerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of workers. It is Kafka Connect's protocol type."""
+        """The protocol type of workers, which is Kafka Connect's protocol type."""
         return CONNECT_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
@@ -491,10 +492,11 @@ class WorkerHooks:
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """
-        Have the worker start the assigned work as soon as its configuration has the assignment's offset.
+        Make the worker start the assigned work as soon as its configuration has the assignment's offset.
 
-        If that takes too long, the worker stops all work and leaves the group in the background, until it can read the
-        configuration. After a failed assignment, the worker reads the configuration and joins again.
+        If the configuration stays behind too long, the worker stops all work and leaves the group in the background,
+        until the worker can read the configuration. After a failed assignment, the worker reads the configuration and
+        joins again.
 
         Raises:
             ProtocolError: The assignment cannot be read. The worker has stopped all work.
@@ -530,9 +532,10 @@ class WorkerHooks:
 
     async def _take_failed(self, assignment: WorkerAssignment, generation: int) -> None:
         """
-        After a failed assignment, pause, read the configuration, and join again if it has the assignment's offset.
+        After a failed assignment, pause, read the configuration, and join again if the configuration has the
+        assignment's offset.
 
-        If the configuration stays behind for ``_PATIENCE_S``, leave the group. Another join cancels this call.
+        If the configuration stays behind for ``_PATIENCE_S`` seconds, leave the group. Another join cancels this call.
         """
         self._metrics.count("config_mismatches")
         log.warning(
@@ -560,7 +563,8 @@ class WorkerHooks:
         """
         Check in the background whether the configuration can be read, because a ZooKeeper session has ended.
 
-        If it cannot be read for ``_PATIENCE_S``, and the worker has an assignment, the worker leaves the group.
+        If the configuration cannot be read for ``_PATIENCE_S`` seconds, and the worker has an assignment, the worker
+        leaves the group.
         """
         if not self._is_closed and (self._leaving is None or self._leaving.done()):
             self._begin(self._check_reads())
@@ -601,15 +605,15 @@ class WorkerHooks:
         self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker release the work that it has started, before it joins again or leaves."""
-        # Before the work is given back: its owners would fail requests.
+        """Make the worker release the started work, before the worker joins again or leaves."""
+        # The owners are forgotten before the work is given back: after that, they would refuse forwarded requests.
         self._assigner.owners = {}
         if self._has_started:
             await self._listener.on_revoked()
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
-        """Have the worker stop its work at once, because the membership is lost."""
+        """Stop the worker's work at once, because the membership is lost."""
         self._assigner.owners = {}
         had_started = self._has_started
         self._end_assignment()

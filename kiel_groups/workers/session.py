@@ -51,12 +51,12 @@ class WorkerSession:
     Keeps a ZooKeeper session open for a worker, from ``start`` to ``close``. A lost session is replaced.
 
     Args:
-        process: The process. Of its settings, only the group's name and the watchdog's limit for the event loop are
-            used.
+        process: The process. The session uses only the group's name and the watchdog's limit for the event loop.
         info: The content of the worker's znode, without the fields that ``WorkerRole.register`` sets.
         opened: Called with the role of each new session, as soon as the worker is registered.
-        lost: Called with the role of a session that has ended, and all its claims with it, unless ``close`` ended it.
-            Other workers may have claimed the work: the worker must write nothing for that work any more.
+        lost: Called with the role of a session that has ended, unless ``close`` ended the session. The claims have
+            ended with the session. Other workers may have claimed the work, so the worker must no longer write for this
+            work.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
@@ -106,7 +106,7 @@ class WorkerSession:
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
     async def close(self) -> None:
-        """Close the session. This deletes the worker's znode. The caller releases the worker's claims before."""
+        """Close the session, which removes the worker's znode. The caller releases the worker's claims first."""
         self._is_closing = True
         await self._supervisor.close()
         await self._tasks.cancel()
@@ -131,7 +131,7 @@ class WorkerRole(SessionRole):
     def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
         self._info = info
-        #: The workers about which this one has warned.
+        #: The workers about which this worker has logged a warning.
         self._other_tokens: set[str] = set()
         self._other_coordinations: set[str] = set()
         #: The background tasks that run until the session ends.
@@ -174,7 +174,7 @@ class WorkerRole(SessionRole):
 
     async def joined(self) -> None:
         """
-        Log a warning, once, for workers whose token or coordination differs from this worker's.
+        Log a warning, once, for workers with another token or coordination than this worker.
 
         These workers stay in the group: while operators change one worker after another, both settings are in use.
         """
@@ -220,7 +220,7 @@ class WorkerRole(SessionRole):
         """
         Repeat the check of ``joined``, for workers that have registered since.
 
-        This does not create a deleted znode again: the heartbeat notices the deletion, and ends the session.
+        A deleted znode is not created again: the heartbeat notices the deletion, and ends the session.
         """
         await self.joined()
 
@@ -239,7 +239,7 @@ class WorkerRole(SessionRole):
 
     @property
     def is_over(self) -> bool:
-        """Whether the session has ended, and all claims with it."""
+        """Whether the session has ended. All claims end with the session."""
         return self._is_over or self.session.ended is not None
 
     def end(self) -> None:
@@ -289,6 +289,7 @@ class WorkerRole(SessionRole):
             writes = await self.offsets.operations(work, offsets) if len(offsets) <= _MOST_WITH_RELEASE else ()
             if len(list(chunks(writes))) == 1 and await self.claims.release(work, writes):
                 return
-            # Too many, too large, or refused because an operator has created or deleted znodes of offsets meanwhile.
+            # The offsets do not fit into one transaction, or the release was refused because an operator has created or
+            # deleted znodes of offsets meanwhile.
             await self.write_offsets(work, offsets)
         await self.claims.release(work)

@@ -20,7 +20,7 @@ class ConnectorId(NamedTuple):
 
 class TaskId(NamedTuple):
     """
-    The id of one task of a connector. Its text form is ``connector-number``, as in Kafka Connect.
+    The id of one task of a connector. The text form of the id is ``connector-number``, as in Kafka Connect.
 
     Task ids are ordered by connector as text, then by number.
     """
@@ -107,7 +107,7 @@ class WorkerAssignment:
             largest offset that any worker has read.
         connectors: The names of the assigned connectors, sorted.
         tasks: The assigned tasks, sorted.
-        is_failed: Whether the leader has assigned nothing to any worker, because its configuration is behind.
+        is_failed: Whether the leader has assigned nothing to any worker, because the leader's configuration is behind.
     """
 
     leader: str

@@ -205,7 +205,7 @@ def times_of(given: object, call: str) -> dict[TopicPartition, int]:
     Raises:
         ArgumentTypeError: The argument is not a mapping of partitions to numbers. The error is a TypeError and a
             ConfigError.
-        ConfigError: A time is negative, or beyond what the protocol can carry.
+        ConfigError: A time is negative, or beyond the largest time of the protocol.
     """
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(
@@ -231,8 +231,8 @@ def offsets_of(given: object, call: str) -> dict[TopicPartition, OffsetAndMetada
     Raises:
         ArgumentTypeError: The argument is not a mapping, or a key is not a partition. The error is a TypeError and a
             ConfigError.
-        ConfigError: A value is not a whole number, an OffsetAndMetadata, or a tuple of an offset and a text; or an
-            offset is negative, or beyond what the protocol can carry.
+        ConfigError: A value is not a whole number, an OffsetAndMetadata, or a tuple of an offset and a text. Or an
+            offset is negative, or beyond the largest offset of the protocol.
     """
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(

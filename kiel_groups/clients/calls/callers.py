@@ -15,12 +15,12 @@ from typing import Any
 # each call to a coroutine. Context variables work for asyncio's tasks and for Tornado's coroutines without a task
 # alike.
 #
-# What this relies on
-#   - asyncio runs each task in a context of its own, a copy of its starter's, or the one passed as ``context``.
-#   - ``gen.coroutine`` of Tornado copies the context once, and runs all steps of the coroutine in that copy.
-#   - When a coroutine has ended and its task is dropped, nothing refers to its context, and CPython's reference counts
-#     delete the context and its values at once. That is how ``ConsumeCall.ended`` finds the end of a coroutine.
-#   - ``asyncio.current_task()`` is None in a callback of the loop, and so in the later steps of a Tornado coroutine.
+# What this relies on - asyncio runs each task in a context of its own: a copy of the starting task's context, or the
+# argument ``context``. - ``gen.coroutine`` of Tornado copies the context once, and runs all steps of the coroutine in
+# that copy. - When a coroutine has ended and its task is dropped, nothing refers to its context, and CPython's
+# reference counts delete the context and its values at once. That is how ``ConsumeCall.ended`` finds the end of a
+# coroutine. - ``asyncio.current_task()`` is None in a callback of the loop, and so in the later steps of a Tornado
+# coroutine.
 #
 # If asyncio or Tornado shared contexts between coroutines, a call would finish the values of another coroutine, and
 # commits would store offsets of values that are still being processed. If contexts outlived their coroutines (in a
@@ -65,7 +65,8 @@ class ConsumeCall:
         """
         Return whether this call was made by a task that is not the running task and has not ended.
 
-        A task inherits the calls of the task that started it. That starting task may still process their values.
+        A task inherits the calls of the task that started it. The starting task may still process the values of these
+        calls.
         """
         made_by, running = None if self._task is None else self._task(), _running_task()
         return made_by is not None and running is not None and made_by is not running and not made_by.done()
@@ -78,7 +79,7 @@ class ConsumeCall:
     @property
     def is_dropped(self) -> bool:
         """
-        Whether the call's future was deleted, because nothing refers to it. Then no caller can receive its values.
+        Whether the call's future was deleted, because nothing refers to it.
 
         The future of a call in progress is kept alive.
         """
@@ -165,7 +166,7 @@ def current_caller() -> object:
 
 
 class DeliveryStyle(Enum):
-    """A way to get records from a consumer. The values are the names of the ways in errors."""
+    """A way to get records from a consumer. Error messages show the values."""
 
     ITERATION = "iteration ('async for record in consumer')"
     VALUES = "consume(topic)"

@@ -57,7 +57,7 @@ def cancels_this_task(error: BaseException) -> bool:
     """
     Return whether an error is the CancelledError of the running task's own cancellation.
 
-    Otherwise a CancelledError comes from something that the task awaited, and is a failure like any other.
+    Any other CancelledError comes from an object that the task awaited, and counts as a failure.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
@@ -72,7 +72,8 @@ async def connect_or_close(client: _Client) -> None:
     """
     Connect a client for its ``__aenter__``.
 
-    If the caller is cancelled, the client is closed: it may have just connected, and ``__aexit__`` is not called.
+    If the caller is cancelled, close the client: the client may have just connected, and Python does not call
+    ``__aexit__``.
     """
     try:
         await client.connect()
@@ -104,7 +105,7 @@ def shielded(work: Coroutine[Any, Any, T], name: str) -> asyncio.Future[T]:
     """
     Start a coroutine that continues if its caller is cancelled, for example by a close.
 
-    A failure after that cannot reach the caller, so it is logged under ``name``.
+    A failure after the cancellation cannot reach the caller, so the failure is logged under ``name``.
     """
     task = spawn(work, name)
     shield = asyncio.shield(task)
@@ -142,10 +143,10 @@ def fails_in_future(method: Callable[P, asyncio.Future[T]]) -> Callable[P, async
 
 async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:
     """
-    Await a call of a client. If a close on a loop that was left ends the call, raise CancelledError, not ClosedError.
+    Await a call of a client, and raise CancelledError instead of ClosedError if the program has left the event loop.
 
-    Otherwise, when a program exits, a loop around the call would end with a traceback of the ClosedError. Tornado
-    ignores a CancelledError.
+    After the program has left the loop, a close may run the loop again, and end the call. With a ClosedError, a loop
+    around the call would end with a traceback when the program exits. Tornado ignores a CancelledError.
     """
     try:
         return await call()
@@ -159,7 +160,7 @@ def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, a
     """
     Decorate a coroutine function, so that a call starts a task and returns it.
 
-    The task is a Tornado-compatible future. Its failure is logged if it is never retrieved.
+    The task is a Tornado-compatible future. A failure that is never retrieved is logged.
     """
 
     @functools.wraps(method)
@@ -204,8 +205,8 @@ class _ConsumeTask(LoggedTask[T]):
     """
     A task whose values are marked as received once a caller has awaited it to the end, or has called ``result()``.
 
-    Values are not marked if the caller is cancelled just when they arrive, or if ``gen.with_timeout`` reads them
-    after its time was up.
+    Values are not marked if the caller is cancelled just when they arrive, or if ``gen.with_timeout`` reads them after
+    its timeout.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]) -> None:
@@ -235,11 +236,11 @@ class _ConsumeTask(LoggedTask[T]):
         return self._unless_given_up(values)
 
     def give_back(self) -> None:
-        """Have the values delivered again: no caller has them, although the call was awaited to its end."""
+        """Mark the values for another delivery. No caller has the values, although the call was awaited to its end."""
         self._call.received, self._call.superseded = False, True
 
     def _unless_given_up(self, values: T) -> T:
-        """Return the values or, if they are delivered again because they came too late, the result of ``late``."""
+        """Return the values. If the values came too late and are delivered again, return the result of ``late``."""
         return self._late() if self._call.redelivered and values else values
 
 
@@ -249,7 +250,7 @@ def _only_drops_outcome(frame: FrameType) -> bool:
 
 def give_back(call: object) -> None:
     """
-    Have the values of a call delivered again, because the caller's thread was interrupted while it waited for them.
+    Mark the values of a call for another delivery. The caller's thread was interrupted while it waited for the values.
 
     Objects that ``start_consume_call`` has not returned are ignored.
     """

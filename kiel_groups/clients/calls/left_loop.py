@@ -48,7 +48,7 @@ class _Interrupts:
     """
     The SIGINT handler, with its state.
 
-    Only the main thread uses the state. The exception is ``pending``: the thread of ``watch`` reads and clears it.
+    Only the main thread uses the state, except ``pending``. The thread of ``watch`` reads and clears ``pending``.
     """
 
     def __init__(self) -> None:
@@ -174,10 +174,11 @@ _DROPS = frozenset({"POP_TOP", "POP_ITER", "END_ASYNC_FOR"})
 
 def dropped_by_loop_exit() -> bool:
     """
-    Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of its iterator may call this.
+    Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of the loop's iterator may call this
+    function.
 
-    If this cannot be detected (another interpreter, an iterator with other references), the result is False. This is
-    safe: the record in flight is not finished, and is delivered again.
+    If the way the loop was left cannot be detected (another interpreter, an iterator with other references), the result
+    is False. Then the record in flight is not finished, and is delivered again.
     """
     try:
         frame = sys._getframe(2)
@@ -209,10 +210,10 @@ class LeftLoop:
     Remembers the event loop of a client. If the program has left that loop, the client's close runs the loop again.
 
     Args:
-        at_exit: Closes the client if necessary. It is called when the interpreter exits, unless the loop is closed or
+        at_exit: Closes the client if necessary. Called when the interpreter exits, unless the loop is closed or
             running.
-        abandon: Ends the client without its loop, as far as possible. It is called at most once: when the interpreter
-            exits, or when ``close`` finds that the loop is closed, or is interrupted.
+        abandon: Ends the client without its loop, as far as possible. Called at most once: when the interpreter exits,
+            when ``close`` finds that the loop is closed, or when ``close`` is interrupted.
     """
 
     def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:
@@ -253,18 +254,19 @@ class LeftLoop:
         self, closing: asyncio.Future[None] | None, work: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> asyncio.Future[None]:
         """
-        Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` at most.
+        Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` seconds at most.
 
         If the loop that was left is closed, the client is abandoned instead.
 
         Args:
-            closing: The future that an earlier call returned, or None for the first call. If it was cancelled, the
-                client is closed again.
+            closing: The future that an earlier call returned, or None for the first call. If the future was cancelled,
+                the client is closed again.
             work: The client's close.
             name: The name of the close in the log.
 
         Returns:
-            A future. If no loop was running, it is done, unless the close takes longer than ``LONGEST_S``.
+            A future. If no loop was running, the future is done, unless the close takes longer than ``LONGEST_S``
+            seconds.
 
         Raises:
             KeyboardInterrupt: Another Ctrl-C came while this method ran the loop, so the close was given up.

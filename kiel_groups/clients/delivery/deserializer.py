@@ -1,4 +1,4 @@
-"""Convert the bytes of messages with the application's deserializers, and return, or skip and log, their failures."""
+"""Convert the bytes of messages with the application's deserializers, and handle the deserializers' failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnBadRecord: TypeAlias = Literal["raise", "skip"] | Callable[[Record, BadRecordE
 
 _new = tuple.__new__
 
-#: Every so many records, the time is read that deserializing ahead has taken.
+#: The number of records between two readings of the clock while a batch is deserialized.
 _TIMED = 8
 
 #: How often the failures of one partition are logged, in seconds.
@@ -99,7 +99,7 @@ class FailureLog:
             self._start_timer()
 
     def close(self) -> None:
-        """Log the failures that are not logged yet. This works without an event loop."""
+        """Log the failures that are not logged yet. The call needs no event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -136,8 +136,8 @@ class Converted(NamedTuple, Generic[R]):
     """
     The first records of a batch in the form in which they are delivered, and the error of the next record, if any.
 
-    ``delivered`` is the number of these records. ``read`` is the number of fetched records from which they were made,
-    including skipped records.
+    ``delivered`` is the number of these records. ``read`` is the number of fetched records from which the delivered
+    records were made, including skipped records.
     """
 
     records: R
@@ -151,13 +151,13 @@ class Deserializer:
     Deserializes the keys and values of one consumer's records, on the consumer's event loop.
 
     A record on which a function fails is counted and skipped, or returned as an error, as ``on_bad_record`` says.
-    Skipped records are logged at most once a minute for each partition, with their number.
+    Skipped records are counted, and logged at most once a minute for each partition.
 
     Args:
         deserializer: The application's function. If it is None, ``values`` decodes JSON, and records keep their bytes.
         metrics: Counts all failures, as ``deserializer_failures``.
         clock: Returns seconds on a monotonic clock.
-        key_deserializer: The application's function for keys; None keeps their bytes.
+        key_deserializer: The application's function for keys. If it is None, keys remain bytes.
         on_bad_record: What happens to records on which a function fails; see ``OnBadRecord``.
     """
 
@@ -247,7 +247,7 @@ class Deserializer:
         """
         Deserialize a batch for ``consume()``. Records are made only if the application asks for them.
 
-        A value that fails ends the result only if ``on_bad_record`` is a function; otherwise it is left out.
+        A value that fails ends the result only if ``on_bad_record`` is a function; otherwise the value is left out.
         """
         run = fetched.values()
         values, skipped, error = self._values(run, stops=callable(self.on_bad_record))
@@ -291,8 +291,9 @@ class Deserializer:
         """
         Deserialize the keys of ``records``, and return the values and records that remain, and an error.
 
-        If ``on_bad_record`` is a function, a failed key ends the records, and its error is returned. Otherwise the
-        record is skipped. ``error`` is the error of the record after ``records``; it is returned if no key fails.
+        If ``on_bad_record`` is a function, the records end before the first failed key, and the error of the key is
+        returned. Otherwise, records with a failed key are skipped. ``error`` is the error of the record after
+        ``records``. ``error`` is returned if no key fails.
         """
         read = self._key_deserializer
         assert read is not None
@@ -341,7 +342,7 @@ class Deserializer:
         self._failures.add(error)
 
     def close(self) -> None:
-        """Log the failures that are not logged yet. This works without an event loop."""
+        """Log the failures that are not logged yet. The call needs no event loop."""
         self._failures.close()
 
 

@@ -43,13 +43,13 @@ class Receipt(Enum):
     RECEIVED = "received"
     #: A caller may still receive the values.
     AWAITED = "awaited"
-    #: No caller has received the values in time, or none can any more, so they are delivered again.
+    #: No caller has received the values in time, or no caller can receive them any more, so they are delivered again.
     UNCLAIMED = "unclaimed"
 
 
 @dataclass(slots=True)
 class _Delivered:
-    """The values that one call returned at ``at_s``. ``done`` says whether they are marked as finished."""
+    """The values that one call returned at ``at_s``. ``done`` says whether the values are marked as finished."""
 
     call: ConsumeCall
     spans: dict[TopicPartition, Span]
@@ -68,8 +68,8 @@ class ValuesInFlight:
     """
     The in-flight values of one topic, by call, in the order of delivery.
 
-    A coroutine's values are finished when it asks for more values, independently of other coroutines. A partition's
-    finished offset advances at most to the first value that a coroutine is still processing.
+    A coroutine's values are finished when the coroutine asks for more values, independently of other coroutines. A
+    partition's finished offset advances at most to the first value that a coroutine is still processing.
     """
 
     __slots__ = ("_delivered",)
@@ -90,7 +90,10 @@ class ValuesInFlight:
         return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
     def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
-        """Return the calls that returned the values in flight, with the values' partitions. Safe on any thread."""
+        """
+        Return the calls that returned the values in flight, with the values' partitions. Any thread may call this
+        method.
+        """
         return [(delivered.call, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
@@ -249,7 +252,9 @@ class ConsumerInFlight:
         return [self.batch, *self.topics.values(), *self.bad.values()]
 
     def works(self) -> list[Work]:
-        """Return the work of the application: a loop's record, bad records and values. Safe on any thread."""
+        """
+        Return the work of the application: a loop's record, bad records and values. Any thread may call this method.
+        """
         works = []
         if (record := self.batch.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
@@ -266,7 +271,7 @@ class DeliveryProgress:
     """Wakes the drains and resets that wait until fewer of a consumer's records are in flight or buffered."""
 
     def __init__(self) -> None:
-        #: The number of callers that wait. A loop asks for each batch whether there is one.
+        #: The number of callers that wait. A loop reads the number with each batch.
         self.waiting = 0
         self._changed = asyncio.Event()
 
@@ -291,12 +296,11 @@ class DeliveryProgress:
 # count of the delivered records: position, finished offset and the record in flight are derived from it when they are
 # asked for. The loop may run on another thread than everything else here (decision 0025).
 #
-# What this relies on
-#   - ``next`` of a list's iterator, ``length_hint`` of it and ``list`` of it are atomic steps under the lock of the
-#     interpreter: none of them runs Python code, or releases the lock. An interpreter without that lock has none of
-#     this.
-#   - A list's iterator that was used up stays so. A loop that still has it gets nothing, and has to ask again.
-#   - No signal handler runs between the step of a ``for`` statement and a ``return`` that is the first one of its body.
+# What this relies on - ``next``, ``length_hint`` and ``list`` of a list's iterator are atomic steps under the lock of
+# the interpreter: none of them runs Python code, or releases the lock. An interpreter without that lock does not
+# guarantee this. - A list's iterator that was used up stays so. A loop that still has such an iterator gets no record
+# from it, and has to ask for another cursor. - No signal handler runs between the step of a ``for`` statement and a
+# ``return`` that is the first one of its body.
 #
 # If steps were not atomic, a record could be delivered although it was taken back, and by two members. Checked with
 # CPython 3.11.7, 3.12.1 and 3.13.0; ``tests/unit/sync/test_blocking_records.py`` fails if this changes.
@@ -321,7 +325,10 @@ class _View(NamedTuple):
 
     @property
     def delivered(self) -> int:
-        """The number of delivered records. It grows: read it once, and derive everything else from that number."""
+        """
+        The number of delivered records. Another thread may increase the number, so read it once, and derive everything
+        else from the result.
+        """
         return len(self.records) - length_hint(self.cursor)
 
 
@@ -329,7 +336,7 @@ class CurrentBatch:
     """
     The batch that a loop is delivering, if any, and its record in flight.
 
-    ``state`` is the state of the claim under which the batch is delivered. That state reads its position and finished
+    ``state`` is the state of the claim under which the batch is delivered. The state reads its position and finished
     offset from this object, until the batch is replaced or its records are no longer tracked.
     """
 
@@ -344,7 +351,7 @@ class CurrentBatch:
         #: The records as they were fetched. The deserializer may have skipped some of them.
         self._raw: list[Record] = []
         self._view = _View([], NO_RECORDS, 0)
-        #: The finished offset before the first record, or that which a commit has counted since.
+        #: The finished offset before the first record, or the offset that a commit has counted since.
         self._counted = 0
         self._dropped = False
 
@@ -457,7 +464,7 @@ class CurrentBatch:
 
     @property
     def record(self) -> Record | None:
-        """The record in flight, if any. Safe on any thread."""
+        """The record in flight, if any. Any thread may read this property."""
         view = self._view
         delivered = view.delivered
         return view.records[delivered - 1] if delivered > view.done else None
@@ -473,22 +480,22 @@ class CurrentBatch:
         return frozenset({record.topic_partition})
 
     def count(self) -> None:
-        """Have commits include the record in flight, and keep it in flight."""
+        """Let commits include the record in flight, and keep the record in flight."""
         view = self._view
         self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 
     def finish(self) -> None:
-        """Finish the record in flight, if there is one."""
+        """Finish the record in flight, if any."""
         view = self._view
         self._view = view._replace(done=view.delivered)
 
     def put_back(self) -> TopicPartition | None:
         """
-        Have the record in flight delivered again, if it is still tracked.
+        Let the record in flight be delivered again, if the record is still tracked.
 
         Returns:
-            The partition of the record if the batch was dropped meanwhile: the caller must fetch it from its position.
-            Otherwise None.
+            The partition of the record if the batch was dropped meanwhile: the caller must fetch the partition from its
+            position. None if the batch was not dropped.
         """
         record, view = self.record, self._view
         if record is None:

@@ -55,7 +55,7 @@ class ReadyClaims:
         """
         Return a coroutine that calls the hook for new claims. The claims become ready when the hook ends.
 
-        A claim that is removed by ``remove`` before that does not become ready.
+        If ``remove`` removes a claim before the end of the hook, the claim does not become ready.
         """
         self.remove(partitions)
         self._calls.claimed(partitions)
@@ -81,7 +81,7 @@ class ReadyClaims:
         self._on_ready(partitions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove claims that were revoked or lost. A hook that still runs for them will not make them ready."""
+        """Remove claims that were revoked or lost. A hook that still runs for these claims does not make them ready."""
         self._ready.difference_update(partitions)
         for partition in partitions:
             self._opening.pop(partition, None)
@@ -89,7 +89,9 @@ class ReadyClaims:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running hook with its partitions, and with those of its partitions that were lost since it started."""
+    """
+    A running hook with its partitions. ``lost`` has the partitions of the hook that were lost since the hook started.
+    """
 
     task: asyncio.Task[None]
     name: str
@@ -110,7 +112,7 @@ _HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost
 
 def check_listener(listener: object) -> None:
     """
-    Check that a listener is None or an object with at least one hook. It need not have all hooks.
+    Check that a listener is None or an object with at least one hook. A listener need not have all hooks.
 
     Raises:
         ArgumentTypeError: The object has no hook, has a hook that cannot be called, or is a class.
@@ -170,7 +172,10 @@ class ListenerCalls:
         return found
 
     def claimed(self, partitions: Collection[TopicPartition]) -> None:
-        """Have later losses of these new claims reported. Call this before ``assigned`` is awaited for them."""
+        """
+        Report later losses of these new claims to the listener. Call this method before ``assigned`` is awaited for the
+        claims.
+        """
         self._revoked.difference_update(partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -200,7 +205,7 @@ class ListenerCalls:
         """
         Check that no running coroutine hook makes this call, because the call waits for the hook's end.
 
-        A hook that is a plain function cannot wait for the call, and may make it.
+        A hook that is a plain function cannot wait for the call, so it may make the call.
 
         Raises:
             IllegalStateError: The hook makes the call.
@@ -213,12 +218,12 @@ class ListenerCalls:
             )
 
     def in_progress(self) -> list[Work]:
-        """Return the running hook, if any, as work of the application. Safe on any thread."""
+        """Return the running hook, if any, as work of the application. Any thread may call this method."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 
     def stalled(self, stall: Stall) -> None:
-        """Call the listener's ``on_stalled``, if any, on this thread. Two threads never call it at once."""
+        """Call the listener's ``on_stalled``, if any, on this thread. Two threads never call this method at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
             with self._stall_lock:

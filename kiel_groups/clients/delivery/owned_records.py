@@ -36,7 +36,7 @@ class OwnedBatch(NamedTuple, Generic[R]):
 
     fetched: FetchedBatch
     state: PartitionOffsets
-    #: In the form in which they are delivered. Those that the deserializer skipped are left out.
+    #: The records in the form in which they are delivered. Records that the deserializer skipped are left out.
     records: R
     #: The number of records.
     delivered: int
@@ -46,10 +46,10 @@ class OwnedRecords:
     """
     The records of the owned partitions, from the fetcher until the application has finished them.
 
-    ``RecordDelivery``, for a loop, and ``ValueDelivery``, for the other methods, share this object. It owns the
-    buffered records and the records in flight, and decides which records may be delivered now: records of subscribed
-    topics, of partitions that are not paused and whose assigned hook has ended, while the gate is open. The *gate* is
-    open while the member's session permits delivery.
+    ``RecordDelivery``, for a loop, and ``ValueDelivery``, for the other methods, share this object. The object owns the
+    buffered records and the records in flight, and decides which records may be delivered now. The topic of such a
+    record is subscribed. The partition is not paused, and its assigned hook has ended. The *gate* is open, that is, the
+    member's session permits delivery.
     """
 
     def __init__(
@@ -89,7 +89,11 @@ class OwnedRecords:
         return not self.ended and self.gate.is_open(self.boot_time_s())
 
     def _raise_refused(self, topic: str | None) -> None:
-        """Raise, once, the error of ``topic`` (None: of any topic) whose start position is unknown, if there is one."""
+        """
+        Raise, once, the error of a topic whose start position is unknown. Without such an error, do nothing.
+
+        If ``topic`` is None, raise the error of any such topic.
+        """
         if topic is None and self._refused:
             raise self._refused.popitem()[1]
         if topic in self._refused:
@@ -113,7 +117,7 @@ class OwnedRecords:
             selection: The partitions.
             convert: Makes the form in which the records are delivered; see ``Converted``.
             most_records: The most records to return; None for no limit.
-            errors: If False, errors remain for a later call: a call that has records to return must not raise one.
+            errors: If False, errors remain for a later call: a call that has records to return must not raise an error.
 
         Raises:
             BadRecordError: The next record of a partition cannot be delivered.
@@ -131,7 +135,7 @@ class OwnedRecords:
             try:
                 records, delivered, read, error = convert(self.deserializer, fetched, state.token)
             except BaseException:
-                # Anything, such as SystemExit.
+                # The deserializer may raise anything, such as SystemExit.
                 if self.is_current(fetched):
                     self._fetcher.put_back(fetched, 0)
                 raise
@@ -183,11 +187,15 @@ class OwnedRecords:
                 state.position = state.finished = position
 
     def is_current(self, fetched: FetchedBatch) -> bool:
-        """Return whether a batch may still be delivered: its partition was not reassigned, nor the delivery ended."""
+        """
+        Return whether a batch may still be delivered: delivery has not ended, and its partition was not reassigned.
+        """
         return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
-        """Wait until ``poll`` is likely to return a batch. While the gate is shut, wait only ``GATE_PAUSE_S``."""
+        """
+        Wait until ``poll`` is likely to return a batch. While the gate is shut, wait only ``GATE_PAUSE_S`` seconds.
+        """
         if self.gate.is_open(self.boot_time_s()):
             await self._fetcher.ready.wait(selection)
         else:
@@ -211,7 +219,8 @@ class OwnedRecords:
         """
         Drop the buffered records of these partitions, and fetch them from their positions.
 
-        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
+        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches the
+        partition.
         """
         self.drop(partitions)
         positions, lost, paused = {}, set(), set()
@@ -259,8 +268,8 @@ class OwnedRecords:
         """
         Prepare for partitions whose start positions are known now: drop the errors of their topics.
 
-        If other partitions of a topic still lack a start position, the member reports their error again. Also forget
-        the log marks of these partitions, because they may be of logs of deleted topics.
+        If other partitions of a topic still lack a start position, the member reports the topic's error again. Also
+        forget the log marks of these partitions, because they may be of logs of deleted topics.
         """
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
@@ -275,9 +284,9 @@ class OwnedRecords:
 
     def resume_at(self, partition: TopicPartition, offset: int) -> None:
         """
-        Set a partition's position to ``offset``, and fetch from there once its assigned hook has ended.
+        Set a partition's position to ``offset``, and fetch from ``offset`` once the assigned hook has ended.
 
-        Drop its buffered records, and stop tracking its records in flight.
+        Drop the partition's buffered records, and stop tracking its records in flight.
         """
         self.in_flight.stop_counting([partition])
         # The application may have chosen the start position that was unknown.
@@ -292,9 +301,9 @@ class OwnedRecords:
         """
         Stop fetching and delivering these partitions until ``resume``.
 
-        The caller has marked them as paused in the subscription. A partition keeps its buffered records, unless paused
-        partitions already fill their share of the buffer. Then its records are dropped, and fetched again after
-        ``resume``.
+        The caller has marked the partitions as paused in the subscription. A partition keeps its buffered records,
+        unless paused partitions already fill their share of the buffer. Then its records are dropped, and fetched again
+        after ``resume``.
         """
         self.bad.end_pauses(partitions)
         unfinished = [self.batch.take_rest(partition) for partition in partitions]
@@ -305,7 +314,7 @@ class OwnedRecords:
         self.fetch(over)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch and deliver these partitions again, except those that ``BadRecords`` has set aside."""
+        """Fetch and deliver these partitions again, except partitions that ``BadRecords`` has set aside."""
         resumed = [partition for partition in partitions if partition not in self.bad]
         context_without_calls().run(self._fetcher.resume, resumed)
 
@@ -317,7 +326,9 @@ class OwnedRecords:
         return is_current and self.may_deliver() and not self._subscription.is_paused(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Stop fetching and delivering a partition until ``end_set_aside``. Its buffered records remain."""
+        """
+        Stop fetching and delivering a partition until ``end_set_aside``. The buffered records of the partition remain.
+        """
         self._fetcher.pause([partition])
 
     def end_set_aside(self, partition: TopicPartition) -> None:
@@ -353,7 +364,7 @@ class OwnedRecords:
         Returns:
             How many buffered records were dropped.
         """
-        # First what is not delivered, since a loop on another thread may take records meanwhile.
+        # Undelivered records are cut off first, since a loop on another thread may deliver some of them meanwhile.
         dropped = self.batch.cut_off(partition, end)
         self.in_flight.truncate(partition, end)
         return dropped + self._fetcher.truncate(partition, end)
@@ -386,9 +397,9 @@ class BadRecords:
     """
     Handles a bad record when it is the next record of its partition.
 
-    The record stays in the fetcher. Its partition is *set aside*, that is, neither fetched nor delivered: for a pause
-    after the error is raised, or while the hook ``on_bad_record`` runs. Other partitions are delivered. A seek, a pause
-    by the application, or the end of the claim ends the setting aside.
+    The record stays in the fetcher. The partition of the record is *set aside*, that is, neither fetched nor delivered:
+    for a pause after the error is raised, or while the hook ``on_bad_record`` runs. Other partitions are delivered. A
+    seek, a pause by the application, or the end of the claim ends this state early.
 
     Args:
         deserializer: Has the application's ``on_bad_record``, and counts its own failures.
@@ -526,7 +537,10 @@ class BadRecords:
                 del self._aside[partition]
 
     def end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Stop setting these partitions (None: all) aside, because they are dropped. Running hooks continue."""
+        """
+        Stop setting these partitions aside, because the caller drops them. None means all partitions. Running hooks
+        continue.
+        """
         for partition in list(self._aside) if partitions is None else partitions:
             self._failed.pop(partition, None)
             timer = self._aside.pop(partition, None)
@@ -534,6 +548,6 @@ class BadRecords:
                 timer.cancel()
 
     def close(self) -> None:
-        """Cancel the hooks that still run when the consumer has left its group."""
+        """Cancel the hooks that still run after the consumer has left its group."""
         for hook in self._hooks.values():
             hook.cancel()

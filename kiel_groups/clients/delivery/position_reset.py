@@ -60,12 +60,13 @@ class PositionReset:
     """
     Chooses and stores new positions. The fetcher of a consumer calls this object as its ``reset``.
 
-    The member stores the chosen position before it delivers the first record from there. Therefore the next owner
-    resumes at this position and does not choose again. A consumer without a member stores no positions, and may have a
-    ``ResetRule`` instead of a policy.
+    The member stores the chosen position before it delivers the first record. Therefore the next owner resumes at this
+    position and does not choose again. A consumer without a member stores no positions, and may have a ``ResetRule``
+    instead of a policy.
 
-    A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
-    Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
+    A broker that has not noticed that it no longer leads a partition answers "out of range" for offsets that the new
+    leader appended. Therefore the leader that ZooKeeper names is asked for the range of the log before a position is
+    reset.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class PositionReset:
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
-        Choose a position, wait until all fetched records are finished, and have the member store the position.
+        Choose a position, wait until all fetched records are finished, and ask the member to store the position.
 
         Returns:
             The offset to fetch next, or None if the partition is not fetched from ``position`` any more, or if the log
@@ -149,7 +150,8 @@ class PositionReset:
         self, partition: TopicPartition, reset: PendingReset, is_fetched: Callable[[], bool]
     ) -> int | None:
         """
-        Have the member store the position, and retry after retriable errors. Return the offset to fetch next, or None.
+        Ask the member to store the position, and retry after retriable errors. Return the offset to fetch next, or
+        None.
 
         Until the position is stored, the partition is not fetched, and no other position is chosen: a second choice of
         ``latest`` would skip the records that were written after the first choice.
@@ -168,14 +170,15 @@ class PositionReset:
 
     async def _confirm_leaders(self) -> None:
         """
-        Have the member read the leaders from ZooKeeper, with a read that starts after this call.
+        Make the member read the leaders from ZooKeeper, with a read that starts after this call.
 
         Partitions that are reset at the same time share a read, because retention may overtake a thousand partitions at
         once. A read in progress may have read this partition's leader before a change, so wait for the next read.
         """
         if self._next_read is None:
             self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")
-            # Every waiting reset gets the failure. If all were cancelled, as by a close, it concerns none.
+            # Every waiting reset gets the failure. If all resets were cancelled, as by a close, no caller needs the
+            # failure.
             self._next_read.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._next_read)
 
@@ -189,8 +192,8 @@ class PositionReset:
         """
         Drop fetched records that are not in the log any more, and report the reset.
 
-        The reset is counted here, and not when its position is stored. If the partition is released before that, the
-        release stores the position. And a consumer that closes may not get the answer to its write.
+        The reset is counted here, and not when its position is stored. If the partition is released before its position
+        is stored, the release stores the position. And a consumer that closes may not get the answer to its write.
         """
         dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("offset_resets")

@@ -36,7 +36,7 @@ class PythonLoopSteps:
     #: The records of a batch that are left. They are taken back by using up this cursor, an iterator of a list.
     _cursor: Iterator[Record]
     _boot_time_s: Callable[[], float]
-    #: Whether the gate of these records is open at a boot time.
+    #: Returns whether these records may be delivered at a boot time in seconds.
     _is_open: Callable[[float], bool]
     #: When the event loop is to run its other tasks.
     _pause_at_s: float
@@ -94,7 +94,8 @@ class PythonBlockingSteps:
         Args:
             error: The type of the exception.
             asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
-            has_taken: Whether a record had left the cursor. In the C version, no exception can come after that.
+            has_taken: Whether a record had left the cursor. In the C version, no exception can come after a record has
+                left.
         """
         raise NotImplementedError
 
@@ -122,8 +123,8 @@ else:
 #: never awaits would delay releases and commits for as long as records are buffered.
 QUANTUM_S = 0.01
 
-#: How many records are deserialized ahead at most, and for how long, in seconds: a loop that was left, or a revocation,
-#: makes that work void, and the event loop waits for it.
+#: How many records are deserialized ahead at most, and for how long, in seconds: if a loop is left or a partition is
+#: revoked, that work is discarded, and the work blocks the event loop.
 MOST_AHEAD = 500
 LONGEST_AHEAD_S = 0.001
 
@@ -163,7 +164,9 @@ class RecordDelivery:
         self.begin_quantum()
 
     def begin_quantum(self) -> None:
-        """Permit delivery for ``QUANTUM_S`` from now on. Call this after the event loop has run its other tasks."""
+        """
+        Permit delivery for ``QUANTUM_S`` seconds from now on. Call this after the event loop has run its other tasks.
+        """
         self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
 
     def take(self) -> Record | None:
@@ -217,7 +220,7 @@ class RecordDelivery:
         """
         Wait until ``take`` may return a record.
 
-        If the batch has more records, yield to the event loop, or pause for ``GATE_PAUSE_S`` if delivery is not
+        If the batch has more records, yield to the event loop, or pause for ``GATE_PAUSE_S`` seconds if delivery is not
         permitted.
         """
         if self.in_flight.used_up:
@@ -232,7 +235,7 @@ class RecordDelivery:
         self._progress.notify()
 
     def put_back(self) -> None:
-        """Have the record in flight delivered again, because the application has not finished it."""
+        """Deliver the record in flight again, because the application has not finished the record."""
         dropped = self.in_flight.put_back()
         if dropped is not None:
             # Fetch the record again if its partition is ready and its topic subscribed.
@@ -240,7 +243,10 @@ class RecordDelivery:
         self._progress.notify()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record or, if not ``finished``, as after an exception, have it delivered again."""
+        """
+        End the loop. If ``finished``, finish the loop's record. If not, as after an exception, the record is delivered
+        again.
+        """
         self._looping = False
         if finished:
             self.finish()
@@ -255,7 +261,7 @@ class RecordLoop(LoopSteps):
     When the loop is left, Python drops this object. How the loop was left decides whether its record is finished.
 
     Args:
-        delivery: Delivers the records; the loop has begun.
+        delivery: Delivers the records. The caller has called ``begin_loop``.
     """
 
     __slots__ = ("__weakref__", "_left", "_take", "caller", "delivery")
@@ -295,7 +301,8 @@ class RecordLoop(LoopSteps):
                 raise
             if record is None:
                 raise StopAsyncIteration
-        # Records go with the gate of their session. The next session gets its gate after this one was shut for good.
+        # Records go with the gate of their session. The next session gets its gate after the gate of this session was
+        # shut for good.
         self._pause_at_s, self._is_open = self.delivery.pause_at_s, self.delivery.owned.gate.is_open
         self._cursor = self.delivery.in_flight.cursor
         return record
@@ -310,13 +317,16 @@ class RecordLoop(LoopSteps):
         self._take = self._continue
 
     def _continue(self) -> Record | None:
-        """Restart a loop that an error ended. Return its next record, or None if the caller must wait."""
+        """Restart a loop that an error ended. Return the loop's next record, or None if the caller must wait."""
         self.delivery.begin_loop()
         self._left, self._take = False, self.delivery.take
         return self._take()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Finish its record or, if not ``finished``, have it delivered again. Later calls do nothing."""
+        """
+        End the loop. If ``finished``, finish the loop's record. If not, the record is delivered again. Later calls do
+        nothing.
+        """
         if not self._left:
             self._left, self._cursor = True, NO_RECORDS
             self.delivery.end_loop(finished=finished)

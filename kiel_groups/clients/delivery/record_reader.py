@@ -2,8 +2,8 @@
 Deliver records to ``getone``, ``getmany``, ``consume_batches`` and ``consume``, with or without a group.
 
 A loop gets records one by one. Each of these calls gets buffered records, in a form of its own. The records that a call
-returned are *in flight* until the coroutine that received them calls again; with ``consume()``, for the same topic.
-After that, the records are finished. Automatic commits store only the offsets of finished records.
+returned are *in flight* until the receiving coroutine calls again: after ``consume()``, until it calls for the same
+topic. Then the records are finished. Automatic commits store only the offsets of finished records.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ValueDelivery:
     """
     Delivers the owned records to calls, as values of a topic or as records, and tracks the records in flight of calls.
 
-    The values of a topic are tracked under the topic's name, records under None.
+    The values of a topic are tracked under the topic's name. Records are tracked under None.
     """
 
     def __init__(self, owned: OwnedRecords, metrics: Metrics) -> None:
@@ -107,7 +107,7 @@ class ValueDelivery:
             form: The form of the result.
             call: The call that returns the records.
             most_records: The most records to return; None for no limit.
-            most_bytes: About the size of the records as fetched; None for no limit.
+            most_bytes: The approximate most bytes to return, in the size of the records as fetched; None for no limit.
 
         Raises:
             KielGroupsError: There are no records, and a partition cannot be read or a start position is unknown.
@@ -145,7 +145,7 @@ class ValueDelivery:
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
     ) -> None:
-        """Track the records that a call is about to return. ``is_empty``: the deserializer skipped all records."""
+        """Track the records that a call is about to return. If ``is_empty``, the deserializer skipped all records."""
         if not spans:
             return
         if is_empty:
@@ -199,7 +199,11 @@ class ValueDelivery:
         await self._owned.progress.until(lambda: not self._topics)
 
     def drop(self, calls: Collection[ConsumeCall] | None) -> None:
-        """Stop tracking topics whose values all come from these calls (None: all). The values are delivered again."""
+        """
+        Stop tracking topics whose values all come from these calls, so that the values are delivered again.
+
+        None as ``calls`` means all topics.
+        """
         for topic, values in list(self._topics.items()):
             if calls is None or values.calls <= set(calls):
                 del self._topics[topic]
@@ -207,9 +211,10 @@ class ValueDelivery:
 
     async def drop_unclaimed(self, topics: Collection[str]) -> None:
         """
-        Until cancelled, drop values of these topics that no caller will receive, once in ``UNCLAIMED_S``.
+        Until cancelled, drop values of these topics that no caller will receive, every ``UNCLAIMED_S`` seconds.
 
-        So a drain of the topics' partitions does not wait for these values. Records are handled in the same way.
+        So a drain of the topics' partitions does not wait for these values. Records that no caller will receive are
+        also dropped.
         """
         while True:
             now_s = self._owned.boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
@@ -274,7 +279,7 @@ class RecordReader:
     ) -> None:
         self._settings = settings
         self._subscription = subscription
-        #: What calls of ``next`` under way ask for, by topic, or under None; the newest last.
+        #: The selections of the calls of ``next`` in progress, by topic or under None, the newest call last.
         self._callers: defaultdict[str | None, dict[ConsumeCall, Selection]] = defaultdict(dict)
         self.calls = calls
         self.cluster = cluster
@@ -330,8 +335,8 @@ class RecordReader:
         """
         Wait for records of the selected partitions, and return them as ``ValueDelivery.take`` does.
 
-        The result is empty if no records came within ``timeout_s`` (None: no limit), or if the caller's coroutine has
-        called again. The result is None once the consumer is closed.
+        The result is empty if no records came within ``timeout_s`` seconds, or if the caller's coroutine has called
+        again. With None as ``timeout_s``, there is no time limit. The result is None once the consumer is closed.
 
         Raises:
             NoBrokersError: No records came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
@@ -346,7 +351,7 @@ class RecordReader:
             # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
             await asyncio.sleep(0)
             while not self.owned.ended:
-                # Before the values after them are taken.
+                # Unclaimed values are redelivered before the values after them are taken.
                 is_awaited = self.values.redeliver_unclaimed(topic)
                 available = None if call.superseded else _available(callers, call)
                 if available is None:
@@ -371,8 +376,8 @@ class RecordReader:
         if patience_s == float("inf"):
             await self.owned.wait(selection)
             return
-        # A record that has arrived is delivered by the next step of this task. A task for the wait would cost two more,
-        # and the next fetch would be sent before the record is delivered.
+        # A record that has arrived is delivered by the next step of this task. A task for the wait would cost two more
+        # steps, and the next fetch would be sent before the record is delivered.
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self.owned.wait(selection)

@@ -26,7 +26,7 @@ from kiel_groups.wording import counted, some
 log = logging.getLogger(__name__)
 
 
-#: The part of the buffer that one poll may fill.
+#: One poll may fill the buffer's size divided by this number.
 _POLL_PART = 16
 
 
@@ -58,7 +58,8 @@ class FetchBuffer:
         """
         Return whether a partition may be fetched.
 
-        It must not be paused, nor have batches of two answers. If it has a batch, the buffer must have room left.
+        The partition must not be paused, nor have batches of two answers. If the partition has a batch, the buffer must
+        have room left.
         """
         return not (state.paused or state.full) and (not state.buffered or self._left_bytes > 0)
 
@@ -68,7 +69,10 @@ class FetchBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffered batches reach the bound. They exceed it if an answer expands more than expected."""
+        """
+        Whether the buffered batches reach the bound. The batches exceed the bound if an answer expands more than
+        expected.
+        """
         return self._bytes >= self._max_bytes
 
     @property
@@ -77,7 +81,9 @@ class FetchBuffer:
         return self._paused_bytes >= self._max_bytes // 2
 
     def room(self) -> Room:
-        """Return the room for the next answers. It shrinks as the buffer fills, but a poll always gets some bytes."""
+        """
+        Return the room for the next answers. The room shrinks as the buffer fills, but a poll always gets some bytes.
+        """
         most, left = self._max_poll_bytes, self._left_bytes
         return Room(max(min(LEAST_SHARE_BYTES, most), min(most, left)), left, self._starving)
 
@@ -166,7 +172,10 @@ class FetchBuffer:
                 self._feed(state)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records count as delivered."""
+        """
+        Put back the last batch of a partition, as its next batch. The first ``taken`` records of the batch count as
+        delivered.
+        """
         if state.put_back(batch, taken):
             self._count(state, batch.buffer_bytes)
         if not state.paused:
@@ -191,13 +200,13 @@ TRIES_UNREADABLE = 5
 
 class FailedFetches:
     """
-    Handles partitions that a fetcher could not fetch: fetches them again, or has ``poll`` raise their error.
+    Handles partitions that a fetcher could not fetch: fetches them again, or lets ``poll`` raise their errors.
 
     Args:
-        cluster: Its metadata is refreshed before partitions are fetched again.
+        cluster: Refreshes its metadata before partitions are fetched again.
         buffer: Receives the errors that ``poll`` raises.
         metrics: Counts retries, unreadable answers, and failures that retries do not fix.
-        offer: Called with partitions to fetch again. It ignores partitions that were unassigned meanwhile.
+        offer: Called with partitions to fetch again. The function ignores partitions that were unassigned meanwhile.
         start: Runs a coroutine in the background, under a name, until the fetcher is closed.
     """
 
@@ -246,7 +255,7 @@ class FailedFetches:
         self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
 
     def unreadable(self, state: PartitionFetch, error: Exception) -> None:
-        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, have ``poll`` raise the error."""
+        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, let ``poll`` raise the error."""
         if not isinstance(error, KielGroupsError):
             place = f"{state.topic_partition} at offset {state.position}"
             error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
@@ -260,7 +269,7 @@ class FailedFetches:
             self.halt(state, error)
 
     def halt(self, state: PartitionFetch, error: Exception) -> None:
-        """Have ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised it."""
+        """Let ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised the error."""
         if state.dropped:
             return
         self.report(state, f"{error}; raising this to the application, then fetching again")

@@ -20,7 +20,8 @@ class Selection:
     """
     The partitions that a caller asks for, without ``excluded``.
 
-    These are the partitions of ``topic`` or, if it is None, of any topic. If ``partitions`` is given, only these.
+    The caller asks for the partitions of ``topic``, or of any topic if ``topic`` is None. If ``partitions`` is given,
+    the caller asks only for these partitions.
     """
 
     topic: str | None = None
@@ -110,7 +111,7 @@ class ReadyQueue:
 
     @property
     def waiting(self) -> set[frozenset[TopicPartition]]:
-        """For each caller that waits for some partitions, and not for a topic or any partition: these partitions."""
+        """The partitions of each caller that waits for chosen partitions, and not for a topic or for any partition."""
         return set(self._by_partitions.values())
 
     def _may_pop(self, selection: Selection) -> bool:
@@ -147,15 +148,16 @@ class StarvingCallers:
     """
     The selections for which ``pop`` has found no batch, until a batch of the selection is buffered.
 
-    Their callers are *starving*: partitions of these selections are fetched even if the buffer is full. A selection of
-    a caller that no longer waits causes the fetch of one more batch at most.
+    A caller whose selection is in this object is *starving*: the partitions of the selection are fetched even if the
+    buffer is full. A selection of a caller that no longer waits causes the fetch of one more batch at most.
 
     Args:
         selections: The first selections.
     """
 
     def __init__(self, selections: Iterable[Selection] = ()) -> None:
-        #: By their only partition, or else by topic: there may be thousands of callers with a partition each.
+        #: The selections, by partition if a selection has only one partition, or else by topic: there may be thousands
+        #: of callers with a partition each.
         self._by_key: dict[TopicPartition | str | None, set[Selection]] = {}
         self._count = 0
         self._most = _MOST_SELECTIONS
@@ -169,8 +171,8 @@ class StarvingCallers:
         """
         Add the selection of a caller that finds no batch.
 
-        Its excluded partitions are included. Another caller waits for them now, but when that caller gives up, this
-        caller may get their records.
+        The excluded partitions of the selection are included. Another caller waits for the excluded partitions now. But
+        when that caller gives up, this caller may get the records of these partitions.
         """
         if selection.excluded:
             selection = Selection(selection.topic, selection.partitions)
@@ -185,17 +187,17 @@ class StarvingCallers:
         return any(each.has(partition) for key in _keys(partition) for each in self._by_key.get(key, ()))
 
     def feed(self, partition: TopicPartition) -> None:
-        """Remove the selections that include this partition, because it has a batch now."""
+        """Remove the selections that include this partition, because the partition has a batch now."""
         for key in _keys(partition):
             if key in self._by_key:
                 self._replace(key, {each for each in self._by_key[key] if not each.has(partition)})
 
     def limit(self, waiting: Collection[frozenset[TopicPartition]]) -> None:
         """
-        Drop the selections of partitions, except those in ``waiting``, for which a caller waits.
+        Drop the selections of partitions, except the selections in ``waiting``, for which a caller waits.
 
-        A caller whose selection was dropped adds it again when it polls again. Selections without partitions are kept:
-        there is at most one for each topic, and one for all topics.
+        A caller whose selection was dropped adds the selection again when it polls again. Selections without partitions
+        are kept: there is at most one for each topic, and one for all topics.
         """
         for key in list(self._by_key):
             kept = {each for each in self._by_key[key] if each.partitions is None or each.partitions in waiting}
@@ -244,22 +246,24 @@ def _keys(partition: TopicPartition) -> tuple[TopicPartition, str, None]:
 LANES = 2
 #: The most further bulk requests in flight whose partitions were all dropped since.
 _ABANDONED_LANES = 2
-#: A record of an idle partition may wait for the end of a short poll.
+#: How long a broker may wait on a short poll, in milliseconds. A record of an idle partition may wait for the poll's
+#: end.
 SHORT_WAIT_MS = 25
 #: The partitions of a wide poll. Its answer without data takes some 5 ms here, and as long at the broker.
 WIDE_PARTITIONS = 1_000
 #: The least bytes that a request asks for from each partition, even if their sum exceeds ``max_bytes``.
 LEAST_SHARE_BYTES = 4 << 10
-#: The largest bite, in answers of ``max_bytes``, and the smallest one as the inverse of that.
+#: The largest bite (the bytes of a bulk request) is ``max_bytes`` times the first number. The smallest bite is the
+#: first bite divided by the second number.
 _MOST_ANSWERS, _LEAST_ANSWERS = 4, 16
-#: The part of the buffer that one bulk request may fill.
+#: One bulk request may fill the buffer's size divided by this number.
 _BUFFER_PART = 8
 
 _BULK, _POLL, _WIDE = "bulk", "poll", "wide"
 
 
 def new_bite(config: FetchConfig) -> BiteSize:
-    """Return the size to request in the first bulk answer of a broker, with the bounds of the size."""
+    """Return the number of bytes to request in the first bulk request to a broker, with the bounds of that number."""
     most = max(1, min(_MOST_ANSWERS * config.max_bytes, config.fetch_buffer_bytes // _BUFFER_PART))
     first = min(config.max_bytes, most)
     return BiteSize(first, max(1, first // _LEAST_ANSWERS), most)
@@ -319,13 +323,19 @@ class Room(NamedTuple):
     is_turn: bool = True
 
     def is_awaited(self, state: PartitionFetch) -> bool:
-        """Return whether a partition without a batch is fetched even if the buffer is full: a caller waits for it."""
+        """
+        Return whether a partition without a batch is fetched even if the buffer is full, because a caller waits for the
+        partition.
+        """
         return not state.buffered and self.starving.has(state.topic_partition)
 
 
 @dataclass(slots=True)
 class BrokerLanes:
-    """The partitions that wait for a request to one broker, and the requests in flight to that broker, by lane."""
+    """
+    The partitions that wait for a request to one broker, and the requests in flight to that broker, by lane
+    (connection).
+    """
 
     node_id: int
     config: FetchConfig
@@ -377,7 +387,7 @@ class BrokerLanes:
         return next((lane for n in range(lanes) if (lane := f"{kind}-{n}") not in self.in_flight), None)
 
     def plan_bulk(self, room: Room) -> PlannedFetch | None:
-        """Return the bulk request to send now, or None. Its partitions no longer wait for a request."""
+        """Return the bulk request to send now, or None. The partitions of the request no longer wait for a request."""
         self.is_held_back = False
         lane = self._free_lane(_BULK)
         if lane is None:
@@ -398,16 +408,17 @@ class BrokerLanes:
         in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
         for state in in_turn:
             asked = self._bite_of(state)
-            # A message that is too large for the buffer waits until half of it is free, and does not wait for ever.
+            # A message that is too large for the buffer waits only until half of the buffer is free.
             if not is_turn or left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):
                 if not room.is_awaited(state):
                     self.is_held_back = True
                     if not room.starving:
                         return
-                    # Another one must not take the room for which this one waits.
+                    # Another partition must not take the room for which this partition waits.
                     is_turn = False
                     continue
-                # Without the rest of the room, each of its small bites would cost a round trip.
+                # Request what the rest of the room allows, but not less than the smallest bite: each request costs a
+                # round trip.
                 asked = state.needed_bytes or min(asked, max(self.bite.least, int(left / state.expansion)))
             left -= int(asked * state.expansion)
             yield state, asked
@@ -419,7 +430,7 @@ class BrokerLanes:
         return min(max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes)), self.config.max_message_bytes)
 
     def plan_poll(self, room: Room) -> PlannedFetch | None:
-        """Return the poll to send now, or None. Its partitions no longer wait for a request."""
+        """Return the poll to send now, or None. The partitions of the poll no longer wait for a request."""
         ready = self._ready[Demand.CAUGHT_UP]
         if len(ready) >= WIDE_PARTITIONS:
             wide = next(name for n in count() if (name := f"{_WIDE}-{n}") not in self.in_flight)
@@ -464,7 +475,8 @@ class BulkTurns:
 
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
         """
-        Return the bulk request to send to a broker now, or None. If the broker lacks room, put it into the queue.
+        Return the bulk request to send to a broker now, or None. If the buffer lacks room, put the broker into the
+        queue.
 
         While another broker is first in the queue, the request has only newly assigned partitions, or partitions for
         which callers wait.
@@ -493,7 +505,7 @@ def divide_budget(
     Equal shares are ``most_bytes`` at most, because a larger message is refused.
 
     The first partition with a large message is always included. Further such partitions are included if their messages
-    fit into the rest of the budget. Otherwise, they wait for a later request.
+    fit into the rest of the budget. Partitions that are not included wait for a later request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

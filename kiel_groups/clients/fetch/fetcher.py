@@ -4,7 +4,7 @@ Fetch the assigned partitions from their leaders into a buffer, and raise errors
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
 Partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader moves, a broker restarts)
 is logged, and the fetch is retried with backoff as long as the partition is assigned. ``poll`` raises any other
-failure. After that, the partition is fetched again.
+failure. After ``poll`` has raised the failure, the partition is fetched again.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class AnswerReader:
         Record the high watermark of a partition's answer, and report it. Return whether ``read`` must follow.
 
         The answer must not be an error. An empty answer needs ``read`` only if the former high watermark was beyond the
-        position, too: a broker reads its log before its high watermark. Most answers are empty, so this must be cheap.
+        position, too: a broker reads its log before its high watermark. Most answers are empty, so the method must be
+        cheap.
         """
         before, state.high_watermark = state.high_watermark, fetched.high_watermark
         if self._watermark is not None:
@@ -198,11 +199,12 @@ class AnswerReader:
                     run, keeps_all = await self._runtime.in_thread(step, "unpack"), True
                 continue
             if not self._may_keep(state):
-                # It was dropped or paused while the run was unpacked.
+                # The partition was dropped or paused while the run was unpacked.
                 break
             if not size_bytes:
                 state.mark_log(fetched.message_set)
-            # How far the set is compressed is known at its end; the last one is a good guess.
+            # How far the set is compressed is known at its end. Until then, the compression of the last set is an
+            # estimate.
             sent_bytes = int(run.size_bytes / state.expansion)
             batch = FetchedBatch(state.topic_partition, run, state.epoch, sent_bytes, state.answers)
             size_bytes += run.size_bytes
@@ -225,7 +227,7 @@ class Fetcher:
     Fetches assigned partitions in the background. A fetcher belongs to one event loop, which calls every method.
 
     Args:
-        cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
+        cluster: Provides the leaders, and the connections to them. The fetcher does not close the connections.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes and retries.
         reset: Called to choose a new position when a log does not have the old position. ``poll`` raises the errors of
@@ -274,9 +276,9 @@ class Fetcher:
         """
         Add partitions, and start to fetch them at once from these offsets.
 
-        The buffered batches of a partition that is assigned already are dropped, and it resumes at its new position.
-        The positions of partitions in ``lost`` are known to be out of range, and are reset before the first fetch.
-        Partitions in ``paused`` are fetched after ``resume``.
+        The buffered batches of a partition that is assigned already are dropped, and the partition resumes at its new
+        position. The positions of partitions in ``lost`` are known to be out of range, and are reset before the first
+        fetch. Partitions in ``paused`` are fetched after ``resume``.
         """
         self.unassign(positions)
         states = [
@@ -313,7 +315,7 @@ class Fetcher:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """
-        Stop fetching and delivering these partitions until ``resume``. Their buffered batches remain.
+        Stop fetching and delivering these partitions until ``resume``. The buffered batches of the partitions remain.
 
         Returns:
             The partitions whose buffered batches exceed the room for paused partitions. The caller should assign these
@@ -332,7 +334,8 @@ class Fetcher:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
         """
-        Put back the last batch of a partition, as its next batch. Its first ``taken`` records count as delivered.
+        Put back the last batch of a partition, as its next batch. The first ``taken`` records of the batch count as
+        delivered.
 
         Do nothing if the partition was unassigned or assigned again since the batch was polled.
         """
@@ -418,8 +421,8 @@ class Fetcher:
                 than ``max_decompressed_bytes``.
             DamagedRecordError: A partition's next message is damaged.
             ProtocolError: A partition's messages cannot be read.
-            BrokerError: The broker cannot send a partition's messages by this version of the request: they are packed
-                with zstd (code 76), or its topic refuses to have them written in an older format (code 35).
+            BrokerError: The broker cannot send a partition's messages by this version of the request. The messages are
+                packed with zstd (code 76), or the topic does not allow an older format (code 35).
             Exception: ``reset`` raised an error that is not retried.
         """
         buffered = self._buffer.pop(selection, most_records, errors=errors)
@@ -437,7 +440,9 @@ class Fetcher:
         return head
 
     def close(self) -> None:
-        """Drop every partition, stop all work, and wake the callers that wait for a batch; they find no batch."""
+        """
+        Drop every partition, stop all work, and wake the callers that wait for a batch. The callers find no batch.
+        """
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
@@ -543,7 +548,7 @@ class Fetcher:
     async def _request(
         self, broker: BrokerLanes, planned: PlannedFetch
     ) -> tuple[Mapping[TopicPartition, FetchedPartition], Connection]:
-        """Send a request. Return its answer, and the connection on which the answer came."""
+        """Send a request. Return the broker's answer, and the connection on which the answer came."""
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
             connection = self._cluster.connection(broker.node_id, planned.lane)

@@ -74,7 +74,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 
     Args:
         wanted: Partitions in the order of their turns, with the bytes to request of each partition.
-        most_bytes: The size of the answer. The first partition is chosen even if it exceeds this size.
+        most_bytes: The size of the answer, in bytes. The first partition is chosen even if its bytes exceed this size.
     """
     asked: dict[Key, int] = {}
     left = most_bytes
@@ -89,7 +89,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 @dataclass(slots=True)
 class BiteSize:
     """
-    The number of bytes (the *bite*) to request from a broker in one answer. It adapts to how fast the broker sends.
+    The number of bytes (the *bite*) to request from a broker in one answer. The number adapts to the broker's speed.
 
     Attributes:
         bytes: The present size.
@@ -105,9 +105,12 @@ class BiteSize:
         """
         Double the size after a full answer that came fast, and halve it after a full answer that took long.
 
+        An answer is full if it has three quarters of the requested bytes. Do nothing if the answer is not full, or if
+        the request asked for less than the present size.
+
         Args:
-            asked_bytes: The bytes that the request asked for. If they are less than the present size, do nothing.
-            received_bytes: The bytes that came. If they are less than three quarters of the request, do nothing.
+            asked_bytes: The number of bytes that the request asked for.
+            received_bytes: The number of bytes that came.
             took_s: The time from the request to the answer, in seconds.
         """
         if asked_bytes < self.bytes or received_bytes < asked_bytes - asked_bytes // 4:
@@ -140,7 +143,7 @@ class _Content:
         return len(messages) if isinstance(messages, list) else messages.count
 
     def records(self) -> list[Record]:
-        """Return the records. They are made at the first use."""
+        """Return the records. The first call makes the records."""
         messages = self.messages
         if not isinstance(messages, list):
             messages = self.messages = messages.records()
@@ -152,7 +155,7 @@ class _Content:
         return values_of(messages) if isinstance(messages, list) else messages.values()
 
     def columns(self) -> Columns:
-        """Return the columns. They are made at the first use."""
+        """Return the columns. The first call makes the columns."""
         if self._columns is None:
             made = self.messages
             self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
@@ -183,11 +186,11 @@ class FetchedBatch:
         topic_partition: The partition.
         records: The records, or a run: checked messages whose records are made at the first use.
         epoch: The number of the partition's assignment.
-        size_bytes: About the size of the messages on the wire.
+        size_bytes: About the size of the messages on the wire, in bytes.
         answer: The number of the broker's answer that has this batch. Numbers start again with each assignment.
 
     Attributes:
-        buffer_bytes: The size of the messages without compression, which the buffer counts.
+        buffer_bytes: The size of the messages without compression, in bytes. The buffer counts this size.
     """
 
     __slots__ = ("_content", "_rows", "answer", "buffer_bytes", "epoch", "size_bytes", "topic_partition")
@@ -211,7 +214,7 @@ class FetchedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records. They are made at the first use."""
+        """The records. The first access makes the records."""
         records = self._content.records()
         if len(records) != len(self._rows):
             records = records[self._rows.start : self._rows.stop]
@@ -219,7 +222,10 @@ class FetchedBatch:
         return records
 
     def values(self) -> ValueRun:
-        """Return the values. For a whole batch, records are made only when they are used; for a part, at once."""
+        """
+        Return the values. The records of a whole batch are made only when they are used. The records of a part are made
+        at once.
+        """
         # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
         if len(self._rows) == len(self._content):
             return self._content.values()
@@ -278,9 +284,9 @@ LARGE_WRAPPER_BYTES = 1 << 20
 
 #: The assumed size of a message until one was read.
 _ASSUMED_BYTES = 1 << 10
-#: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
-#: After this many answers the mark is replaced: the log may not keep the former one for long any more.
+#: After this many answers, the mark is replaced: the log may soon delete the message of the former mark.
 _MARKED_ANSWERS = 4096
+#: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
 _IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 
@@ -291,14 +297,15 @@ def damage_at(
     Return the error for a damaged message: a DamagedRecordError if the message can be skipped, else a ProtocolError.
 
     A fetch from the ``next_offset`` of a DamagedRecordError skips the message. But no CRC covers the offset of a
-    message. If the offset is outside of the log's messages, it may be damaged, too, and no offset to skip to is known.
+    message. If the offset is outside of the log's messages, the offset may be damaged, too, and no offset to skip to is
+    known.
 
     Args:
         damage: The damaged message that the decoder found.
         topic_partition: The partition of the message.
         position: The offset of the fetch.
         high_watermark: The end of the log's messages, as the broker has answered.
-        remedy: The end of a DamagedRecordError's text: what the application can do.
+        remedy: The end of a DamagedRecordError's text, with the application's choices.
     """
     if not position <= damage.offset < high_watermark:
         return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
@@ -366,7 +373,7 @@ class PartitionFetch:
     """
     The state of fetching one partition during one assignment.
 
-    A seek or a new assignment creates another object and drops this one. Answers to requests in flight for a dropped
+    A seek or a new assignment creates another object and drops this object. Answers to requests in flight for a dropped
     object are ignored.
     """
 
@@ -459,7 +466,8 @@ class PartitionFetch:
             NoRecords: The log has no message from the position up to a later offset, which the error names.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
-            DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass it.
+            DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass the
+                message.
             ProtocolError: The messages cannot be read, or all of them are before the position.
         """
         tp, position, is_empty = self.topic_partition, self.position, True
@@ -520,20 +528,23 @@ class PartitionFetch:
             self.mark = LogMark.of(message_set)
 
     def doubt_log(self) -> None:
-        """Delay the next mark, because a broker has denied the partition or position: it may have another log now."""
+        """
+        Delay the next mark, because a broker has denied the partition or position: the partition may have a new log.
+        """
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:
-        """Set the position to a later offset. All offsets before it are fetched, or have no message."""
+        """Set the position to a later offset. All offsets before the new position are fetched, or have no message."""
         self.position = offset
         self.needed_bytes = self.unanswered_bytes = 0
 
     def pass_empty(self, offset: int, share: int, most: int) -> bool:
         """
-        Move the position to ``offset``, because the answer to a request for ``share`` bytes has no message before it.
+        Move the position to ``offset``, because the answer to a request for ``share`` bytes has no message before
+        ``offset``.
 
         The offsets that follow may have no message either, or a message that is larger than the share. So the next
-        request asks for more, up to ``most``.
+        request asks for more bytes, up to ``most``.
 
         Returns:
             False if the log ends before ``offset``. In this case, the position is not moved.
@@ -571,7 +582,7 @@ class PartitionFetch:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> bool:
         """
-        Put back the last batch that ``take`` returned. Its first ``taken`` records count as delivered.
+        Put back the last batch that ``take`` returned. The first ``taken`` records of the batch count as delivered.
 
         Returns:
             Whether the batch had left the buffer. If not, the batch was a part of the first buffered batch.

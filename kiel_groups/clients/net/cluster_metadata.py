@@ -56,12 +56,13 @@ _TRIES_UNKNOWN = 6
 #: Tries before leaders count as missing: a topic that is created, or loses a leader, gets leaders within seconds.
 _TRIES_LEADERLESS = 8
 
-#: How often brokers are asked, and the first pause before they are asked again, in seconds. A broker that starts or
-#: stops may close a connection, as one does that is too old; it does not do so each time.
+#: How many times a broker is asked for its versions, and the first and the longest pause between the tries, in seconds.
+#: A broker that is starting or stopping may close a connection, as a broker that is too old does, but not in each try.
 _VERSION_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
 
-#: How often a broker has to close the connection on the probe before it is asked for its versions at once. It is of
-#: 0.10.0, or of 4.0 or later, then; one of 0.9 that is starting or stopping does not do so each time.
+#: How many times a broker has to close the connection on the probe before it is asked for its versions without a probe.
+#: Such a broker is of 0.10.0, or of 4.0 or later: a broker of 0.9 that is starting or stopping does not close the
+#: connection each time.
 _REFUSED = 2
 
 
@@ -74,7 +75,10 @@ class BrokerVersions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """A refresh in flight. ``asks_another`` says whether it asks another broker than the broker that answered last."""
+    """
+    A refresh in flight. ``asks_another`` says whether the refresh asks another broker than the broker that answered
+    last.
+    """
 
     topics: frozenset[str]
     asks_another: bool
@@ -123,11 +127,12 @@ class ClusterMetadata:
         #: it has lost the partition since the read, or does not know yet that it leads. Then its override is dropped.
         self._overrides: dict[TopicPartition, int] = {}
         self._override_addresses: dict[int, HostPort] = {}
-        #: Whether the known topics may be named. A caller doubts this if a broker does not know one.
+        #: Tells whether a request may name the known topics. A caller reports a doubt if a broker does not know one of
+        #: them.
         self.listing = TopicListing()
         #: The incarnations of topics, as the answers show them.
         self.seen = SeenTopics()
-        #: Whether the brokers are asked for the ids of topics: they know them from 2.8 on.
+        #: Whether the brokers are asked for the ids of topics. Brokers know these ids from 2.8 on.
         self.asks_ids = False
         #: Changes whenever ``leader_of`` may change.
         self.leaders_version = 0
@@ -158,8 +163,8 @@ class ClusterMetadata:
         """
         Return an error for each of these partitions, whose leaders are unknown.
 
-        ``what`` is the start of the errors' texts; its ``{}`` is replaced by the partition. If the topic is not known,
-        and ZooKeeper registers none of the known brokers, the error says so.
+        ``what`` is the start of the errors' texts; the partition replaces the ``{}`` in ``what``. If the topic is not
+        known, and ZooKeeper registers none of the known brokers, the error's text says so.
         """
         named, registered = frozenset(self._brokers.values()), frozenset[HostPort]()
         if self._broker_source is not None and any(each.topic not in self._topics for each in partitions):
@@ -251,7 +256,7 @@ class ClusterMetadata:
         """
         Ask a broker for the cluster's brokers and topics and, if ``with_id``, for the cluster's id.
 
-        The id is None if it is not asked for, or if the broker is older than 0.10.1.
+        The id is None without ``with_id``, or if the broker is older than 0.10.1.
 
         Raises:
             KielGroupsError: No broker answered.
@@ -318,7 +323,8 @@ class ClusterMetadata:
 
     async def await_topics(self, topics: Collection[str]) -> None:
         """
-        Refresh until every topic is known and has partitions. Retry with backoff for topics that are being created.
+        Refresh the metadata until every topic is known and has partitions. Retry with backoff for topics that are being
+        created.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics, after several tries.
@@ -348,7 +354,7 @@ class ClusterMetadata:
 
         Raises:
             UnknownTopicError: No broker knows the topic.
-            BrokerError: There is no such partition (code 3), or it got no leader in time (code 5).
+            BrokerError: There is no such partition (code 3), or the partition got no leader in time (code 5).
             NoBrokersError: No broker answered.
         """
         for attempt in range(_TRIES_LEADERLESS):
@@ -439,7 +445,7 @@ class ClusterMetadata:
             self.seen.identified(topic, topic_id)
 
     def _apply(self, asked: frozenset[str], answer: MetadataResponse) -> None:
-        """Update brokers, topics and leaders from an answer. ``asked`` are the topics that the refresh was about."""
+        """Update brokers, topics and leaders from an answer. ``asked`` are the topics that the refresh requested."""
         now_s = time.monotonic()
         self.leaders_version += 1
         for missing in asked.difference(topic.topic for topic in answer.topics):
@@ -561,8 +567,8 @@ class ClusterMetadata:
         """
         Ask a broker for its versions, on a connection of its own, in a few tries.
 
-        Brokers of 0.9 do not support the request for versions, and it makes them drop requests of other clients. So
-        another request recognises such brokers first: see ``FetchProbeRequest``.
+        Brokers of 0.9 do not support the request for versions, and drop requests of other clients after such a request.
+        So another request recognises brokers of 0.9 first: see ``FetchProbeRequest``.
 
         Args:
             address_of: Chooses the broker of each try.

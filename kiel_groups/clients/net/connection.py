@@ -24,12 +24,13 @@ from kiel_groups.wording import counted
 log = logging.getLogger(__name__)
 
 
-#: Answers from this size on, and up to the other one, are received into memory that is used again. The largest ordinary
-#: answers of a fetch have 4 MiB.
+#: Answers of at least the first size and at most the second size are received into buffers that are used again. The
+#: largest ordinary answers of a fetch have 4 MiB.
 LEAST_REUSED_BYTES, MOST_REUSED_BYTES = 256 << 10, 8 << 20
 #: The most buffers that are kept: two bulk answers may arrive while two others are decoded.
 _MOST_BUFFERS = 4
-#: The memory for headers and small answers. What a large answer has there is copied, so this is not much.
+#: The memory for headers and small answers. The part of a large answer that arrives there is copied, so this memory is
+#: small.
 _CHUNK_BYTES = 64 << 10
 #: Buffers that were not used for this time are freed, in seconds.
 _IDLE_S = 1.0
@@ -53,7 +54,9 @@ class ReceiveBuffers:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size, with arbitrary content. It is used again once nothing refers to the view."""
+        """
+        Return memory of this size, with arbitrary content. The memory is used again once nothing refers to the view.
+        """
         if size < LEAST_REUSED_BYTES:
             return memoryview(bytearray(size))
         if size > MOST_REUSED_BYTES:
@@ -73,7 +76,7 @@ class ReceiveBuffers:
             # that was freed so far. Records and runs of a few MiB would come and go there, and each of their pages
             # would be cleared again by the kernel. This maps some MiB, and frees them untouched.
             bytes(MOST_REUSED_BYTES)
-            # Those that are too small are replaced: the size of answers grows with the speed of the broker.
+            # Buffers that are too small are replaced: the size of answers grows with the speed of the broker.
             used = [buffer for buffer in self._buffers if not any(buffer is each for each in unused)]
             self._buffers = [*used[1 - _MOST_BUFFERS :], found]
         return found
@@ -151,7 +154,7 @@ class AnswerStream(asyncio.BufferedProtocol):
         await self._written.wait()
 
     async def wait_ended(self) -> None:
-        """Wait until the connection has ended, and its owner was told the reason."""
+        """Wait until the connection has ended, and its owner has been notified of the reason."""
         await self._ended.wait()
 
     def close(self) -> None:
@@ -181,7 +184,9 @@ class AnswerStream(asyncio.BufferedProtocol):
             self._finish()
 
     def _divide(self, count: int) -> None:
-        """Divide the received bytes in the chunk into responses. After that, other connections overwrite the chunk."""
+        """
+        Divide the received bytes in the chunk into responses. Other connections overwrite the chunk after this call.
+        """
         assert self._owner is not None
         head = self._head
         received = self._buffers.chunk[: len(head) + count]
@@ -271,7 +276,7 @@ async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStrea
 
 
 async def _hosts_of(address: HostPort) -> Sequence[str]:
-    """Return the addresses of a host, in the resolver's order. Return the name itself if it cannot be resolved."""
+    """Return the addresses of a host, in the resolver's order. If the resolver fails, return the host's name."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -358,7 +363,7 @@ class Connection:
         self._buffers = buffers or ReceiveBuffers()
         self._opening: asyncio.Task[None] | None = None
         self._stream: AnswerStream | None = None
-        #: By correlation id, oldest first.
+        #: The requests in flight by correlation id, oldest first.
         self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 0
         #: The correlation id of the answer that is being received.
@@ -378,15 +383,17 @@ class Connection:
 
         Args:
             request: Any request of ``kiel_groups.wire``.
-            timeout_ms: The longest time from the write to the response; by default, the setting ``request_timeout_ms``.
-            max_response_bytes: The largest response to accept. A longer response also closes the connection.
+            timeout_ms: The longest time from the write to the response, in milliseconds; by default, the setting
+                ``request_timeout_ms``.
+            max_response_bytes: The largest response to accept, in bytes. A longer response also closes the connection.
 
         Returns:
-            The decoded response. For a request without a response (produce with acks 0), None, once it is written.
+            The decoded response. For a request without a response (produce with acks 0), None once the request is
+            written.
 
         Raises:
-            BrokerConnectionError: The connection could not be opened, or ended before the answer arrived. In the second
-                case, the broker may or may not have executed the request.
+            BrokerConnectionError: The connection could not be opened, or ended before the response arrived. In the
+                second case, the broker may or may not have executed the request.
             RequestTimeoutError: No response came in time, or a request without a response could not be written in time.
                 The connection is closed, because all later responses would be late, too.
             ProtocolError: The response cannot be decoded, or is longer than ``max_response_bytes``.
@@ -419,8 +426,8 @@ class Connection:
         if self._stream is None and not self.closed:
             if self._opening is None:
                 self._opening = spawn(self._connect(), f"connect to {self.address}")
-            # Not awaited itself: other callers may wait for the same opening when one of them is cancelled, and the
-            # close of the connection cancels the opening, not its callers.
+            # The opening is not awaited itself: other callers may wait for the same opening when one of them is
+            # cancelled, and the close of the connection cancels the opening, not its callers.
             await asyncio.wait({self._opening})
             if not self._opening.cancelled():
                 self._opening.result()
@@ -445,7 +452,7 @@ class Connection:
             self._fail(self._broken(f"no connection within {timeout_ms} ms"))
             return
         except (OSError, OverflowError, ValueError) as error:
-            # A broker may advertise a name or a port that is none.
+            # A broker may advertise a name or a port that is not valid.
             self._fail(self._broken(f"cannot connect: {_reason(error)}"))
             return
         if self.closed:
@@ -488,8 +495,8 @@ class Connection:
         Return the buffer for the response that this header announces, or None for an invalid header.
 
         A header is invalid if no request in flight has its correlation id, or if the response is longer than its
-        request allows. Then the connection is closed, and all requests in flight fail. In the second case, the request
-        of that response fails with this reason.
+        request allows. Then the connection is closed, and all requests in flight fail. If the response is too long, the
+        request of this response fails with a ProtocolError whose text names the length.
         """
         correlation_id, _ = split_response(header[SIZE_BYTES:])
         asked = self._in_flight.get(correlation_id)
@@ -542,7 +549,9 @@ class Connection:
         return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
     def _fail(self, error: KielGroupsError) -> None:
-        """Close the connection for this reason, and fail its requests in flight, unless it is closed already."""
+        """
+        Close the connection for this reason, and fail its requests in flight, unless the connection is closed already.
+        """
         if self._closed_by is not None:
             return
         self._closed_by = error
@@ -560,7 +569,7 @@ def _reason(error: Exception | None) -> str:
     if error is None:
         return "closed by the other side"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        # asyncio puts its own words in place of those.
+        # asyncio replaces the operating system's text by its own text.
         return os.strerror(error.errno)
     return str(getattr(error, "strerror", None) or error)
 
@@ -602,7 +611,9 @@ class ConnectionPool:
         return connection
 
     def note_failure(self, address: HostPort) -> None:
-        """Record that a request to this broker failed, so that ``best`` prefers other brokers for ``BLAMED_S``."""
+        """
+        Record that a request to this broker failed, so that ``best`` prefers other brokers for ``BLAMED_S`` seconds.
+        """
         self._blamed_at_s[address] = time.monotonic()
 
     def best(self, addresses: Sequence[HostPort]) -> HostPort:

@@ -44,7 +44,7 @@ class LogMark(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """The position of a fetcher in a log, the log's mark, and whether another log may have replaced this one."""
+    """The position of a fetcher in a log, the log's mark, and whether another log may have replaced this log."""
 
     position: int
     mark: LogMark | None
@@ -78,7 +78,7 @@ async def look_at_logs(
 
 
 def _compare(mark: LogMark | None, found: LogMark | None) -> bool | None:
-    # A message at another offset proves nothing: the one of the mark may have been compacted away.
+    # A message at another offset proves nothing: compaction may have removed the marked message.
     return None if mark is None or found is None or found.offset != mark.offset else found == mark
 
 

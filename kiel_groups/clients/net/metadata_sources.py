@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
 
 #: The refreshes in a row without an answer after which the brokers count as unreachable. If connections are refused,
-#: that takes some six seconds with the default backoff: longer than an election, or the restart of a lone broker. A
-#: silent broker adds ``connect_timeout_ms`` to each refresh.
+#: these refreshes take some six seconds with the default backoff: longer than an election, or the restart of a lone
+#: broker. A silent broker adds ``connect_timeout_ms`` to each refresh.
 UNREACHABLE_AFTER = 8
 
 #: Seconds of unanswered refreshes before the first warning, and between warnings.
@@ -32,7 +32,8 @@ _WARN_AFTER_S = 10.0
 
 _MOST_REASONS = 5
 
-#: How long after a listing of all topics requests may name them. In an outage, a client asks several times a second.
+#: How long requests may name topics after a listing of all topics, in seconds. In an outage, a client asks several
+#: times a second.
 NAMED_FOR_S = 5.0
 
 
@@ -54,7 +55,7 @@ class MetadataSources:
         self._pool = pool
         self._metrics = metrics
         self._broker_source = broker_source
-        #: In the order in which they are tried: an address that fails moves to the end.
+        #: The addresses in the order in which they are tried. An address that fails moves to the end.
         self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
         #: The address that answered last.
         self.last: HostPort | None = None
@@ -164,7 +165,7 @@ class MetadataSources:
         Move a ``live`` broker that did not answer last, if there is such a broker, to the front of the order.
 
         A broker that is cut off from ZooKeeper keeps answering with its old metadata. Other brokers do not list that
-        broker as live. So it is not asked any more once another broker has answered. See also ``knows_last``.
+        broker as live. So that broker is not asked any more once another broker has answered. See also ``knows_last``.
         """
         self.demote(self.last)
         others = [address for address in self._addresses if address in live]
@@ -197,9 +198,9 @@ class TopicListing:
     request that names no topics creates no topics, but its answer has all topics of the cluster. In a large cluster,
     such answers are expensive for brokers and clients.
 
-    A deleted topic may still be created again if two conditions hold. The topic is deleted within ``NAMED_FOR_S`` after
-    the brokers have listed it. And the client names the topic in a request, for example after a broken connection,
-    before a broker has denied that it knows the topic or its partitions.
+    A deleted topic may still be created again if two conditions hold. First, the topic is deleted within
+    ``NAMED_FOR_S`` seconds after the brokers have listed the topic. Second, the client names the topic in a request,
+    for example after a broken connection, before a broker has denied the topic.
     """
 
     def __init__(self) -> None:

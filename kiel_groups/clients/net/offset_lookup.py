@@ -30,23 +30,23 @@ from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
-#: About six seconds with the default backoff; an election takes one or two.
+#: The tries take about six seconds with the default backoff; an election takes one or two seconds.
 _TRIES = 8
 
-#: How long a look-up of log ends retries while leaders are missing, in seconds; an election takes one or two. A
+#: How long a look-up of log ends retries while leaders are missing, in seconds; an election takes one or two seconds. A
 #: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
 #: of records, so the wait is worth it. The beginning of a log hardly changes, so its look-up does not retry.
 LEADERLESS_PATIENCE_S = 2.0
 
-#: Of how many segments the first offsets are asked for.
+#: The most segments of a log whose first offsets are requested.
 _MOST_SEGMENTS = 10_000
 
-#: How errors begin.
+#: The beginning of the errors' texts.
 _WHAT = "the offsets of {} cannot be listed"
 
 T = TypeVar("T")
 
-#: A time for all partitions, or one for each.
+#: A time for all partitions, or a time for each partition.
 At: TypeAlias = int | Mapping[TopicPartition, int]
 
 
@@ -76,8 +76,8 @@ async def list_offsets(
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
             milliseconds. One time for all partitions, or a time for each partition. Leaders of 0.10.1 and later return
             the offset of the first message of this time or later, or the end of the log. Older leaders, and all leaders
-            of logs whose messages have no timestamps, return the first offset of the newest segment that was last
-            written before this time, or the earliest offset.
+            of logs whose messages have no timestamps, return the first offset of the newest segment whose last write
+            was before this time. Without such a segment, these leaders return the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
@@ -267,9 +267,10 @@ async def _ask_by_message(
     late = {tp: time for tp, time in times.items() if results[tp] is None}
     if not late:
         return _known(results)
-    # All messages are older, or they have no times: ours have none, nor have those of older formats. If one has a time,
-    # the end of the log is meant; otherwise only segments have times. The end is looked up before the time is, again,
-    # because a message that arrives in between must not be skipped.
+    # All messages are older than the time, or they have no timestamps, like the messages of this library's producer and
+    # of older formats. If a message has a timestamp, the result is the end of the log; otherwise only segments have
+    # times. The end is looked up before the time is looked up again, because a message that arrives in between must not
+    # be skipped.
     ends, firsts = await ask(dict.fromkeys(late, LATEST)), await ask(dict.fromkeys(late, 0))
     for tp, result in (await ask(late)).items():
         results[tp] = ends[tp] if result is None and firsts[tp] is not None else result
@@ -367,7 +368,7 @@ class StartLookup:
             self._times.pop(partition, None)
 
     def close(self) -> None:
-        """Stop looking up."""
+        """Stop looking up start positions."""
         if self._task is not None:
             self._task.cancel()
 

@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 _TRIES = 6
 
-#: How long one broker may take for an offset request, in milliseconds; it only reads or writes ZooKeeper.
+#: How long one broker may take for an offset request, in milliseconds. The broker only reads or writes ZooKeeper.
 ANSWER_MS = 1_500
 
 #: The longest text that the protocol can carry.
@@ -140,7 +140,7 @@ async def commit_offsets(
         metrics: Counts offsets that brokers refused.
         group: The group that the offsets belong to.
         offsets: The next offset of each partition.
-        metadata: A text whose length brokers check, before they discard the text. A text that is too long is left out.
+        metadata: A text. Brokers check its length, and then discard the text. A text that is too long is not sent.
 
     Returns:
         The last answer for every partition, or UNKNOWN if no broker answered. Then the offset may or may not be stored.
@@ -257,7 +257,7 @@ class GroupBrokers:
         return await fetch_offsets(self._cluster, self._group, partitions)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Have the brokers store the group's next offsets. Offsets that brokers refuse are logged and counted."""
+        """Ask the brokers to store the group's next offsets. Offsets that brokers refuse are logged and counted."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:

@@ -1,4 +1,4 @@
-"""Choose the partition of a record, by its key or at random, and encode its key and value."""
+"""Choose the partition of a record, by its key or at random, and encode the record's key and value."""
 
 from __future__ import annotations
 

@@ -38,14 +38,16 @@ from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
-#: Apart from ``log``, whose errors the command ``produce`` reports by line instead: it prints warnings about stalls.
+#: A logger apart from ``log``: the command ``produce`` prints the warnings about stalls, but reports failures by input
+#: line instead of printing the errors of ``log``.
 stall_log = logging.getLogger(f"{__name__}.stalls")
 
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
 #: Errors with which a broker refuses a whole batch, also if records in it have no key and the topic is compacted.
 _INVALID = frozenset({INVALID_MESSAGE.number, INVALID_RECORD.number})
-#: How often a record without a key is sent before INVALID_MESSAGE counts as refusing that. Before Kafka 2.4, brokers
-#: say the same of a message that was damaged on its way, which is not damaged again and again.
+#: How many times a batch of records without keys is sent before INVALID_MESSAGE counts as the refusal of such records.
+#: Before Kafka 2.4, brokers return the same error for a message that was damaged on its way, which succeeds in a later
+#: try.
 _KEYLESS_TRIES = 3
 #: Errors with which a broker refuses a batch before it appends anything, unless the request waits for replicas. In that
 #: case the broker appends first, and sends one of these errors if it loses the partition while it waits.
@@ -94,7 +96,10 @@ class Batch:
     invalid_tries: int = 0
 
     def part(self, numbers: Iterable[int]) -> Batch:
-        """Return a sealed batch of some of this batch's records, by their numbers, counted from 0."""
+        """
+        Return a sealed batch of some of this batch's records. ``numbers`` are the records' numbers in this batch, from
+        0.
+        """
         chosen = [(self.messages[number], self.futures[number]) for number in numbers]
         part = Batch(self.created_s, [message for message, _ in chosen], [future for _, future in chosen], sealed=True)
         part.unresolved_tries = self.unresolved_tries
@@ -156,12 +161,12 @@ class PartitionQueue:
 
 class StallWatch:
     """
-    Checks the producer's partitions while batches are in flight, on one event loop.
+    Detects and logs stalled partitions of a producer while batches are in flight, on one event loop.
 
-    A partition is stalled when its records have waited for ``STALLED_AFTER_S``, and no broker has stored a record of
-    the partition since. It stays stalled until a broker stores a record of the partition, even if records are given up.
-    A stall is logged as a warning, because retries are logged only at INFO, and a request to a frozen broker fails only
-    after half a minute.
+    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` seconds, and no broker has stored a
+    record of the partition meanwhile. The partition stays stalled until a broker stores a record of the partition, even
+    if records are given up. A stall is logged as a warning, because retries are logged only at INFO, and a request to a
+    frozen broker fails only after half a minute.
 
     Args:
         queues: A live view of all partitions of the producer.
@@ -338,7 +343,7 @@ class Sender:
 
     def _offer(self, queue: PartitionQueue) -> None:
         """
-        Queue the first batch for its leader if the batch is due. Otherwise, start its linger timer, if it lingers.
+        Queue the first batch for its leader if the batch is due. If the batch may wait longer, start its linger timer.
 
         Do nothing while a batch is in flight or waits for a retry.
         """
@@ -373,7 +378,9 @@ class Sender:
             self._sending.discard(node_id)
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """Remove and return the first ready partitions whose batches fit into one request; the first always fits."""
+        """
+        Remove and return the first ready partitions whose batches fit into one request. Include at least one partition.
+        """
         chosen: list[PartitionQueue] = []
         room = self._config.max_request_bytes
         for queue in ready:

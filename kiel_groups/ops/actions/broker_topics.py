@@ -69,8 +69,8 @@ class BrokerTopics:
     Args:
         brokers: ``host:port`` of some brokers, separated by commas.
         timeout_s: How long a broker may take for an answer, in seconds.
-        count: How many brokers must be alive before each call, so that every one of them learns of a change. A call
-            waits for them, and raises BrokerError after 30 s.
+        count: How many brokers must be alive before each call, so that every broker learns of a change. A call waits
+            for these brokers, and raises BrokerError after 30 s.
     """
 
     def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0) -> None:
@@ -125,7 +125,7 @@ class BrokerTopics:
 
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            with suppress(NoBrokersError):  # None has started yet.
+            with suppress(NoBrokersError):  # No broker has started yet.
                 if self._with(alive) >= count:
                     return
             time.sleep(_POLL_S)
@@ -137,7 +137,9 @@ class BrokerTopics:
         self._with(lambda session: create_topic(session, topic, partitions, replication, settings or {}))
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Increase a topic's number of partitions, and wait until every live broker knows it; see ``grow_topic``."""
+        """
+        Increase a topic's number of partitions, and wait until every live broker knows the change; see ``grow_topic``.
+        """
         self._with(lambda session: grow_topic(session, topic, partitions))
 
     def delete(self, topic: str) -> None:
@@ -224,7 +226,7 @@ async def grow_topic(session: BrokerSession, topic: str, partitions: int) -> Non
 
     Raises:
         UnknownTopicError: The topic does not exist.
-        ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or the brokers
+        ConfigError: The topic has at least ``partitions`` already, the name is too long for this number, or the brokers
             are too old for such requests.
         BrokerError: As for ``create_topic``.
     """

@@ -40,13 +40,12 @@ class ConfigChange:
     """
     A planned change of a group's ``config``.
 
-    ``changes`` are the settings that change, with their values before and after. It is empty if no setting changes.
-    ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns now. A slot
-    is the instance id of a static member, or the id of another member.
-    ``after`` has the fields to write, or None for no write. ``version`` is the version of the znode that the write
-    requires. ``request_ms`` is the time of the newest request for a plan after the change, in milliseconds since 1970,
-    or None if there never was a request. ``is_live`` is whether the group has members. ``lost`` is the unreadable data
-    that the change replaces, or empty.
+    ``changes`` are the settings that change, with their values before and after. ``changes`` is empty if no setting
+    changes. ``owned`` has the slots that are drained or undrained, with the number of partitions that each slot owns
+    now. A slot is the instance id of a static member, or the id of another member. ``after`` has the fields to write,
+    or None for no write. ``version`` is the version of the znode that the write requires. ``request_ms`` is the time of
+    the newest request for a plan after the change, in milliseconds since 1970, or None if there never was a request.
+    ``is_live`` is whether the group has members. ``lost`` is the unreadable data that the change replaces, or empty.
     """
 
     group: str
@@ -85,11 +84,11 @@ def plan_drain(
         client: The caller's own session.
         group: The group's name.
         member: A member id, the session id at its end, or an instance id, even of an absent static member.
-        host: The host of the members, as ``describe`` shows it. It is given instead of ``member``.
+        host: The host of the members, as ``describe`` shows it. Give either ``host`` or ``member``.
         leave_unowned: Whether all subscribers of a topic may be drained, so that its partitions get no owner.
 
     Raises:
-        ConfigError: The member, or a member on the host, does not exist; the group's ``config`` is invalid; or all
+        ConfigError: The member, or a member on the host, does not exist. Or the group's ``config`` is invalid. Or all
             subscribers of a topic would be drained.
         GroupConfigError: The members are programs.
     """
@@ -120,7 +119,7 @@ def plan_undrain(client: Client, group: str, member: str | None = None, *, host:
     """
     current = _read(client, group)
     was = current.check().drained
-    if member is not None and member in was:  # Also one that is gone.
+    if member is not None and member in was:  # The member may have left the group.
         owned: Mapping[Slot, int] = {member: 0}
     else:
         found = _owned(view_group(group, read_group(client, group)), member, host)
@@ -172,8 +171,8 @@ def plan_settings(
 
     Raises:
         ConfigError: A setting cannot be set in the ``config``, a value is invalid, or a setting to remove is not set.
-            Or members can read the ``config`` although ``replace`` is True, or it cannot be read and ``replace`` is
-            False.
+            Or members can read the ``config`` although ``replace`` is True. Or members cannot read the ``config`` and
+            ``replace`` is False.
         GroupConfigError: The members are programs.
     """
     current = _read(client, group, replace=replace)
@@ -203,11 +202,11 @@ def await_settled(
         sleep: Waits for a number of seconds.
 
     Returns:
-        The last view of the group. It has no members if all members have left meanwhile.
+        The last view of the group. The view has no members if all members have left meanwhile.
 
     Raises:
-        CoordinationError: The group has not settled after ``timeout_s``, and the text says what is missing; or
-            ZooKeeper failed.
+        CoordinationError: The group has not settled after ``timeout_s``. The text says what is missing. Or ZooKeeper
+            failed.
     """
     until_s, reported = time.monotonic() + timeout_s, ""
     while True:
@@ -245,7 +244,7 @@ class _Current(NamedTuple):
         return GroupLayout(self.group).config
 
     def check(self) -> DynamicConfig:
-        """Return the fields as the leader follows them. Raise ConfigError if the leader refuses them."""
+        """Return the fields as the leader follows them. Raise ConfigError if the leader refuses the fields."""
         try:
             return check_fields(self.fields, self.path)
         except ConfigError as error:
@@ -293,8 +292,8 @@ def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
     Read the ``config`` and the members of a group of consumers. ``replace`` is as for ``plan_settings``.
 
     Raises:
-        ConfigError: No member was ever in the group, or members can read the ``config`` although ``replace`` is True,
-            or it cannot be read and ``replace`` is False.
+        ConfigError: No member was ever in the group. Or members can read the ``config`` although ``replace`` is True.
+            Or members cannot read the ``config`` and ``replace`` is False.
         GroupConfigError: The members are programs.
     """
     refuse_programs(client, group)
@@ -318,7 +317,7 @@ def _read(client: Client, group: str, *, replace: bool = False) -> _Current:
             ) from error
         if not view_group(group, read_group(client, group)).is_of_consumers:
             raise ConfigError(f"the members of group {group} are programs, which write their own config") from error
-    # Read after the settings, so that a drained member that is not there has left.
+    # The members are read after the settings: a drained member that is missing then has left.
     return _Current(group, fields, stat.version, frozenset(list_members(client, group)), data)
 
 

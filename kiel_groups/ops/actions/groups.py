@@ -27,11 +27,11 @@ def plan_deletion(client: Client, group: str) -> GroupDeletion:
 
     Args:
         client: The caller's own session.
-        group: The group. Its members may use any client.
+        group: The group's name. The members may use any client.
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: Members are alive. The text names them.
+        ConfigError: Members are alive. The text names the members.
         CoordinationError: An ACL hides some znodes, so members may be alive.
     """
     check_group(client, group, place_of(client))
@@ -69,7 +69,7 @@ async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupD
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: Members are alive, and the text names them; or the brokers are too old for such requests.
+        ConfigError: Members are alive; the text names the members. Or the brokers are too old for such requests.
         BrokerError: The group has no coordinator now, the coordinator does not answer, or some offsets are unknown.
     """
     found, offsets = await find_group(session, group)
@@ -108,7 +108,7 @@ def remove_empty_group(client: Client, group: str) -> bool:
     workers or other programs has settings after its first member has joined. Such a group is not deleted.
 
     Returns:
-        Whether anything was deleted. If nothing was deleted and the group's root exists, the log has the reason.
+        Whether znodes were deleted. If no znode was deleted and the group's root exists, the log has the reason.
     """
     layout = GroupLayout(group)
     folders = [path for path in reversed(layout.parents) if path not in (ROOT, CONSUMERS)]

@@ -58,7 +58,7 @@ class OffsetOrder:
         Return the partitions whose owners have not acknowledged the order yet.
 
         Raises:
-            SessionLostError: The session has ended, and the order with it. Some offsets may have been set.
+            SessionLostError: The session has ended, which ends the order. Some offsets may have been set.
         """
         layout = GroupLayout(self.group)
         names = set(client.retry(client.get_children, layout.orders))
@@ -132,10 +132,10 @@ class OffsetOrder:
 
     def _check_session(self, client: Client) -> None:
         """
-        Check that the session is still the one that placed the order.
+        Check that the session which placed the order still exists.
 
-        Raise SessionLostError otherwise: at the end of that session, ZooKeeper deletes the znodes of the order, as if
-        all owners had acknowledged the order.
+        Raise SessionLostError if the session has ended. At the end of the session, ZooKeeper deletes the znodes of the
+        order, as if all owners had acknowledged the order.
         """
         if _session_id(client) != self.session_id:
             raise SessionLostError(
@@ -146,7 +146,7 @@ class OffsetOrder:
 
 def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetOrder:
     """
-    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits for them.
+    Order the owners of partitions to continue at other offsets. ``OffsetOrder.wait`` waits for the owners.
 
     Args:
         client: The caller's own session. The order ends with this session.
@@ -202,8 +202,8 @@ def _new_order(
     """
     Return a new order, its notice, and the version of the parent znode of orders. Nothing is ordered yet.
 
-    The parent znode is created if it does not exist. Its data is to be replaced by the notice. Raise CoordinationError
-    if another order is in progress.
+    The parent znode is created if it does not exist. ``_write`` replaces the data of the parent znode by the notice.
+    Raise CoordinationError if another order is in progress.
     """
     with suppress(NodeExistsError):
         client.create(layout.orders)
@@ -222,8 +222,8 @@ def _write(
     """
     Create the znodes of an order, and then write the notice. The members watch the notice, and then read the order.
 
-    Each transaction requires the ``version`` of the parent znode at which it had no orders. So of two commands, only
-    one command can write its notice. The other command gets a CoordinationError.
+    Each transaction requires the ``version`` at which the parent znode had no orders. So of two commands, only one
+    command can write its notice. The other command gets a CoordinationError.
     """
     most = MOST_OPERATIONS - 1
     for start in range(0, len(entries), most):
@@ -240,7 +240,7 @@ def _in_progress(client: Client, layout: GroupLayout) -> str:
     """
     Return the error text for an order of offsets that is refused because another order is in progress.
 
-    The text names the command that placed the other order, if this is known.
+    The text names the command that placed the other order, if the notice of the order can be read.
     """
     by = ""
     with suppress(NoNodeError, ProtocolError):

@@ -1,8 +1,8 @@
 """
 Read and write the offsets of one group, whether they are in znodes or in Kafka.
 
-``ZooKeeperOffsets`` and ``BrokerOffsets`` have the same methods. They do not check whether live members prevent a
-change: see ``ops.actions.offsets``.
+``ZooKeeperOffsets`` and ``BrokerOffsets`` have the same methods. The methods do not check whether live members prevent
+a change: see ``ops.actions.offsets``.
 """
 
 from __future__ import annotations
@@ -88,16 +88,16 @@ class ZooKeeperOffsets:
 
         Args:
             group: The group's name.
-            topics: Topics to include, in addition to those that the group subscribes to or has offsets of.
-            store: The store of a group without settings, such as a group of Java consumers. By default, it is the store
-                that has offsets of the group, or ZooKeeper if no store has offsets.
+            topics: Topics to include, in addition to the topics that the group subscribes to or has offsets of.
+            store: The store of a group without settings, such as a group of Java consumers. By default, the store that
+                has offsets of the group, or ZooKeeper if no store has offsets.
             must_exist: Whether to raise an error if the group does not exist.
             topics_exist: Whether to raise an error if one of the ``topics`` does not exist.
             with_logs: Whether to ask the brokers for the starts and the ends of the logs.
 
         Raises:
             UnknownGroupError, UnknownTopicError: The group or a topic does not exist. The text suggests a similar name.
-            ConfigError: The members are programs, both stores have offsets and ``store`` is None, or the group's
+            ConfigError: The members are programs. Or both stores have offsets and ``store`` is None. Or the group's
                 settings name another store than ``store``.
             CoordinationError: An ACL denies reading znodes of the group.
             BrokerError: The offsets are, or may be, in Kafka, and cannot be read there.
@@ -152,7 +152,7 @@ class ZooKeeperOffsets:
         is_known: bool,
     ) -> Mapping[TopicPartition, int]:
         """
-        Return the group's offsets in Kafka. Raise BrokerError if they cannot be read.
+        Return the group's offsets in Kafka. Raise BrokerError if the offsets cannot be read.
 
         Unless the offsets are known to be in Kafka (``is_known``), the brokers are asked only if the topic of the
         offsets exists, and no broker has release 0.8.0. Brokers of 0.8.0 and 0.8.1 have no coordinators, and the first
@@ -312,7 +312,7 @@ class BrokerOffsets:
         return ""
 
     def check_deletion(self, found: GroupOffsets, deleted: Collection[TopicPartition]) -> None:
-        """Check that the brokers can delete offsets. Raise ConfigError if they are older than Kafka 2.4."""
+        """Check that the brokers can delete offsets. Raise ConfigError if the brokers are older than Kafka 2.4."""
         if not in_session(self._brokers, self._timeout_s, _deletes_offsets):
             raise ConfigError(
                 "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a"
@@ -460,7 +460,7 @@ def changed_meanwhile(group: str, partitions: Sequence[TopicPartition]) -> str:
 
 async def _store(session: BrokerSession, group: str, new: Mapping[TopicPartition, int]) -> None:
     """Store offsets in Kafka. Raise BrokerError if the coordinator refuses, or does not answer."""
-    # A text would be a member's note; an offset without one is an operator's.
+    # A member stores a note as the text of an offset. An operator's offset has no text.
     offsets = {partition: OffsetAndMetadata(offset) for partition, offset in new.items()}
     request = OffsetCommitRequestV1(group, NO_GENERATION, NO_MEMBER, offsets)
     _, answer = await ask_coordinator(session, group, request, lambda codes: codes.values(), PASSING)

@@ -94,7 +94,7 @@ class OffsetsPlan:
         Check that no live member prevents the change, by the members in ``found``.
 
         Raises:
-            ConfigError: Live members prevent the change. The text names them and a remedy.
+            ConfigError: Live members prevent the change. The text names the members and a remedy.
         """
         found = self.found
         if found.foreign:
@@ -172,8 +172,8 @@ def plan_reset(
 
     Raises:
         UnknownGroupError, UnknownTopicError: The group or a topic does not exist. The text suggests a similar name.
-        ConfigError: A partition does not exist, or has no offset to shift, or no partition is selected; or as for
-            ``read`` of the source.
+        ConfigError: A partition does not exist, or has no offset to shift, or no partition is selected. Or ``read`` of
+            the source raises the error.
         BrokerError: The start or the end of a log, or the offset at the time, is unknown.
     """
     found = source.read(group, selection or (), store=store, must_exist=not is_new, topics_exist=True)
@@ -240,7 +240,7 @@ def plan_copy(
     Raises:
         UnknownGroupError: ``group`` does not exist.
         ConfigError: ``group`` has no offsets of existing partitions, ``new_group`` has offsets and ``overwrite`` is
-            False, both groups are the same, or as for ``read``.
+            False, or both groups are the same. Or ``read`` of the source raises the error.
     """
     if group == new_group:
         raise ConfigError(f"group {group} cannot be copied to itself; give another name for the new group")
@@ -263,14 +263,14 @@ def plan_delete(
     source: OffsetSource, group: str, selection: Selection | None, *, store: str | None = None
 ) -> OffsetsPlan:
     """
-    Plan to delete offsets, including those of topics that no longer exist.
+    Plan to delete offsets, including the offsets of topics that no longer exist.
 
     If ``selection`` is None, all offsets of the group are deleted.
 
     Raises:
         UnknownGroupError: The group does not exist.
-        ConfigError: The group has no offset of a selected topic or partition, the brokers are too old to delete
-            offsets, or as for ``read``.
+        ConfigError: The group has no offset of a selected topic or partition, or the brokers are too old to delete
+            offsets. Or ``read`` of the source raises the error.
     """
     found = source.read(group, selection or (), store=store, with_logs=False)
     partitions = select(found, selection, stored=True)

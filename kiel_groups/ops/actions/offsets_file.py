@@ -49,10 +49,10 @@ class OffsetsFile:
     """
     The content of a file of offsets.
 
-    ``group`` is the group of the offsets, or "" if the file does not name it. ``made`` is the time at which the file
-    was made, such as ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes, with a character for each
-    byte, by their paths below ``/kiel-groups/<group>``, such as ``config``. Only the restore file of a deleted group
-    has ``znodes``.
+    ``group`` is the group of the offsets, or "" if the file names no group. ``made`` is the time at which the file was
+    made, such as ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes, with a character for each byte, by
+    their paths below ``/kiel-groups/<group>``, such as ``config``. Only the restore file of a deleted group has
+    ``znodes``.
     """
 
     group: str
@@ -80,7 +80,9 @@ def new_file(
     znodes: Mapping[str, str] | None = None,
     at: datetime | None = None,
 ) -> OffsetsFile:
-    """Return the content of a new file of these offsets. ``at`` is the time at which it was made, by default now."""
+    """
+    Return the content of a new file of these offsets. ``at`` is the time at which the file is made, by default now.
+    """
     return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", znodes or {})
 
 
@@ -103,10 +105,10 @@ def kafka_lines(group: str, offsets: Mapping[TopicPartition, int]) -> str:
 
 def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> None:
     """
-    Write a new file, and wait until the file is on disk. If it ``is_secret``, only its owner may read it.
+    Write a new file, and wait until the file is on disk. If ``is_secret``, only the file's owner may read the file.
 
     Raises:
-        ConfigError: The file exists, or it cannot be written.
+        ConfigError: The file exists, or cannot be written.
     """
     try:
         mode = 0o600 if is_secret else 0o666

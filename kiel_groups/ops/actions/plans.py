@@ -31,7 +31,7 @@ def preview_group(
     client: Client, group: str, change: GroupChange, allocator: Allocator | None = None, *, timeout_s: float = 10.0
 ) -> PlanPreview:
     """
-    Return what the leader of a group in ZooKeeper would plan after a change.
+    Return the plan that the leader of a group in ZooKeeper would make after a change.
 
     Args:
         client: The caller's own session.
@@ -42,8 +42,8 @@ def preview_group(
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: The change does not fit the group, the group has no members, an ACL denies reading, no broker or
-            topic exists, or the group's allocator is a function of its members, and ``allocator`` is None.
+        ConfigError: The change does not fit the group, the group has no members, an ACL denies reading, or no broker or
+            topic exists. Or the group's allocator is a function of its members, and ``allocator`` is None.
         GroupConfigError: The members are programs.
         ProtocolError: The group's settings or weights cannot be read.
         AllocatorError: The allocator fails, and so does the allocator that replaces it.
@@ -91,7 +91,7 @@ def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
     """
     Return the allocator of the group by its settings, else by its newest plan, else the default allocator.
 
-    Append to ``notes`` what is only assumed. Raise ConfigError if the name is not that of a known allocator.
+    Append a remark to ``notes`` for each assumption. Raise ConfigError if no allocator has the name.
     """
     name, newest = inputs.dynamic_config.allocator, inputs.group_state
     if name is None and newest is not None:
@@ -111,18 +111,18 @@ async def preview_group_of_brokers(
     session: BrokerSession, group: str, change: GroupChange, assignor: Assignor | None = None
 ) -> PlanPreview:
     """
-    Return what the leader of a group that brokers coordinate would assign in its next rebalance, after a change.
+    Return the assignment that the leader of a group that brokers coordinate would make after a change.
 
     Args:
         session: The connections to the brokers.
         group: The group's name.
-        change: The change. Its weights are ignored, because such groups have no weights.
+        change: The change. Weights are ignored, because such groups have no weights.
         assignor: The assignor to plan with. None means the assignor that the group uses.
 
     Raises:
         UnknownGroupError: There is no such group.
-        ConfigError: The change does not fit the group, the group has no members, is rebalancing or is not a group of
-            consumers, or its assignor is not an assignor of this package.
+        ConfigError: The change does not fit the group. Or the group has no members, is rebalancing, or is not a group
+            of consumers. Or the group's assignor is not an assignor of this package.
         BrokerError: The group has no coordinator now, or the coordinator does not answer.
         AllocatorError: The assignor fails.
     """

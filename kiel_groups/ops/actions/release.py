@@ -38,8 +38,8 @@ class Released:
     """
     The outcome of a release.
 
-    ``owned`` has the partitions that the member owned before, and ``taken`` those whose owner znodes were deleted by
-    force after the wait.
+    ``owned`` has the partitions that the member owned before. ``taken`` has the partitions whose owner znodes were
+    deleted by force after the wait.
     """
 
     owned: tuple[TopicPartition, ...]
@@ -101,9 +101,9 @@ def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: in
         client: The caller's own session.
         group: The member's group.
         member_id: The member's id, as ``describe`` shows it.
-        wait_ms: The longest wait before the owner znodes are deleted. The default is the member's session timeout, or
-            ``LONGEST_SESSION_MS`` if the member znode is missing or unreadable. For an existing member, the wait is
-            never shorter than this default. With a shorter wait, two members could own a partition.
+        wait_ms: The longest wait before the owner znodes are deleted, in milliseconds. The default is the member's
+            session timeout, or ``LONGEST_SESSION_MS`` if the member znode is missing or unreadable. For an existing
+            member, the wait is never shorter than this default. With a shorter wait, two members could own a partition.
 
     Raises:
         ConfigError: The member does not exist, and no owner znode names it; or the group's name is not legal.
@@ -190,12 +190,12 @@ def _delete_left(
     client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]
 ) -> tuple[TopicPartition, ...]:
     """
-    Delete those of the owner znodes that still exist, and return their partitions. Later claims are kept.
+    Delete the owner znodes that still exist, and return their partitions. Later claims are kept.
 
     The check for later claims is not exact. ZooKeeper deletes by path and version, the version of every owner znode is
     0, and a deletion has no condition on the czxid. So each znode is read right before its deletion. If a partition
-    gets a new owner within that round trip, the new owner's znode is deleted. The new owner notices this at its next
-    regular check.
+    gets a new owner within that round trip, the new owner's znode is deleted. The new owner notices the deletion at its
+    next regular check.
     """
     taken = []
     for partition, czxid in sorted(owned.items()):

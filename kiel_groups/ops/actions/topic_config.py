@@ -1,9 +1,9 @@
 """
 Read and change the settings of a topic, through ZooKeeper or by requests to brokers.
 
-Brokers do not check the settings that they read from ZooKeeper, and a wrong value makes them fail again and again. So
-this module checks the names and values. Brokers that accept requests check a change themselves, even a change that is
-only planned.
+Brokers do not check the settings that they read from ZooKeeper, and a wrong value makes brokers fail again and again.
+So this module checks the names and values. Brokers that accept requests check a change themselves, even a change that
+is only planned.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
 
 def check_settings(values: Mapping[str, str]) -> None:
     """
-    Check the names and values of settings for ZooKeeper. Brokers would read them without a check.
+    Check the names and values of settings for ZooKeeper. Brokers would read wrong settings without a check.
 
     Raises:
         ConfigError: A name is unknown to Kafka 0.8, or a value is not legal.
@@ -205,7 +205,7 @@ async def plan_by_brokers(
     """
     Read all settings of the topic from a broker, and return the change that sets ``values`` and removes ``unset``.
 
-    If the change is not empty, the broker checks it, without making it.
+    If the change is not empty, ask the broker to check the change without making it.
 
     Raises:
         UnknownTopicError: The topic does not exist.

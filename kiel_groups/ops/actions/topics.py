@@ -94,7 +94,7 @@ class LiveBroker(NamedTuple):
     A live broker.
 
     ``address`` is None if the broker registers no address for plain text. ``controller`` is whether the broker is the
-    controller, or None if that is unknown.
+    controller, or None if the controller is unknown.
     """
 
     broker: int
@@ -162,7 +162,7 @@ def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
 
 
 def existing_topics(names: Sequence[str]) -> ConfigError:
-    """Return the error about topics that exist already. Its text names up to ten topics."""
+    """Return the error about topics that exist already. The text of the error names up to ten topics."""
     do = "exists already; delete it first, or choose another name"
     return ConfigError(
         f"{_named(names)} {do if len(names) == 1 else 'exist already; delete them first, or choose other names'}"
@@ -171,7 +171,8 @@ def existing_topics(names: Sequence[str]) -> ConfigError:
 
 def unknown_topics(missing: Sequence[str], found: Collection[str], place: str) -> UnknownTopicError:
     """
-    Return the error about topics that do not exist. Its text names up to ten topics, and suggests similar names.
+    Return the error about topics that do not exist. The text of the error names up to ten topics, and suggests similar
+    names.
 
     Args:
         missing: The names of the missing topics.
@@ -249,7 +250,7 @@ class ZooKeeperTopics:
         Create a topic and wait until every partition has a leader.
 
         Replicas are assigned round-robin to the brokers that are registered now. ``settings`` are the topic's own
-        settings. The caller has checked them with ``topic_config.check_settings``.
+        settings. The caller has checked the settings with ``topic_config.check_settings``.
 
         Raises:
             ConfigError: ``check_topic`` refuses the topic, the topic exists, ``replication`` is not between 1 and the
@@ -284,7 +285,7 @@ class ZooKeeperTopics:
 
         Raises:
             UnknownTopicError: The topic does not exist.
-            ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or the
+            ConfigError: The topic has at least ``partitions`` already, the name is too long for this number, or the
                 topic has more replicas than there are brokers.
             NoBrokersError: No broker is registered.
             CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.

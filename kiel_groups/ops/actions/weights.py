@@ -56,11 +56,11 @@ class WeightsChange:
         Write the new weights, or delete the znode if no weights are left.
 
         Returns:
-            Whether the new weights are stored. False means that another client has changed the weights meanwhile; then
-            nothing is changed.
+            Whether the new weights are stored. False means that another client has changed the weights meanwhile, and
+            that this method has written nothing.
 
         Raises:
-            ConfigError: The weights do not fit into a znode, or no member of kiel-groups was ever in that group.
+            ConfigError: The weights do not fit into a znode, or no member of kiel-groups was ever in the group.
         """
         if self.changes_nothing:
             return True

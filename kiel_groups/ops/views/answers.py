@@ -21,7 +21,7 @@ _UNREADABLE = "the member's client sends what others cannot read; stop it, or up
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member with its parsed subscription and assignment. They are None if unknown or unreadable."""
+    """A member with its parsed subscription and assignment, each None if unknown or unreadable."""
 
     described: DescribedMember
     subscription: ConsumerSubscription | None

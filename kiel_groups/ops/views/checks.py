@@ -34,7 +34,7 @@ class Finding:
 
 
 def short_name(member_id: MemberId) -> str:
-    """Return the part of a member id after its last dash. It is enough to identify the member."""
+    """Return the part of a member id after its last dash. The part is enough to identify the member."""
     return member_id.rpartition("-")[2] or member_id
 
 
@@ -58,7 +58,7 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
 
     Args:
         view: The group.
-        now_ms: The present time in epoch milliseconds. It distinguishes a rebalance from a lasting problem.
+        now_ms: The present time in epoch milliseconds. The age of a rebalance distinguishes it from a lasting problem.
     """
     findings = [finding for rule, needs in RULES if view.sight in needs for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
@@ -426,7 +426,10 @@ def _idle(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _could_own(member: MemberView, view: GroupView) -> bool:
-    """Return whether a member has no partition although another member has several of the topics it subscribes to."""
+    """
+    Return whether a member has no partition although another member owns several partitions of the first member's
+    topics.
+    """
     if member.owned or not member.subscription:
         return False
     topics = set(member.subscription)
@@ -469,7 +472,9 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
 
 
 def _is_young(view: GroupView, now_ms: int) -> bool:
-    """Return whether members may still be claiming and releasing: the plan is less than 10 s old, or there is none."""
+    """
+    Return whether members may still be claiming and releasing: the plan is less than 10 s old, or there is no plan.
+    """
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 
@@ -501,9 +506,9 @@ class ProgressTracker:
     same commit, a record has been waiting since then.
 
     Args:
-        watched_ms: The shortest time of a lag without a commit before it becomes a finding, in milliseconds.
-        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If commits have
-            no known times, it is the time of the lag from which on the finding is no longer passing.
+        watched_ms: The shortest time, in milliseconds, after which a lag without a commit becomes a finding.
+        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If the times of
+            commits are unknown, a lag of this length counts as a lasting problem.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:

@@ -125,7 +125,7 @@ class BrokerAnswer(NamedTuple):
     ``name`` is the broker's name for people, with the broker's id if it is registered in ZooKeeper. ``problem`` is the
     reason why the broker does not answer, or "". ``release`` is a text with the releases of Kafka that the broker may
     have, or "" if unknown. ``is_too_new`` is whether the broker refuses the requests of this package. ``identity`` is
-    the cluster's identity by this broker, or None if it does not answer.
+    the cluster's identity as this broker reports it, or None if the broker does not answer.
     """
 
     name: str
@@ -182,8 +182,9 @@ def check_clock(newest_ms: int, now_ms: int) -> Check:
     Without a write to ZooKeeper, a clock that is ahead cannot be found.
 
     Args:
-        newest_ms: The time by ZooKeeper's clock at which the newest znode was written, or 0 if no znode was read.
-        now_ms: The time by this host's clock after the znodes were read. Both times are in epoch milliseconds.
+        newest_ms: The time by ZooKeeper's clock at which the newest znode was written, in epoch milliseconds; 0 if no
+            znode was read.
+        now_ms: The time by this host's clock after the znodes were read, in epoch milliseconds.
     """
     late_ms = newest_ms - now_ms
     if late_ms > _CLOCK_MS:
@@ -218,7 +219,8 @@ def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check
     Check the sizes and the ACLs of the znodes that all groups share.
 
     Args:
-        names: The names of the children of each path. They must fit into one answer of ZooKeeper.
+        names: The names of the children of each path. The names of one path's children must fit into one answer of
+            ZooKeeper.
         granted: The rights that the ACLs of the root, and of the parents of all groups, give to everyone.
     """
     needed = dict.fromkeys((ROOT, CONSUMERS), _READ | _CREATE)
@@ -304,7 +306,7 @@ def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupVie
 _OF_PROGRESS = frozenset(
     {
         *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
-        # ``gone-offsets`` has those that certainly count for nothing.
+        # ``gone-offsets`` reports the offsets that certainly have no use.
         "orphan-offsets",
         *("beyond-end", "idle", "rebalancing", "missing-offset", "stuck"),
     }
@@ -318,7 +320,7 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
     Args:
         view: The view of the group.
         znodes: The znodes of the group and of its topics, as ``read_group`` returns them. A group that brokers
-            coordinate has none.
+            coordinate has no znodes.
         now_ms: The present time in epoch milliseconds.
     """
     for finding in check_group(view, now_ms):

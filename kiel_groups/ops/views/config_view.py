@@ -1,4 +1,7 @@
-"""Compute the effective settings of a group with their sources, changes of its ``config``, and their progress."""
+"""
+Compute the effective settings of a group with their sources, and the changes of the group's ``config`` with their
+progress.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ _COMMANDS = {
 
 
 class SettingChange(NamedTuple):
-    """A setting in a group's ``config``, with its value before and after a change, or None if it is not set there."""
+    """
+    A setting in a group's ``config``, with its value before and after a change. None means that the setting is not set.
+    """
 
     name: str
     before: Any
@@ -51,7 +56,8 @@ class SettingChange(NamedTuple):
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return the settings in a group's ``config`` by their names. Settings in an object are named ``debounce.quiet_ms``.
+    Return the settings in a group's ``config`` by their names. A setting in an object has a name such as
+    ``debounce.quiet_ms``.
 
     Empty lists, the version and the request for a plan are left out.
     """
@@ -90,8 +96,8 @@ def edited(
             settings that all members agree on.
 
     Raises:
-        ConfigError: A setting cannot be set or removed in the ``config``, and the text says how to change it; a setting
-            to remove is not set; or ``founding`` is True, and ``put`` lacks a setting.
+        ConfigError: A setting cannot be set or removed in the ``config``; the text says how to change the setting. Or a
+            setting to remove is not set. Or ``founding`` is True, and ``put`` lacks a setting.
     """
     after = {name: dict(each) if isinstance(each, Mapping) else each for name, each in before.items()}
     if founding:
@@ -181,13 +187,15 @@ def newly_unowned(view: GroupView, before: Collection[Slot], after: Collection[S
 
 def missing(view: GroupView, request_ms: int | None) -> str:
     """
-    Return a text on what is missing until the leader has answered a request for a plan and the group is settled.
+    Return the reason why a group has not settled, as a text.
 
-    Return "" if nothing is missing, or if the group has no members.
+    The leader has not answered the request for a plan, partitions have not moved yet, or the group is in another state.
+    Return "" if the group has settled, or has no members.
 
     Args:
         view: The group.
-        request_ms: The time of the request, or None if there is no request to wait for.
+        request_ms: The time of the request for a plan that the leader must answer, in epoch milliseconds, or None if
+            there is no request.
     """
     if not view.members:
         return ""
@@ -235,8 +243,8 @@ class Setting(NamedTuple):
     """
     An effective setting of a group, or of some of its members.
 
-    ``value`` is None if it is unknown. ``source`` is the source of the value, for people. ``members`` are the members
-    that have this value, or empty if all members have it. ``change`` is the way to change the setting.
+    ``value`` is None if the value is unknown. ``source`` is the source of the value, for people. ``members`` are the
+    members that have this value, or empty if all members have it. ``change`` is the way to change the setting.
     """
 
     name: str
@@ -264,11 +272,12 @@ def _of_group(view: GroupView) -> Iterator[Setting]:
 
 def _of_leader(view: GroupView) -> Iterator[Setting]:
     """
-    Yield the settings that the leader follows: those of the group's ``config`` or, if not set there, its own options.
+    Yield the settings that the leader follows. If the group's ``config`` lacks a setting, the leader's own option
+    applies.
 
     The leader's own options are unknown if the leader is an allocator process or the ``config`` is invalid. With an
-    invalid ``config``, the leader follows the last valid ``config``. If the group has no leader, the settings are those
-    of the next leader; values that depend on this leader are unknown.
+    invalid ``config``, the leader follows the last valid ``config``. If the group has no leader, yield the next
+    leader's settings. Values that depend on the next leader are unknown.
     """
     config = view.dynamic_config or DynamicConfig()
     leader = next((member for member in view.members if member.leads), None)

@@ -208,14 +208,15 @@ def _notes(view: GroupView) -> Iterator[str]:
 
 def deletion_transactions(group: str, znodes: Snapshot) -> list[list[Create | Delete]]:
     """
-    Return the transactions that delete a group, in order. They fail if a member joins or a znode changes.
+    Return the transactions that delete a group, in order. A transaction fails if a member joins or a znode changes.
 
     The folders are the znodes below which members of any client register. ZooKeeper refuses to delete a znode with
     children. So the first transaction begins with the deletion of the folders, and fails if a member has joined. A
     group of several thousand partitions does not fit into one transaction. So each later transaction first creates the
-    folders and deletes them again. This fails if a member has created them meanwhile. The first transaction does the
-    same with folders that do not exist. Offsets are deleted last. A member that joins meanwhile stops the deletion, and
-    finds for each partition its offset or no offset, as if it had joined before or after the deletion.
+    folders and deletes them again. The transaction fails if a member has created the folders meanwhile. The first
+    transaction also creates and deletes the folders that do not exist. Offsets are deleted last. A member that joins
+    meanwhile stops the deletion, and finds for each partition its offset or no offset, as if it had joined before or
+    after the deletion.
 
     Args:
         group: The group.

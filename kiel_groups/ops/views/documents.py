@@ -42,7 +42,7 @@ def group_document(
     view: GroupView, findings: Iterable[Finding], *, lag_problem: str, generations: int = 0
 ) -> dict[str, Any]:
     """
-    Return the document of one group. It has other fields if brokers coordinate the group.
+    Return the document of one group. A group that brokers coordinate has other fields than a group in ZooKeeper.
 
     Args:
         view: The group.

@@ -1,4 +1,4 @@
-"""The view of a group for operators. It has the same form whichever servers coordinate the group."""
+"""The view of a group for operators, in the same form whichever servers coordinate the group."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PartitionView:
     delivers the first record under a claim. An operator's change of the offset counts, too. ``claim`` is the czxid of
     the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its store. If two
     stores have different offsets, ``committed`` is the smaller offset. ``is_forged`` is True if the owner is a member,
-    but the owner znode was created by a session other than the member's. ``exists`` is False if the topic does not
+    but another session than the member's session created the owner znode. ``exists`` is False if the topic does not
     exist, or does not have this partition.
     """
 
@@ -83,13 +83,13 @@ class MemberView:
     """
     A live member, and the partitions that it owns.
 
-    ``subscription`` is None for programs, and for members of a group that brokers coordinate, while it rebalances or if
-    the member's bytes cannot be read. ``target`` has the partitions that the plan assigns to the member, or None if no
-    plan that was read includes the member. ``started_at_ms`` is in epoch milliseconds. If brokers coordinate the group,
-    ``target`` and the fields from ``leads`` to ``settings`` are unknown and have their defaults. Only programs have
-    ``joined`` (the generation that they have joined or wait for) and ``protocols``. ``settings`` has the member's
-    settings that differ from the defaults, with its capacity and rack. ``protocol_version`` is the version of the
-    subscription of a member of a group that brokers coordinate.
+    ``subscription`` is None for programs. If brokers coordinate the group, ``subscription`` is also None during a
+    rebalance, or if the member's bytes cannot be read. ``target`` has the partitions that the plan assigns to the
+    member, or None if no plan that was read includes the member. ``started_at_ms`` is in epoch milliseconds. If brokers
+    coordinate the group, ``target`` and the fields from ``leads`` to ``settings`` are unknown and have their defaults.
+    Only programs have ``joined`` (the generation that they have joined or wait for) and ``protocols``. ``settings`` has
+    the member's settings that differ from the defaults, with its capacity and rack. ``protocol_version`` is the version
+    of the subscription of a member of a group that brokers coordinate.
     """
 
     member_id: MemberId
@@ -135,7 +135,7 @@ class ForeignMember:
     """
     A live member that does not follow this package's protocol, such as a consumer of Java, pykafka or kiel.
 
-    ``path`` is the path of its znode.
+    ``path`` is the path of the member's znode.
     """
 
     name: str
@@ -175,8 +175,8 @@ class Sight(Flag):
     ALL = ZNODES | SOME_ZNODES | PROGRAMS | ANSWERS
 
 
-#: What a coordinator calls the states of a group, and our words. ``Dead`` is also a group without members that has
-#: committed offsets, as Kafka 0.9 has it.
+#: The states of a group as coordinators name them, with the names in views. Kafka 0.9 also calls a group ``Dead`` that
+#: has committed offsets and no members.
 _STATES = {
     "Stable": "stable",
     "PreparingRebalance": "rebalancing",
@@ -202,15 +202,16 @@ class GroupView:
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
     election, the leader first; a candidate that is not a member is an allocator process. ``away`` has the assignments
     of static members that have left and may return. ``dynamic_config`` has the settings that operators change while the
-    group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
-    whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
-    first. ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
-    ``gone_topics`` are topics that do not exist, but of which the group has offsets or first offsets. ``further`` are
-    the remaining partitions of the group's topics, if no settings name the store: they may have offsets in Kafka.
+    group runs. If leaders refuse the settings, ``dynamic_config`` is None, and ``refused`` is the reason. ``closed``
+    has the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has the last
+    generations, the newest first. ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a
+    member has ever joined. ``gone_topics`` are topics that do not exist, but of which the group has offsets or first
+    offsets. ``further`` are the remaining partitions of the group's topics, if no settings name the store: these
+    partitions may have offsets in Kafka.
 
-    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is its newest rebalance,
-    or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number of live
-    workers, including workers that brokers coordinate.
+    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
+    such a group, or None before the first rebalance. ``workers`` is the number of live workers, including workers that
+    brokers coordinate.
     """
 
     group: str
@@ -308,7 +309,10 @@ class GroupView:
 
     @property
     def exists(self) -> bool:
-        """Whether the group exists. If brokers coordinate it, it has a state except ``Dead``, or a committed offset."""
+        """
+        Whether the group exists. A group that brokers coordinate exists if its state is not ``Dead``, or if it has a
+        committed offset.
+        """
         has_state = self.coordinator is None or self.coordinator.state != "Dead"
         return has_state or any(each.committed is not None for each in self.partitions)
 
@@ -322,9 +326,9 @@ class GroupView:
         group, the plan includes all members and partitions, and each member owns exactly its target.
 
         The state of programs in ZooKeeper is ``unreadable``, ``empty``, ``joining``, the state of their newest
-        rebalance, or ``by brokers`` if brokers coordinate the programs. If brokers coordinate the group, its state is
-        ``stable``, ``rebalancing``, ``empty``, ``memberless`` (not with brokers of 0.9), or a state of later brokers in
-        lower case.
+        rebalance, or ``by brokers`` if brokers coordinate the programs. The state of consumers that brokers coordinate
+        is ``stable``, ``rebalancing``, ``empty``, ``memberless`` (not with brokers of 0.9), or a state of later brokers
+        in lower case.
         """
         if self.coordinator is not None:
             if self.coordinator.state == "Empty" and not self.protocol_type:
@@ -347,8 +351,8 @@ class GroupView:
         """
         The state of a group whose owner znodes were not read.
 
-        It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``. For
-        programs, and for groups that brokers coordinate, it is ``state``.
+        The state is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
+        For programs, and for groups that brokers coordinate, the state is ``state``.
         """
         if self.sight is not Sight.ZNODES or not self.members:
             return self.state
@@ -429,9 +433,9 @@ class GroupView:
 
     def with_broker_answers_of(self, earlier: GroupView) -> GroupView:
         """
-        Return this view with what only brokers know, as an earlier view has it.
+        Return this view with the data that only brokers know, taken from an earlier view.
 
-        That is: the ends of the logs, the offsets in Kafka, and the number of live brokers.
+        These data are the ends of the logs, the offsets in Kafka, and the number of live brokers.
         """
         known = {each.topic_partition: each for each in earlier.partitions}
         ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]
@@ -493,7 +497,8 @@ class StoreTracker:
         Add a view with the offsets of all stores, and return the view with the offsets that count.
 
         A group commits all its offsets to one store. So if offsets have moved in one store only, the returned view has
-        the offsets of that store in all partitions with an offset there. Otherwise, it has the offsets of both stores.
+        the offsets of that store in all partitions with an offset there. Otherwise, the view has the offsets of both
+        stores.
         """
         moving = self._moving.setdefault(view.group, set())
         for partition in view.partitions:

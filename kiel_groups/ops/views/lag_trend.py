@@ -16,7 +16,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wording import counted, some
 
-#: How the lag of a partition develops; the worst first.
+#: The developments of the lag of a partition, the worst first.
 Verdict: TypeAlias = Literal["stuck", "rewound", "growing", "unknown", "steady", "falling", "ok"]
 
 #: The verdicts that need an operator, and ``unknown``, because it may hide such a verdict.
@@ -25,7 +25,8 @@ PROBLEMS: frozenset[Verdict] = frozenset({"stuck", "rewound", "growing", "unknow
 #: Fewer samples allow no verdict, as in Burrow.
 LEAST_SAMPLES = 10
 
-#: Fewer commits do not show whether the lag grows: among four, it rises each time by chance in one of 24 cases.
+#: Fewer commits do not show whether the lag grows: among four commits, the lag rises each time by chance in one of 24
+#: cases.
 _LEAST_COMMITS = 4
 
 #: How many samples of a partition are kept: a minute of ``--watch``.
@@ -64,7 +65,7 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
     - ``rewound``: the offset went back;
     - ``stuck``: the offset did not move;
     - ``unknown``: there are fewer than four commits;
-    - ``steady``: all commits have the same lag; Burrow warns of this, too;
+    - ``steady``: all commits have the same lag; Burrow also warns of a steady lag;
     - ``growing``: the lag at each commit is at least the lag at the commit before;
     - ``falling``: the lag at the last commit is smaller than the lag at the first commit;
     - ``ok``: no other rule applies.

@@ -41,7 +41,7 @@ _FIELDS = (
 
 def members_document(view: GroupView) -> dict[str, Any]:
     """
-    Return the document of a group's live members, including those of other clients.
+    Return the document of a group's live members, including the members of other clients.
 
     ``kind`` is ``kiel-groups``, ``java``, ``kiel`` or ``other``. ``partitions`` is the number of partitions that the
     member owns. ``assigned`` is the number of partitions that the plan assigns to the member. Unknown values are null:
@@ -131,7 +131,9 @@ def _name(member: Mapping[str, Any]) -> str:
 
 
 def _client(member: Mapping[str, Any]) -> str:
-    """Return the client and, if it is known, its protocol version; without a version, the kind of a known client."""
+    """
+    Return the member's client with its protocol version if the version is known, else the client's kind, else its name.
+    """
     client, version = member["client"] or "", member["protocol_version"]
     if version is not None:
         return f"{client}, protocol {version}"

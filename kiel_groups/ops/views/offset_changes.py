@@ -49,10 +49,10 @@ class GroupOffsets:
     offset znodes. Unreadable offset znodes are in ``versions``, but not in ``offsets``. ``versions`` is empty if the
     offsets are in Kafka. ``topics`` has the partition numbers of existing topics that the caller asked for, that
     members subscribe to, or that have offsets. ``starts`` and ``ends`` are the first offsets and the ends of logs whose
-    leaders answered, and ``problem`` is the reason why some are missing, or "". ``members`` are live members, described
-    for people, and ``foreign`` are live members that follow another protocol. ``has_settings`` is whether the group's
-    settings were read. ``brokers`` are addresses of live brokers. ``gone`` has partitions of deleted topics that the
-    group has read, if its offsets are in Kafka: Kafka does not return these offsets.
+    leaders answered. ``problem`` is the reason why some starts or ends are missing, or "". ``members`` are live
+    members, described for people. ``foreign`` are live members that follow another protocol. ``has_settings`` is
+    whether the group's settings were read. ``brokers`` are addresses of live brokers. ``gone`` has partitions of
+    deleted topics that the group has read, if its offsets are in Kafka: Kafka does not return these offsets.
     """
 
     group: str
@@ -98,9 +98,9 @@ class FoundTime(NamedTuple):
     """
     The offset that was found for a time.
 
-    ``time_ms`` is the time of the record at the offset. It is None if records have no times, as before Kafka 0.10. Then
-    the offset is the start of a segment, and ``segments`` has the first offset of each segment, ascending, and then the
-    end of the log.
+    ``time_ms`` is the time of the record at the offset, in epoch milliseconds. If records have no times, as before
+    Kafka 0.10, ``time_ms`` is None. Then the offset is the start of a segment, and ``segments`` has the first offset of
+    each segment, ascending, and then the end of the log.
     """
 
     offset: int
@@ -145,7 +145,7 @@ def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
 
 def parse_time(text: str) -> int:
     """
-    Return an ISO 8601 time, such as ``2026-11-28T13:05:00+01:00``, in epoch milliseconds. Without a zone, it is UTC.
+    Return an ISO 8601 time, such as ``2026-11-28T13:05:00+01:00``, in epoch milliseconds. The default zone is UTC.
 
     Raises:
         ConfigError: The text is not a time, or the time is before 1970.
@@ -195,7 +195,7 @@ def named_partitions(selection: Selection) -> set[TopicPartition]:
 
 def check_exist(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
     """
-    Check that partitions exist. Their topics must be in ``found.topics``.
+    Check that partitions exist. The topics of the partitions must be in ``found.topics``.
 
     Raises:
         ConfigError: A topic lacks the partition; the text says which partitions the topic has.
@@ -307,8 +307,8 @@ def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
         return f"its record is of {_utc(at.time_ms)}, {_apart(at.time_ms - asked_ms)}"
     if at.offset >= end:
         return "the log's end: nothing is as late"
-    # The found segment was last modified before the time, and the next one after it. The broker does not say when. If
-    # no segment is as old, the time is in the first one, or before the log.
+    # The found segment was last modified before the time, and the next segment after the time. The broker does not say
+    # when. If no segment is as old, the time is in the first segment, or before the log.
     later = [each for each in at.segments if each > at.offset]
     if not later:
         return _SEGMENT
@@ -399,7 +399,7 @@ def changes_table(changes: Iterable[OffsetChange]) -> RenderableType:
 
 
 def _table(rows: Iterable[dict[str, Any]], topic: str, *numbers_and_text: str) -> RenderableType:
-    """Return a table of a document's rows. Its columns are a topic, numbers, and, last, a text without a heading."""
+    """Return a table of a document's rows. The columns are a topic, numbers, and, last, a text without a heading."""
     *numbers, text = numbers_and_text
 
     def column(name: str) -> Column[dict[str, Any]]:

@@ -46,7 +46,7 @@ class GroupChange:
 
     ``added`` is the number of members that join, on the host ``added_on`` ("" for the host of the newest member).
     ``removed`` names the members that leave, by member ids, the session ids at their ends, or instance ids. With
-    ``host``, all members of this host leave, too. ``topics`` are the topics that every member subscribes to, or () to
+    ``host``, all members of the host leave, too. ``topics`` are the topics that every member subscribes to, or () to
     keep the subscriptions. ``partitions`` has the numbers of partitions to which topics grow. ``weights`` are the new
     weights of partitions, or None to keep the weights.
     """
@@ -71,13 +71,15 @@ class Move(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
     """
-    The present plan of a group, and the plan that its leader would make.
+    The present plan of a group, and the plan that the group's leader would make.
 
     ``before`` and ``after`` have the partitions of each slot. A slot is the instance id of a static member, or else a
     member id. If brokers coordinate the group, all slots are member ids.
-    ``names`` has short names of slots with a long id. ``loads`` has the load of each partition; without weights, it is
-    1. ``unassigned`` maps partitions that get no owner to the reason. If the allocator fails, ``fallback`` describes
-    the plan that replaces its plan; otherwise, it is "". ``notes`` are sentences about the limits of the preview.
+
+    ``names`` has short names of slots with a long id. ``loads`` has the load of each partition. Without weights, each
+    load is 1. ``unassigned`` maps partitions that get no owner to the reason. ``fallback`` is "" unless the allocator
+    fails. Then ``fallback`` describes the plan that replaces the allocator's plan. ``notes`` are sentences about the
+    limits of the preview.
     """
 
     group: str
@@ -130,10 +132,11 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
         group: The name of the group.
         znodes: The znodes.
         now_ms: Wall-clock time, milliseconds since 1970.
-        grace_ms: How long the slot of an absent static member is kept, if the group's ``config`` does not set it.
+        grace_ms: How long the leader keeps the assignment of an absent static member, in milliseconds, if the group's
+            ``config`` has no such setting.
 
     Raises:
-        ProtocolError: The settings or the weights cannot be read. A leader would keep its last readable values.
+        ProtocolError: The settings or the weights cannot be read. A leader would keep the last readable values.
     """
     layout = GroupLayout(group)
     reading = GroupReading(layout, znodes)
@@ -154,7 +157,10 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
 
 
 def racks_of(group: str, inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
-    """Return the rack of each partition's preferred leader, if it is known, from the znodes of brokers and topics."""
+    """
+    Return the rack of each partition's preferred leader, from the znodes of brokers and topics. Partitions without a
+    known rack are left out.
+    """
     reading = GroupReading(GroupLayout(group), znodes)
     brokers = {
         number: reading.parsed(parse_broker_rack, path)
@@ -170,8 +176,8 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
     Return the inputs of the plan after a change.
 
     A new member subscribes to the topics of the change or, by default, of all members, and has the default capacity.
-    Its id sorts like the id of a member that starts now on its host. A static member that leaves does not return, so
-    its slot is not kept.
+    The id of the new member sorts like the id of a member that starts now on the same host. A static member that leaves
+    does not return, so its assignment is not kept.
 
     Args:
         group: The name of the group.
@@ -223,7 +229,7 @@ def preview_plan(
     notes: Iterable[str] = (),
 ) -> PlanPreview:
     """
-    Return the present plan of a group in ZooKeeper, and the plan that its leader would make after a change.
+    Return the present plan of a group in ZooKeeper, and the plan that the group's leader would make after a change.
 
     Args:
         group: The name of the group.
@@ -232,7 +238,7 @@ def preview_plan(
         allocator: The allocator of the group.
         racks: The racks of partitions' leaders, if the allocator uses them.
         lags: The lags of partitions, if the allocator uses them.
-        chroot: The chroot. Its length counts in the limit of partitions that one member can own.
+        chroot: The chroot. The length of the chroot counts in the limit of partitions that one member can own.
         notes: Further notes.
 
     Raises:
@@ -319,7 +325,7 @@ def preview_assignment(
     described: DescribedGroup, topics: Mapping[str, tuple[int, ...]], change: GroupChange, assignor: Assignor
 ) -> PlanPreview:
     """
-    Return the present assignment of a group that brokers coordinate, and that of the next rebalance after a change.
+    Return the present assignment of a group that brokers coordinate, and its next assignment after a change.
 
     Args:
         described: The coordinator's answer about a group that is stable or empty.
@@ -442,7 +448,7 @@ def _balance(preview: PlanPreview) -> Table:
 
 
 def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any]:
-    """Return the document of a preview. With ``only_moves``, it leaves out the partitions of each member."""
+    """Return the document of a preview. With ``only_moves``, the document leaves out the partitions of each member."""
     return {
         "group": preview.group,
         "allocator": preview.allocator,

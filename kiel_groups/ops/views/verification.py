@@ -1,4 +1,4 @@
-"""Verify by successive views of a group that the group has no problems after it has settled."""
+"""Verify a group from successive views: after the group has settled, it must have no problems."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Verification:
     successive views have a problem that a rebalance does not explain.
 
     Args:
-        window_ms: The longest time that a committed offset may stay the same while there is lag, in milliseconds. It
-            must be longer than the interval of the group's commits. 0 disables the check of offsets.
+        window_ms: The longest time that a committed offset may stay the same while there is lag, in milliseconds. The
+            time must be longer than the interval of the group's commits. 0 disables the check of offsets.
     """
 
     def __init__(self, window_ms: int) -> None:
@@ -70,7 +70,8 @@ class Verification:
         unattended = self._unattended(view, now_ms) if self._window_ms else []
         found += unattended
         lasting = frozenset(finding.kind for finding in found if not finding.passing)
-        # Servers are read one after the other: what a change meanwhile makes look wrong is well in the next view.
+        # Servers are read one after the other: a problem that only a change during the reads has caused is gone in the
+        # next view.
         is_confirmed, self._lasting = lasting == self._lasting, lasting
         is_rebalancing = not lasting and (bool(found) or view.state in _MOVING)
         if self._window_ms:

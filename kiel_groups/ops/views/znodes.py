@@ -166,7 +166,7 @@ def _view_of_programs(
     """
     Return the view of a group of programs.
 
-    Other clients may have offsets and members in a group of the same name. The view includes them.
+    The view includes offsets and members that other clients have in a group of the same name.
     """
     candidates = reading.candidates()
     leader = candidates[0] if candidates else None
@@ -380,7 +380,7 @@ class GroupReading:
         return tuple(entry for entry in found if entry is not None)
 
     def topics(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Return the partition numbers of those of the topics whose znodes exist and are readable."""
+        """Return the partition numbers of each topic whose znode exists and is readable."""
         found = {name: self._existing.get(name) for name in sorted(names)}
         return {name: numbers for name, numbers in found.items() if numbers is not None}
 
@@ -429,7 +429,9 @@ class GroupReading:
         return member is not None and member.session != claim.znode.session
 
     def begun_topics(self) -> list[str]:
-        """Return the topics in which the group has first offsets. Only groups with offsets in Kafka record them."""
+        """
+        Return the topics in which the group has first offsets. Only groups with offsets in Kafka record first offsets.
+        """
         return [_name(path) for path, _ in self.children(self._layout.starts)]
 
     def consumed_topics(self) -> list[str]:
@@ -480,7 +482,9 @@ class GroupReading:
         return tuple(found)
 
     def _remedy(self, kind: _Kind, path: str) -> str:
-        """Return the remedy for a znode that cannot be parsed, with names in place of the capitals in its text."""
+        """
+        Return the remedy for a znode that cannot be parsed. Names replace the words in capitals in the remedy's text.
+        """
         settings = self.settings()
         uses_another = self.program_type() is not None or (settings is not None and settings.store == BROKER_V1)
         is_live = bool(self.registered())
@@ -491,7 +495,7 @@ class GroupReading:
         return text.replace("DATA", self._data(path)) if "DATA" in text else text
 
     def _data(self, path: str) -> str:
-        """Return the data or the settings that replace an unreadable znode. They follow from the other znodes."""
+        """Return the data or the settings that replace an unreadable znode. The other znodes determine these values."""
         if path == self._layout.config:
             if protocol_type := self.program_type():
                 return RoundSettings(protocol_type).encode().decode()
@@ -534,7 +538,7 @@ def _is_of_programs(data: bytes, path: str) -> bool:
         return False
 
 
-# What cannot be read, and what to do about it.
+# The kinds of znodes, and the remedies for znodes that cannot be read.
 
 
 _Parser: TypeAlias = Callable[[bytes, str], object]
@@ -545,7 +549,7 @@ class _Kind(NamedTuple):
     The parser of znodes of one kind, and the remedy for a znode that cannot be parsed.
 
     ``otherwise`` is the remedy in a group without members or, for an offset, in a group whose offsets are not in
-    ZooKeeper. If it is "", ``remedy`` applies to all groups.
+    ZooKeeper. If ``otherwise`` is "", ``remedy`` applies to all groups.
     """
 
     parse: _Parser
@@ -561,7 +565,7 @@ def _candidate(data: bytes, path: str) -> None:
 
 
 def _of_partition(parse: _Parser) -> _Parser:
-    """Return the parser for znodes of partitions. It ignores znodes whose name is not a partition number."""
+    """Return the parser for znodes of partitions. The parser ignores znodes whose name is not a partition number."""
     return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
 
 
@@ -605,7 +609,8 @@ _ANY = {
         SourceOffset.parse, f"{_DELETE}; the task reads that part of its source from the beginning"
     ),
 }
-#: The kinds that other clients write in other formats. They are checked only in groups that have had our members.
+#: The kinds that other clients write in other formats. These kinds are checked only in groups that have had members of
+#: this package.
 _OURS = {
     "consumers/ids/*": _Kind(parse_object, _MEMBER),
     "consumers/owners/*/*": _Kind(

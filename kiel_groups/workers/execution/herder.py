@@ -2,8 +2,8 @@
 Start and stop connectors and tasks (work) when a worker's assignment, configuration or ZooKeeper session changes.
 
 Kafka Connect calls this part the herder. At each of these changes, the herder compares the work that has to run with
-the work that runs. It starts work only while it has a session, an assignment, and a configuration that is not older
-than the configuration by which the work was assigned.
+the work that runs. The herder starts work only while it has a session, an assignment, and a configuration that is not
+older than the configuration by which the work was assigned.
 
 If connectors or tasks are added or removed, or the settings of a task change, the group has to assign again. All other
 changes concern only the owner of the work. The owner restarts, pauses or resumes the work.
@@ -36,16 +36,17 @@ _READ_LIMIT_S = 3.0
 #: The time between two warnings of plugins that keep a worker from ending, in seconds.
 _STUCK_WARNING_S = 10.0
 
-#: The snapshots that a worker keeps, to compare them with the one by which its work was assigned.
+#: The snapshots that a worker keeps, to compare them with the snapshot by which its work was assigned.
 _MOST_SEEN = 16
 
 
 class Herder:
     """
-    Runs the assigned work of a worker, and reads the configuration. It is the ``WorkerListener`` of the worker's hooks.
+    Runs the assigned work of a worker, and reads the configuration. The herder is the ``WorkerListener`` of the
+    worker's hooks.
 
     The caller passes ``hooks`` to a group member, sets this member as ``hooks.member``, and passes ``opened`` and
-    ``lost`` to a ``WorkerSession``. It starts the session before the member.
+    ``lost`` to a ``WorkerSession``. The caller starts the session before the member.
 
     Args:
         context: The group, the URL of the worker's REST interface, metrics and the runtime.
@@ -97,8 +98,9 @@ class Herder:
         """
         Stop all work half a session timeout after the lease of the membership has ended.
 
-        It ends, for example, if the worker reaches no broker. By then, the coordinator may have removed this worker,
-        and other workers may wait for its claims. When the membership is confirmed again, start the work again.
+        The lease ends, for example, if the worker reaches no broker. After this time, the coordinator may have removed
+        the worker, and other workers may wait for the worker's claims. When the membership is confirmed again, start
+        the work again.
         """
         limit_s = self.role.session.timeout_ms / 2000
         while True:
@@ -141,7 +143,7 @@ class Herder:
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
-        Read the configuration, and apply it to the running work if it is newer.
+        Read the configuration. If the configuration is newer, apply it to the running work.
 
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write.
@@ -160,7 +162,10 @@ class Herder:
         await config.follow(self._take_config)
 
     def _take_config(self, snapshot: ConfigSnapshot) -> None:
-        """Apply a snapshot. Ignore a snapshot older than the known one; a server that lags behind may return it."""
+        """
+        Apply a snapshot. Ignore a snapshot that is older than the known snapshot. A server that lags behind may return
+        such a snapshot.
+        """
         if self.config is not None and snapshot.offset < self.config.offset:
             return
         self.config = snapshot
@@ -181,7 +186,9 @@ class Herder:
         self._problems = problems
 
     def _rejoin_if_outdated(self) -> None:
-        """Have the group assign again if the assigned work differs from the work of the newest configuration."""
+        """
+        Request a new assignment of the group if the assigned work differs from the work of the newest configuration.
+        """
         assignment, config = self._assignment, self.config
         # During a rebalance, the worker waits for the next assignment, and compares that.
         if assignment is None or config is None or self.hooks.is_rebalancing:
@@ -239,9 +246,11 @@ class Herder:
 
     def _begin_patience(self) -> None:
         """
-        Have all work stopped and released if no assignment follows within the session timeout.
+        Start the session timeout as the time limit of the next assignment. After the limit, the worker stops and
+        releases all work.
 
-        By then, the group may have removed this worker. Other workers would wait for its claims until it joins again.
+        After this time, the group may have removed the worker. Other workers would wait for the worker's claims until
+        the worker joins again.
         """
         self._end_patience()
         if self._role is not None:
@@ -268,8 +277,8 @@ class Herder:
         """
         Leave the group, stop all work and release its claims. The caller closes the session after this call.
 
-        The call returns when no plugin runs any more. Otherwise the end of the session would let other workers start
-        the work of a plugin that still runs.
+        The call returns when no plugin runs any more. If the session ended before, other workers would start the work
+        of a plugin that still runs.
 
         Args:
             on_stuck: Called once, with the work of plugins that do not stop, if the call waits only for these plugins.

@@ -60,9 +60,10 @@ def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[W
     """
     Return the running work that must stop before the group assigns again.
 
-    This is the work of deleted connectors, even if connectors of the same names were created since. It is also each
-    task that was removed, or has changed settings. The settings of a connector's tasks belong together, because they
-    divide its work. So a task with former settings must not run beside a task with new settings on another worker.
+    The work of deleted connectors must stop, even if connectors of the same names were created since. Each task that
+    was removed, or has changed settings, must stop, too. The settings of a connector's tasks belong together, because
+    the tasks divide the connector's work. So a task with former settings must not run beside a task with new settings
+    on another worker.
     """
     wanted = planned(config, running)
     return [work for work, spec in running.items() if work not in wanted or _identity(wanted[work]) != _identity(spec)]
@@ -75,7 +76,8 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
     A task may run if it is unchanged since the assignment. A connector may run unless it was deleted and created again.
 
     Args:
-        assigned: The configuration by which the work was assigned; None if it is not known. Then no task may run.
+        assigned: The configuration by which the work was assigned. If the configuration is None, it is not known, and
+            no task may run.
         wanted: The specs of the work by the newest configuration.
     """
     former = {} if assigned is None else planned(assigned, wanted)
@@ -87,7 +89,7 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
 
 def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
-    """Return the part of a spec that requires another assignment when it changes. The owner handles other changes."""
+    """Return the part of a spec whose changes require another assignment. The owner handles other changes."""
     return spec.created, spec.task
 
 
@@ -95,9 +97,9 @@ def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
     """
     Return whether the group must assign its work again.
 
-    This is so if a connector or a task was added or removed, if the settings of a task have changed, or if a connector
-    was deleted and created again. If only the settings of a connector have changed, or a connector was paused or
-    resumed, the owners of the connector and its tasks act alone.
+    The group must assign again if a connector or a task was added or removed, if the settings of a task have changed,
+    or if a connector was deleted and created again. If only the settings of a connector have changed, or a connector
+    was paused or resumed, the owners of the connector and its tasks act alone.
 
     Args:
         assigned: The configuration by which the present work was assigned.

@@ -1,13 +1,13 @@
 """
 Supervise one assigned connector or task (the work): claim it, run, pause and restart its plugin, and release it.
 
-The supervisor is one coroutine. Its spec has the settings and the target state of the work. The supervisor reads the
-spec between two runs of the plugin, and each change of the spec wakes the supervisor.
+The supervisor is one coroutine. The supervisor's spec has the settings and the target state of the work. The supervisor
+reads the spec between two runs of the plugin, and each change of the spec wakes the supervisor.
 
-A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
-work is FAILED, and a rebalance does not wait for the plugin. The claim stays until the plugin's call returns, so no
-other worker starts the work while the plugin may still write to its system. The end of the session also ends the claim,
-so a worker that closes waits for abandoned plugins before it closes its session.
+A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: the plugin may deliver and commit nothing
+more, its work is FAILED, and a rebalance does not wait for the plugin. The claim stays until the plugin's call returns,
+so no other worker starts the work while the plugin may still write to its system. The end of the session also ends the
+claim, so a worker that closes waits for abandoned plugins before it closes its session.
 
 The supervisor ends if the work has to stop, or if the session is over. An unexpected error fails this work only.
 """
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 class RestartPolicy:
     """
-    Decides whether and when failed work is started again, by the settings and the number of its failures.
+    Decides whether and when failed work is started again, by the settings and the number of failures.
 
     Args:
         jitter: Returns a factor for each delay, so that tasks that failed together do not all restart at once.
@@ -62,9 +62,10 @@ class RestartPolicy:
         Count a failure, and return how long to wait before the work is started again.
 
         Args:
-            settings: The checked settings; None if they are not legal. Then a restart is useless.
-            ran_s: How long the work ran before it failed. If it ran longer than the longest delay, the count of
-                failures begins anew.
+            settings: The checked settings, or None if the settings are not legal. Without legal settings, a restart is
+                useless.
+            ran_s: How long the work ran before it failed, in seconds. After a run longer than the longest delay, the
+                count of failures begins anew.
 
         Returns:
             The delay in seconds, or None if the work stays FAILED.
@@ -80,7 +81,8 @@ class RestartPolicy:
         return Backoff(first_s, longest_s, self._jitter).delay_s(self._restarts)
 
 
-#: How long an abandoned coroutine may take to end after its cancellation, in seconds, before its claim is kept for it.
+#: How long an abandoned coroutine may take to end after its cancellation, in seconds. After that, the work counts as
+#: abandoned, and keeps its claim.
 _CANCELLED_S = 0.2
 
 #: The pause before a claim that ZooKeeper has refused is tried again, in seconds.
@@ -100,9 +102,10 @@ class WorkSupervisor:
         plugins: The connectors of the worker.
         clients: Creates the clients of tasks.
         work: The connector or the task.
-        spec: What to run.
+        spec: The settings and the target state of the work.
         generation: The generation of the assignment.
-        former: This worker's previous supervisor of the same work. The new supervisor first waits until it has ended.
+        former: This worker's previous supervisor of the same work. The new supervisor first waits until the previous
+            supervisor has ended.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class WorkSupervisor:
         self._role = role
         self._plugins = plugins
         self._clients = clients
-        #: What the supervisor has to run.
+        #: The settings and the target state of the work.
         self.spec = spec
         self._former = former
         self._policy = RestartPolicy(lambda: worker.runtime.uniform(0.8, 1.2))
@@ -165,13 +168,17 @@ class WorkSupervisor:
             self.restart()
 
     def restart(self) -> None:
-        """Have the work stopped and started again, or started if it has failed. Forget its failures."""
+        """Request that the work stops and starts again, or starts if it has failed. Forget the work's failures."""
         self._reports_again = True
         self._policy.reset()
         self._changed.set()
 
     def begin_stop(self) -> None:
-        """Have the work stopped in order, and its claim released. ``given_back`` is set then, or if it is abandoned."""
+        """
+        Request an orderly stop of the work, and the release of its claim.
+
+        ``given_back`` is set when the claim is released, or when the work is abandoned.
+        """
         if not self._is_stopping:
             self._is_stopping = True
             self._changed.set()
@@ -181,7 +188,9 @@ class WorkSupervisor:
                 self.given_back.set()
 
     def lose(self, reason: str) -> None:
-        """Stop the work at once: it delivers and commits nothing more, and a rebalance need not wait for it."""
+        """
+        Stop the work at once. The work delivers and commits nothing more, and a rebalance need not wait for the work.
+        """
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)
@@ -192,7 +201,7 @@ class WorkSupervisor:
         self.given_back.set()
 
     def claim_gone(self) -> None:
-        """Stop the work at once because its owner znode was deleted, and have the work claimed again."""
+        """Stop the work at once because its owner znode was deleted, and request another claim of the work."""
         self._role.statuses.drop(self.work)
         self._end_run("the owner znode was deleted")
         self._changed.set()
@@ -317,7 +326,7 @@ class WorkSupervisor:
         """
         Store the last source offsets and release the claim. Retry a refused release.
 
-        If the offsets cannot be stored, report that, and release the claim without them.
+        If the offsets cannot be stored, report the failure, and release the claim without storing the offsets.
         """
         role, offsets = self._role, self._unstored
         self._unstored = ()
@@ -339,7 +348,10 @@ class WorkSupervisor:
                     await asyncio.sleep(_REFUSED_PAUSE_S)
 
     async def _offsets_unstored(self, error: Exception) -> None:
-        """Report that the last source offsets of a task cannot be stored. The claim is released without them next."""
+        """
+        Report that the last source offsets of a task cannot be stored. The caller then releases the claim without the
+        offsets.
+        """
         texts = await self._plugins.error_texts(error, self.spec)
         log.error(
             "%s: its last source offsets are not stored, so its last records will be delivered again: %s",
@@ -358,7 +370,9 @@ class WorkSupervisor:
             log.error("%s: its status is not written: %s", self.work, unwritten)
 
     async def _follow_spec(self, token: int) -> None:
-        """Run or pause the work, or report it as FAILED, by its spec. Return when the spec must be read again."""
+        """
+        Run or pause the work as its spec says, or report the work as FAILED. Return when the spec must be read again.
+        """
         spec = self.spec
         if spec.problem:
             self._report(WorkState.FAILED, spec.problem)
@@ -495,7 +509,8 @@ class WorkSupervisor:
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """
-        Ask a run to end. If it does not end in time, let it deliver nothing more, cancel it, and wait without a limit.
+        Ask a run to end. If the run does not end in time, let it deliver nothing more, cancel it, and wait without a
+        limit.
         """
         runner.request_stop()
         limit_s = settings.get("task.stop.timeout.ms", _DEFAULT_STOP_S * 1000) / 1000
@@ -531,9 +546,9 @@ class WorkSupervisor:
 
     def _report(self, state: WorkState, trace: str = "") -> None:
         """
-        Have a status written, unless it equals the last status, or the claim is gone.
+        Queue a status to write, unless the status equals the last status, or the claim is gone.
 
-        Without the claim, another worker may have the work, and reports its own status.
+        Once the claim is gone, another worker may have the work, and reports its own status.
         """
         status = self._status(state, trace)
         if not self._role.claims.owns(self.work):

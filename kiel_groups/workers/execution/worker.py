@@ -36,9 +36,9 @@ class Worker:
         settings: The settings of the worker.
         plugins: Finds the classes of connectors; by default, the registry that the settings create.
         metrics: The metrics registry; by default, a new registry.
-        on_stuck: Called by ``close`` when it waits only for plugins that do not stop, with the connectors and tasks of
-            these plugins. To avoid the wait, a program can end its process here. Then the claims expire with the
-            ZooKeeper session. By default, ``close`` waits.
+        on_stuck: Called when ``close`` waits only for plugins that do not stop, with the connectors and tasks of these
+            plugins. To avoid the wait, a program can end its process here. Then the claims expire with the ZooKeeper
+            session. By default, ``close`` waits.
 
     Raises:
         ConfigError: A setting is not legal, or the address of the REST interface is in use.
@@ -128,7 +128,7 @@ class Worker:
         log.info("the REST interface of this worker is at %s", self.url)
 
     def _start_checks(self) -> None:
-        """Start background checks for mistakes that do not prevent a start. They log warnings."""
+        """Start background checks that log warnings about mistakes. The mistakes do not prevent a start."""
         loop, settings = asyncio.get_running_loop(), self._settings
         # The import of all installed connectors may take long.
         self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
@@ -173,7 +173,7 @@ class Worker:
         Leave the group, release all work, and close the session. Further calls wait for the first call.
 
         If work does not stop within its ``task.stop.timeout.ms``, the call continues to wait for the plugin, and logs a
-        warning every ten seconds: the claim must not end while the plugin may still write to its system.
+        warning every ten seconds. The claim must not end while the plugin may still write to its system.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())

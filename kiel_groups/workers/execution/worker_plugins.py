@@ -70,7 +70,7 @@ class WorkerPlugins:
         Return the class of a connector; see ``PluginRegistry.resolve``.
 
         Raises:
-            ConfigError: There is no such class, it cannot be imported or used, or its import takes too long.
+            ConfigError: There is no such class, the class cannot be imported or used, or the import takes too long.
         """
         if name not in self._found:
             self._found[name] = await self._on_thread(f"the import of {name!r}", self._registry.resolve, name)
@@ -147,7 +147,8 @@ class WorkerPlugins:
         """
         Import the installed connectors, and log a warning for each entry point whose class cannot be used.
 
-        The warnings explain why a connector is missing in ``installed``. If the import takes too long, log this.
+        The warnings explain why a connector is missing in ``installed``. If the import takes too long, log a warning,
+        too.
         """
         try:
             problems = await self._on_thread(_INSTALLED, lambda: self._registry.problems)

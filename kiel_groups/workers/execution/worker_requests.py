@@ -1,11 +1,12 @@
 """
 Carry out users' requests to the REST interface of a worker: create, change, pause, restart, delete or describe.
 
-All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``. The REST interface answers with
+All methods run on the worker's event loop, and raise errors of ``kiel_groups.errors``. The REST interface answers with
 the statuses of Kafka Connect. Every method may raise these errors:
 
 - ``UnknownConnectorError`` (404): there is no such connector, or the connector has no such task.
-- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or another worker has to do it.
+- ``RebalanceError`` (409): the worker cannot carry out the request before the rebalance is over, or another worker has
+  to carry out the request.
 - another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
 - any other error (500).
 
@@ -49,9 +50,9 @@ class ConnectorInfo:
 
     Args:
         name: The name of the connector.
-        config: Its settings, with ``name``.
-        tasks: The number of its tasks; 0 if the connector has not configured its tasks yet.
-        kind: Whether it is a source or a sink.
+        config: The settings of the connector, with ``name``.
+        tasks: The number of tasks; 0 if the connector has not configured its tasks yet.
+        kind: Whether the connector is a source or a sink.
     """
 
     name: str
@@ -69,7 +70,7 @@ class ConnectorStatus:
         name: The name of the connector.
         connector: The status of the connector itself.
         tasks: The status of each task, by its number.
-        kind: Whether it is a source or a sink.
+        kind: Whether the connector is a source or a sink.
     """
 
     name: str
@@ -87,8 +88,8 @@ class WorkerRequests:
     Carries out the requests to one worker's REST interface.
 
     The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart`` on the owner only. It finds the leader by ``leader_url`` and the owner by ``owner_url``, and forwards
-    requests to these workers. All other methods are called on any worker.
+    ``restart`` on the owner only. The REST interface finds the leader by ``leader_url`` and the owner by ``owner_url``,
+    and forwards requests to these workers. All other methods are called on any worker.
 
     Args:
         herder: Runs the work of the worker.
@@ -197,7 +198,7 @@ class WorkerRequests:
             The answer in the form of Kafka Connect: ``name``, ``error_count``, ``groups``, ``configs``.
 
         Raises:
-            ConfigError: There is no such class, or the class is not allowed, or its check takes too long (400).
+            ConfigError: There is no such class, the class is not allowed, or the check takes too long (400).
         """
         report, topics = await self._plugins.report(plugin, config)
         warnings = [*report.get("warnings", ()), *await self._topic_warnings(topics)]
@@ -207,7 +208,7 @@ class WorkerRequests:
         """
         Return a warning for each setting with topics that no broker knows: a task waits until such topics exist.
 
-        If no broker answers, return a warning with this error.
+        If no broker answers, return a warning that says so.
         """
         if not topics:
             return []
@@ -227,7 +228,7 @@ class WorkerRequests:
 
         Args:
             name: The name of the connector.
-            config: Its settings. The setting ``name`` is replaced by the argument.
+            config: The settings of the connector. The setting ``name`` is replaced by the argument.
 
         Raises:
             ConnectorExistsError: A connector of this name exists (409).
@@ -259,7 +260,7 @@ class WorkerRequests:
         Change some settings of a connector, and keep changes of other settings that users make at the same time.
 
         Args:
-            name: Its name.
+            name: The name of the connector.
             changes: The new texts. None removes a setting, and ``[hidden]`` keeps its text, as in ``put_config``.
 
         Raises:
@@ -285,8 +286,8 @@ class WorkerRequests:
 
         Args:
             name: The connector.
-            settings_of: Called with the stored settings, or None for a new connector. It returns the new settings, and
-                is called again if the stored settings change before the write.
+            settings_of: Called with the stored settings, or None for a new connector. The function returns the new
+                settings, and is called again if the stored settings change before the write.
         """
         is_new = False
 

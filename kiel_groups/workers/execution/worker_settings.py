@@ -1,4 +1,4 @@
-"""The settings of a worker. Illegal settings raise an error when they are constructed."""
+"""The settings of a worker, checked when they are constructed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class WorkerSettings:
 
     Args:
         group: The name of the worker group. All workers of a group run the same connectors.
-        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. They store
-            configuration, statuses, source offsets and claims, even if brokers coordinate the group.
+        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. ZooKeeper
+            stores configuration, statuses, source offsets and claims, even if brokers coordinate the group.
         brokers: The brokers that connectors read from and write to, such as ``"k1:9092,k2:9092"``.
         coordination: The system that coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
         allocator: The name of the preferred allocator, a key of ``WORK_ALLOCATORS``.
@@ -30,9 +30,12 @@ class WorkerSettings:
             packages, names of entry points, and modules, each with its submodules. By default, ``installed`` if other
             machines can connect to the REST interface, and otherwise every class that can be imported.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
-        debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
-        debounce_bound_ms: With ZooKeeper, the leader assigns at the latest this long after the first of these changes.
-        debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers.
+        debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time, in
+            milliseconds.
+        debounce_bound_ms: With ZooKeeper, the leader assigns at the latest this long after the first of these changes,
+            in milliseconds.
+        debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers, in
+            milliseconds.
 
     Raises:
         ConfigError: A setting is not legal.

@@ -63,7 +63,7 @@ class Validator:
     Args:
         accepts: Returns whether a value is legal.
         expected: The legal values in words. Errors contain these words after "expected".
-        choices: All legal values as texts, if there are few. Users see them as recommended values.
+        choices: All legal values as texts, if there are few. Users see these texts as recommended values.
 
     Raises:
         ConfigError: ``expected`` is no text, or ``choices`` are no texts.
@@ -144,8 +144,8 @@ class TypeRules:
     """
     The rules of a type of settings.
 
-    ``expected`` describes its values to users, and ``python`` describes them to authors of connectors. ``parse``
-    converts a user's text. For a text that is not of the type, it raises ``ValueError``, ``KeyError`` or a
+    ``expected`` describes the values to users, and ``python`` describes the values to authors of connectors. ``parse``
+    converts a user's text. For a text that is not of the type, ``parse`` raises ``ValueError``, ``KeyError`` or a
     ``ConfigError`` with the reason. ``accepts`` returns whether a default is of the type. ``text`` converts a value to
     the text that users see.
     """
@@ -223,7 +223,8 @@ def parsed(type_name: TypeName, text: str) -> Any:
     Convert a setting's text to its typed value. Blanks around the text are ignored.
 
     Raises:
-        ConfigError: The text is not of the type. The message has the given text, without secrets, and what is expected.
+        ConfigError: The text is not of the type. The message has the given text, without secrets, and the expected
+            values.
     """
     text = text.strip()
     try:
@@ -250,7 +251,7 @@ class _Required(Enum):
     REQUIRED = "required"
 
 
-#: The default of a setting that has none: users must give a value.
+#: The value of ``default`` for a setting without a default: users must give a value.
 REQUIRED: Final = _Required.REQUIRED
 
 
@@ -331,7 +332,7 @@ class ConfigKey:
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the
-                setting, what was given, and what was expected.
+                setting, the given text, and the expected values.
         """
         if text is None:
             if self.default is REQUIRED:
@@ -409,8 +410,8 @@ class CheckedConfig:
         return self.values
 
 
-#: The most characters of a name that is compared with others, and for how many settings of a check that is done:
-#: users may give ten thousand unknown ones.
+#: The most characters of a name that is compared with declared names, and the most names that one check compares: users
+#: may give ten thousand unknown settings.
 _LONGEST_NAME, MOST_HINTS = 200, 100
 
 
@@ -426,7 +427,7 @@ class ConfigDefinition:
     The settings that a connector declares, in the order in which users read about them.
 
     Args:
-        keys: The settings. Their names must differ.
+        keys: The settings, with different names.
 
     Raises:
         ConfigError: Two settings have the same name, or a setting is not a ``ConfigKey``.

@@ -43,7 +43,7 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
     Args:
         config: The texts by name.
         definition: The declared settings. None means that the connector's class cannot be used: then all settings
-            except the standard ones are hidden.
+            except the standard settings are hidden.
     """
     return {
         name: HIDDEN if _is_secret(name, text, definition) else without_secrets(text) for name, text in config.items()
@@ -78,18 +78,18 @@ def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[s
     So a user may read a masked configuration, change a part of it, and write it back.
 
     Args:
-        config: What the user has given.
+        config: The settings that the user has given.
         stored: The present configuration; empty for a new connector.
 
     Raises:
-        ConfigError: A text contains ``[hidden]``, but is not what ``masked`` shows for a stored text. So the secret is
+        ConfigError: A text contains ``[hidden]``, but is not the masked form of a stored text. So the secret is
             unknown.
     """
     return {name: _revealed(name, text, stored.get(name)) for name, text in config.items()}
 
 
 def _revealed(name: str, text: str, stored: str | None) -> str:
-    """Return the stored text if the user has given what ``masked`` shows for it, else the given text."""
+    """Return the stored text if the user has given its masked form, else the given text."""
     if HIDDEN not in text:
         return text
     if stored is None:
@@ -138,7 +138,9 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
 
 
 def _texts(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Convert what ``Connector.check`` has returned for a setting to a tuple of errors. A str is one error."""
+    """
+    Convert the errors that ``Connector.check`` has returned for a setting to a tuple of texts. A str is one error.
+    """
     return tuple(map(str, [given] if isinstance(given, str) else given)) if given else ()
 
 
@@ -149,7 +151,7 @@ def task_settings(
     Return the typed settings of a task.
 
     Args:
-        connector_class: The class of its connector.
+        connector_class: The class of the task's connector.
         connector_config: The settings of the connector. The task has the standard settings among them.
         task_config: The settings that ``Connector.task_configs`` has returned for the task.
 

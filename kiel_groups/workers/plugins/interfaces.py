@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class ConnectorContext(Protocol):
-    """The functions of the worker that a connector may use. Any thread may call them."""
+    """The functions of the worker that a connector may use. Any thread may call these functions."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class ConnectorContext(Protocol):
 
     def request_task_reconfiguration(self) -> None:
         """
-        Have the worker call ``task_configs`` again, for example because the source has a new table.
+        Request that the worker calls ``task_configs`` again, for example because the source has a new table.
 
         This call returns at once. If the new task configurations equal the present configurations, nothing changes.
         """
@@ -51,7 +51,7 @@ class TaskContext(Protocol):
     """
     The functions of the worker that every task may use.
 
-    Any thread may call them. A method that runs on a thread calls coroutine methods by ``run``.
+    Any thread may call these functions. A method that runs on a thread calls coroutine methods by ``run``.
     """
 
     @property
@@ -67,8 +67,8 @@ class TaskContext(Protocol):
         """
         A number that grows each time a worker claims the task.
 
-        A target system is safe from late writes of earlier owners if it refuses each token that is smaller than the
-        largest token that it has seen.
+        A target system is safe from late writes of earlier owners if the system refuses each write with a token that is
+        smaller than the largest token seen so far.
         """
 
     @property
@@ -82,8 +82,8 @@ class TaskContext(Protocol):
         """
         Show in the task's status why the task makes no progress, for example because another system does not answer.
 
-        The task stays RUNNING, and commands that check the task report the problem. Call this with ``""`` when the
-        problem is over.
+        The task stays RUNNING, and commands that check the task report the problem. Call this method with ``""`` when
+        the problem is over.
 
         Args:
             problem: One line, or "".
@@ -93,7 +93,7 @@ class TaskContext(Protocol):
         """
         Run a coroutine on the worker's event loop, and return its result: ``context.run(context.pause(1))``.
 
-        Only methods that run on a thread may call this. A coroutine function awaits the coroutine instead.
+        Only methods that run on a thread may call ``run``. A coroutine function awaits the coroutine instead.
         """
 
 
@@ -149,29 +149,31 @@ class Task:
     The common part of source tasks and sink tasks. The worker creates a task without arguments.
 
     If a method raises an error, the task is FAILED, and the worker calls ``stop``. If a method gives up because
-    ``context.should_stop`` is True, it raises ``TaskStoppedError``: then the task is not FAILED, and nothing is
+    ``context.should_stop`` is True, the method raises ``TaskStoppedError``: then the task is not FAILED, and nothing is
     committed. The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread
     otherwise.
     """
 
-    #: The settings of a task, if they differ from those of its connector. Standard settings are added.
+    #: The settings of a task, if they differ from the settings of its connector. Standard settings are added.
     config: ClassVar[ConfigDefinition | None] = None
 
     def stop(self) -> Awaitable[None] | None:
         """
-        Release the task's resources. This is the last call, even after an error or a failed ``start``.
+        Release the task's resources. The worker calls ``stop`` last, even after an error or a failed ``start``.
 
-        The worker waits at most ``task.stop.timeout.ms``, for the present call and this call together.
+        The worker waits at most ``task.stop.timeout.ms``, for the call in progress and ``stop`` together.
         """
         return None
 
 
 class SourceTask(Task, ABC):
-    """Reads records from another system. The worker writes them to topics, and then stores their source offsets."""
+    """
+    Reads records from another system. The worker writes the records to topics, and then stores their source offsets.
+    """
 
     def start(self, context: SourceTaskContext, settings: Settings) -> Awaitable[None] | None:
         """
-        Prepare the task. This is the first call.
+        Prepare the task. The worker calls ``start`` first.
 
         Args:
             context: The functions of the worker; valid until ``stop`` returns.
@@ -191,7 +193,7 @@ class SourceTask(Task, ABC):
         """
         Complete the work that must precede the storage of source offsets.
 
-        The worker calls this when all records that ``poll`` has returned are in their topics.
+        The worker calls ``flush`` when all records that ``poll`` has returned are in their topics.
         """
         return None
 
@@ -201,7 +203,7 @@ class SinkTask(Task, ABC):
 
     def start(self, context: SinkTaskContext, settings: Settings) -> Awaitable[None] | None:
         """
-        Prepare the task. This is the first call.
+        Prepare the task. The worker calls ``start`` first.
 
         Args:
             context: The functions of the worker; valid until ``stop`` returns.
@@ -219,8 +221,8 @@ class SinkTask(Task, ABC):
         Take records, with keys and values as bytes or None. The task may keep the records until ``flush``.
 
         A task that is busy with its records for five minutes loses its partitions, as any consumer does. Other tasks
-        then get the partitions, with the records since the last commit. If this call would have to wait longer for its
-        system, it should raise an error.
+        then get the partitions, with the records since the last commit. If the other system would make this call wait
+        longer, the call should raise an error.
         """
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
@@ -259,7 +261,7 @@ class Connector(ABC):
     #: The version of the plugin, as users see it.
     version: ClassVar[str] = "unknown"
 
-    #: The settings of this kind of connector, without those of every connector.
+    #: The settings of this kind of connector, without the standard settings.
     config: ClassVar[ConfigDefinition] = ConfigDefinition()
 
     #: The class of the tasks.
@@ -270,14 +272,14 @@ class Connector(ABC):
         """
         Check settings against each other. Return the errors by the setting's name: one text or several.
 
-        Each setting is already legal by itself. The worker calls this on the class, even before a connector exists. The
-        method must have no effects.
+        Each setting is already legal by itself. The worker calls ``check`` on the class, even before a connector
+        exists. The method must have no effects.
         """
         return {}
 
     def start(self, context: ConnectorContext, settings: Settings) -> Awaitable[None] | None:
         """
-        Prepare the connector. This is the first call.
+        Prepare the connector. The worker calls ``start`` first.
 
         Args:
             context: The functions of the worker; valid until ``stop`` returns.
@@ -288,14 +290,14 @@ class Connector(ABC):
     @abstractmethod
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]] | Awaitable[Sequence[Mapping[str, str]]]:
         """
-        Return the settings of each task, as texts. Usually these are ``context.config`` with additions.
+        Return the settings of each task, as texts. Usually the settings are ``context.config`` with additions.
 
         Args:
             most: The largest number of tasks that the user allows (``tasks.max``).
         """
 
     def stop(self) -> Awaitable[None] | None:
-        """Release the connector's resources. This is the last call, even after an error."""
+        """Release the connector's resources. The worker calls ``stop`` last, even after an error."""
         return None
 
 
@@ -306,6 +308,6 @@ class SourceConnector(Connector):
 
 
 class SinkConnector(Connector):
-    """Copies the records of ``topics`` to another system. Its tasks divide the topics' partitions."""
+    """Copies the records of ``topics`` to another system. The connector's tasks divide the topics' partitions."""
 
     task_class: ClassVar[type[SinkTask]]

@@ -39,7 +39,7 @@ class ConnectorPlugin(NamedTuple):
     """
     A connector that users can create.
 
-    ``name`` is the full name of its class. ``alias`` is the class's short name without ``Connector`` at its end.
+    ``name`` is the full name of its class. ``alias`` is the class's short name, without ``Connector`` at the end.
     """
 
     name: str
@@ -94,7 +94,7 @@ class PluginRegistry:
         # The same package may be found twice on the path.
         self._all_offers = self._offers = sorted(dict.fromkeys(_Offer(*each) for each in split))
         self._allowed = None if allowed is None else tuple(allowed)
-        #: Any class of these modules and their submodules is allowed; None if any class is.
+        #: Every class of these modules and their submodules is allowed. None if every class is allowed.
         self._modules: tuple[str, ...] | None = None
         if self._allowed is not None:
             offered = {item: [each for each in self._offers if each.has_name(item)] for item in self._allowed}
@@ -161,7 +161,9 @@ class PluginRegistry:
 
     @property
     def plugins(self) -> list[ConnectorPlugin]:
-        """The allowed installed connectors that can be imported, sorted by name. The first access imports them."""
+        """
+        The allowed installed connectors that can be imported, sorted by name. The first access imports the connectors.
+        """
         return self._loaded[0]
 
     @property

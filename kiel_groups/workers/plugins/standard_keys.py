@@ -167,7 +167,9 @@ def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 
 def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the standard settings in the configuration of a connector. Its tasks have these settings, too."""
+    """
+    Return the standard settings in the configuration of a connector. The connector's tasks have these settings, too.
+    """
     return {name: text for name, text in config.items() if name in _OF_SOURCES or name in SINK_KEYS}
 
 

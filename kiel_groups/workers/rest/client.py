@@ -22,7 +22,7 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 
-#: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
+#: The largest answer, in bytes. An answer with the traces of a thousand failed tasks has 8 MiB.
 _LARGEST_ANSWER = 32 << 20
 
 #: How long a connection may take, in seconds.
@@ -73,12 +73,12 @@ class HttpExchange:
         Args:
             method: The method, such as GET.
             url: The URL with path and query.
-            body: A JSON document, or nothing.
+            body: A JSON document, or empty.
 
         Raises:
             NoWorkerError: No worker answers at this URL in time.
             ConfigError: ``url`` is not a URL.
-            ProtocolError: The answer is a redirect, or not JSON. So it is not the answer of a worker.
+            ProtocolError: The answer is a redirect, or not JSON, and so not the answer of a worker.
         """
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         headers |= {"Content-Type": "application/json"} if body else {}
@@ -90,7 +90,7 @@ class HttpExchange:
                 body if method in {"POST", "PUT"} or body else None,
                 connect_timeout=min(_CONNECT_TIMEOUT_S, self._timeout_s),
                 request_timeout=self._timeout_s,
-                # The token goes to no other place than the given one.
+                # The token must not be sent to another URL.
                 follow_redirects=False,
                 user_agent="kiel-groups",
                 allow_nonstandard_methods=True,

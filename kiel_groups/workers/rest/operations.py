@@ -1,10 +1,10 @@
 """
 Answer a worker's REST requests, or forward them to the leader or to the owner of a connector or task.
 
-The routes are those of Kafka Connect. A worker that may not answer a request itself knows only the leader. The leader
-knows all owners. So a request is forwarded at most twice. Its query has ``forward=true`` after the first forward, and
-``forward=false`` after the second, as in Kafka Connect. A worker that gets ``forward=false`` and may not answer refuses
-the request, because its view of the group differs from the leader's.
+The routes are the same as in Kafka Connect. A worker that may not answer a request itself knows only the leader. The
+leader knows all owners. So a request is forwarded at most twice. The query of a forwarded request has ``forward=true``
+after the first forward, and ``forward=false`` after the second, as in Kafka Connect. A worker that gets
+``forward=false`` and may not answer refuses the request, because its view of the group differs from the leader's.
 
 A forwarded request contains the token. So the request goes only to a URL that a worker has registered in ZooKeeper, and
 never to the target of a redirect.
@@ -78,7 +78,7 @@ def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
 
 def _named_config(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """
-    Return the settings of a connector. Add its name, and omit settings that are null.
+    Return the settings of a connector. Add the connector's name, and omit settings that are null.
 
     Raises:
         ConfigError: The settings have another name, the name of a setting is not legal, or a setting is a list or an
@@ -115,11 +115,11 @@ _FORWARD: Mapping[str | None, str] = {None: "true", "true": "false"}
 
 class RestOperations:
     """
-    The handlers of the REST requests to one worker. Their answers contain no secrets.
+    The handlers of the REST requests to one worker. The answers contain no secrets.
 
     Args:
         control: Carries out the requests.
-        url: The URL of its REST interface.
+        url: The URL of the worker's REST interface.
         exchange: Sends requests to other workers.
         version: The version that the worker reports.
     """
@@ -192,7 +192,7 @@ class RestOperations:
         return detail
 
     async def create_connector(self, call: RestCall) -> Answer:
-        """Create a connector; the leader carries this out."""
+        """Create a connector. The leader carries out the request."""
         name, config = parse_new_connector(call.body)
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
@@ -204,7 +204,7 @@ class RestOperations:
         return Answer(await self._info_answer(await self._control.connector_info(call.arguments[0])))
 
     async def delete_connector(self, call: RestCall) -> Answer:
-        """Delete a connector; the leader carries this out."""
+        """Delete a connector. The leader carries out the request."""
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
         await self._control.delete(call.arguments[0])
@@ -215,7 +215,7 @@ class RestOperations:
         return Answer(await self._shown(await self._control.config(call.arguments[0])))
 
     async def change_config(self, call: RestCall) -> Answer:
-        """Replace the settings of a connector, or create the connector; the leader carries this out."""
+        """Replace the settings of a connector, or create the connector. The leader carries out the request."""
         config = _named_config(call.arguments[0], parse_object(call.body, numbers_as_texts=True))
         if (elsewhere := await self._at_leader(call)) is not None:
             return elsewhere
@@ -224,7 +224,7 @@ class RestOperations:
         return Answer(document, HTTPStatus.CREATED, connector_path(call.arguments[0])) if is_new else Answer(document)
 
     async def patch_config(self, call: RestCall) -> Answer:
-        """Change some settings of a connector; null removes a setting. The leader carries this out."""
+        """Change some settings of a connector; null removes a setting. The leader carries out the request."""
         changes = _parse_config(parse_object(call.body, numbers_as_texts=True))
         _named_config(call.arguments[0], changes)
         if (elsewhere := await self._at_leader(call)) is not None:
@@ -282,7 +282,7 @@ class RestOperations:
         return Answer({"id": _task(call).task, **_status(status)})
 
     async def restart_task(self, call: RestCall) -> Answer:
-        """Restart a task; its owner carries this out."""
+        """Restart a task. The owner of the task carries out the request."""
         info, task = await self._control.connector_info(call.arguments[0]), _task(call)
         if task.task >= info.tasks:
             tasks = counted(info.tasks, "task")
@@ -334,7 +334,7 @@ class RestOperations:
 
     async def _at_leader(self, call: RestCall) -> Answer | None:
         """
-        Return None if this worker leads. Otherwise, forward the request to the leader, and return its answer.
+        Return None if this worker leads. Otherwise, forward the request to the leader, and return the leader's answer.
 
         Raises:
             RebalanceError: The group is rebalancing, the leader is not known, or the request was forwarded twice.
@@ -457,7 +457,10 @@ class WorkerServer:
         self.url = self._server.url
 
     def start(self, control: WorkerRequests, metrics: Metrics) -> None:
-        """Begin to answer requests. ``control`` carries them out, and ``metrics`` is the worker's metrics registry."""
+        """
+        Begin to answer requests. ``control`` carries out the requests, and ``metrics`` is the worker's metrics
+        registry.
+        """
         routes = RestOperations(control, self.url, self._exchange, self._version).routes()
         self._server.start((*routes, metrics_route(metrics)))
 

@@ -30,8 +30,8 @@ class WorkFence:
     """
     Tells whether one runner may still deliver and commit. Each delivery and each commit first checks its fence.
 
-    The fence is open while the session is trusted, until a caller shuts the fence. A process that was frozen past its
-    lease finds its session untrusted, and delivers nothing more.
+    The fence is open while the session is trusted, until a caller shuts the fence. After a freeze that outlasts the
+    lease, the session is not trusted, and the process delivers nothing more.
 
     Args:
         session: The session that has the claim.
@@ -203,7 +203,7 @@ class PluginCalls:
     async def _run(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None] = lambda: None
     ) -> Any:
-        """Call a method, and return its result. First call ``check`` on the same thread; it may raise an error."""
+        """Call a method, and return its result. First call ``check``, which may raise an error, on the same thread."""
         if getattr(method, "__func__", None) in _DEFAULTS:
             return None
         if inspect.iscoroutinefunction(method):

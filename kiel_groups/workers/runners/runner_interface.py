@@ -95,14 +95,15 @@ async def check_members(group: str, brokers: str) -> None:
 #: The records of one batch of a source task's producer, and how long a record waits for others, in milliseconds.
 _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 
-#: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
+#: A source task waits for brokers as long as it runs, as a task of Kafka Connect does. The time of its stop is limited.
 _RETRIES = 1_000_000
 
 #: How long the names of all topics are used, in seconds, and how long if a requested topic is not among them.
 _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 
-#: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
-#: digest, its group has: fewer together than the 255 of Kafka's names.
+#: The characters that names of groups do not have; and how many characters of a connector's name, and of the name's
+#: digest, the name of its group has if the connector's name is not legal there: together fewer than the 255 of Kafka's
+#: names.
 _NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"), 200, 32
 
 
@@ -131,7 +132,10 @@ class KafkaClients:
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer that commits only on request. Without a committed offset, it starts at the earliest."""
+        """
+        Create a consumer that commits only on request. Without a committed offset, the consumer starts at the first
+        offset.
+        """
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
@@ -171,7 +175,11 @@ def sink_group(connector: str) -> str:
 
 
 async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
-    """Return an error text with the topics that no broker knows, or without an answer its error; "" if all exist."""
+    """
+    Return an error text with the topics that no broker knows, or "" if all topics exist.
+
+    If no broker answers, return the text of the error about the brokers.
+    """
     try:
         return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
@@ -244,11 +252,14 @@ class Runner(ABC):
         return self._stop_requested.is_set()
 
     def request_stop(self) -> None:
-        """Have ``run`` end in order: it flushes and commits delivered records, and calls the plugin's ``stop``."""
+        """
+        Request an orderly end of ``run``. The runner flushes and commits delivered records, and calls the plugin's
+        ``stop``.
+        """
         self._stop_requested.set()
 
     def report(self, source: str, problem: str) -> None:
-        """Show in the status why the plugin makes no progress, until the same ``source`` of reports reports ``""``."""
+        """Show in the status why the plugin makes no progress, until the same ``source`` reports ``""``."""
         if self.should_stop or self._problems.get(source, "") == problem:
             return
         self._problems[source] = problem

@@ -199,7 +199,7 @@ class SinkTaskRunner(Runner):
 
     async def _flush_and_commit(self) -> None:
         """
-        Have the task write out the records that it has taken, and commit their offsets.
+        Call the task's ``flush``, so that the task writes out its records, and commit the records' offsets.
 
         Offsets of partitions that the task lost during its ``flush`` are not committed.
         """
@@ -259,7 +259,7 @@ class SinkTaskRunner(Runner):
     async def _hook(
         self, hook: Callable[[frozenset[TopicPartition]], Awaitable[None]], partitions: Collection[TopicPartition]
     ) -> None:
-        """Call a hook of the task for the consumer. Keep its error, so that the task's loop raises this error."""
+        """Call a hook of the task for the consumer. Keep the hook's error, so that the task's loop raises the error."""
         if not self._is_active or not partitions:
             return
         try:

@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 #
 # A batch is what one ``poll`` returns. The task is polled again when all records of the batch are stored by the
 # brokers. Source offsets are stored every ``offset.flush.interval.ms``, also while a poll waits for its source, and at
-# the end. The last ones may be left to the release of the claim, which stores them in its own transaction.
+# the end. The last offsets may be left to the release of the claim, which stores them in its own transaction.
 
 
-#: The time after a write of source offsets without one, as a multiple of the time that the write took. Thousands of
-#: source partitions would keep a small ZooKeeper busy otherwise. And the longest such time, in seconds: the process may
-#: have been frozen during the write, or ZooKeeper gone.
+#: The pause after a write of source offsets, as a multiple of the time that the write took: otherwise, thousands of
+#: source partitions would keep a small ZooKeeper busy. And the longest pause, in seconds: the process may have been
+#: frozen during the write, or ZooKeeper unreachable.
 _PAUSE_FACTOR, _LONGEST_PAUSE_S = 9.0, 30.0
 
-#: How long the brokers may take to store a batch, in seconds, before the status of the task says that they do.
+#: How long the brokers may take to store a batch, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
 
 
@@ -123,7 +123,10 @@ class SourceTaskRunner(Runner):
         self.report("delivery", "")
 
     async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
-        """Report records that are not stored within ``_LATE_S``. The producer retries them while the task runs."""
+        """
+        Report records that are not stored within ``_LATE_S`` seconds. The producer retries these records while the task
+        runs.
+        """
         await asyncio.sleep(_LATE_S)
         topics = sorted({record.topic for record in records})
         cause = await missing_topics_text(self.context.clients, topics)
@@ -222,7 +225,10 @@ class _ConnectorContext:
 
 
 class ConnectorRunner(Runner):
-    """Runs one connector. Configures its tasks after its start, and whenever the connector requests that."""
+    """
+    Runs one connector. Configures the connector's tasks after the start, and whenever the connector requests new
+    settings.
+    """
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
@@ -247,7 +253,7 @@ class ConnectorRunner(Runner):
                 await self.until_stop(self._notified.wait())
 
     def reconfigure(self) -> None:
-        """Have the connector's ``task_configs`` called again, and changed task settings stored."""
+        """Request another call of the connector's ``task_configs``. Changed task settings are stored."""
         self._is_outdated = True
         self._notified.set()
 
@@ -270,7 +276,7 @@ class ConnectorRunner(Runner):
         try:
             await self.context.stores.write_tasks(self._name, configs)
         except UnknownConnectorError:
-            # It was deleted just now. The worker stops it once it has read that change.
+            # The connector was deleted just now. The worker stops it once it has read that change.
             log.info("connector %s was deleted; its tasks are not configured", self._name)
 
 

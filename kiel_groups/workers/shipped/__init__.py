@@ -1,7 +1,8 @@
 """
 Provide the connectors that come with the package: files to topics, topics to files, and topics to a URL.
 
-Workers find these connectors by entry points, as they find connectors of other packages. No module imports them by
-name. The connectors use only the interfaces of ``kiel_groups.workers.plugins``, without clients and ZooKeeper. A
-connector with further needs, such as a mirror of another cluster's topics, belongs into a package beside this package.
+Workers find these connectors by entry points, as they find connectors of other packages. No module imports these
+connectors by name. The connectors use only the interfaces of ``kiel_groups.workers.plugins``, without clients and
+ZooKeeper. A connector with further needs, such as a mirror of another cluster's topics, belongs in a package of its
+own.
 """

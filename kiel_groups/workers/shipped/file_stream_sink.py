@@ -20,7 +20,7 @@ from kiel_groups.workers.shipped.followed_file import named_errors, open_regular
 log = logging.getLogger(__name__)
 
 #: The pause before a file that another task writes to is locked again, in seconds, and how long a write of another task
-#: may take before this one reports a problem, or, if it has to stop, ends without it. A write is short.
+#: may take before this task reports a problem, or, if it has to stop, ends without the lock. A write is short.
 _LOCK_PAUSE_S, _LOCK_WAIT_S = 0.005, 1.0
 
 
@@ -56,7 +56,8 @@ class FileStreamSinkTask(SinkTask):
         """Append lines. If the write fails, as on a full disk, remove the part that was written."""
         end = os.fstat(descriptor).st_size
         if end and os.pread(descriptor, 1, end - 1) != b"\n":
-            # A process that died has left it. The record is written again as a whole, because it was not committed.
+            # A process that died has left the line. The record is written again as a whole, because it was not
+            # committed.
             log.warning("%s ends with an unfinished line; ending it", self._path)
             lines = b"\n" + lines
         left = memoryview(lines)
@@ -128,7 +129,7 @@ class FileStreamSinkTask(SinkTask):
 
 
 class FileStreamSinkConnector(SinkConnector):
-    """Appends the values of records to a file, one line for each record. Its tasks share the file."""
+    """Appends the values of records to a file, one line for each record. The connector's tasks share the file."""
 
     version: ClassVar[str] = "1.0"
     task_class = FileStreamSinkTask

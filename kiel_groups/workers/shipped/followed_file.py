@@ -19,7 +19,7 @@ from kiel_groups.wording import counted, some
 log = logging.getLogger(__name__)
 
 
-#: What a path may name that is no regular file. Its reads and writes may wait without an end, and it has no positions.
+#: The kinds of files that are not regular. Their reads and writes may wait without an end, and they have no positions.
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -244,7 +244,10 @@ class FileLines:
         return len(read) > len(window)
 
     def _window(self, end: int) -> bytes:
-        """Return the bytes before an index of the buffer that a check sum needs: 256, or all if there are fewer."""
+        """
+        Return the bytes before an index of the buffer that a check sum needs: 256 bytes, or all bytes if there are
+        fewer.
+        """
         start = end - _WINDOW_BYTES
         return self._buffer[start:end] if start >= 0 else (self._before + self._buffer[:end])[-_WINDOW_BYTES:]
 
@@ -266,10 +269,10 @@ class FollowedFile:
     If another file takes the path, the old file is first read to its end: until nothing was written to the old file for
     ``quiet_s``. Lines that a program still writes to the old file later are read between the lines of the new file,
     until the old file is deleted or the path has another file again. If the old file is not open at that time, as after
-    a restart, it is searched for in the same folder, under names such as ``app.log.1`` or ``app-1.log``.
+    a restart, the old file is searched for in the same folder, under names such as ``app.log.1`` or ``app-1.log``.
 
     Args:
-        path: The file. It does not have to exist yet.
+        path: The path of the file, which need not exist yet.
         start: The position after the last line that was taken, or None to begin with the first line.
         longest: The most bytes of a line.
         quiet_s: How long an old file must be without new bytes, in seconds, before the new file is read.
@@ -294,8 +297,8 @@ class FollowedFile:
         """
         Return the next lines, at most ``most``. Without new lines, return nothing.
 
-        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Its last line is then
-        returned even without a line end.
+        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Then the last line of
+        the old file is returned even without a line end.
 
         Raises:
             LongLineError: The next line is longer than allowed.
@@ -372,7 +375,7 @@ class FollowedFile:
         """
         Return lines that a program has written to the previous file after its end was read.
 
-        These lines get the position in the present file, because a restart continues there.
+        These lines get the position in the present file, because a restart continues at this position.
         """
         former = self._former
         if former is None or most <= 0:
@@ -438,7 +441,7 @@ class FollowedFile:
         return None
 
     def _old_file(self) -> FileLines | None:
-        """Open the file that was read before by its new name in the same folder, and return it, or None."""
+        """Return the previously read file, opened under its new name in the same folder, or None."""
         siblings = self._siblings()
         # The renamed file before its copies, and of these the last changed one.
         for path, status in sorted(siblings, key=lambda each: each[1].st_ino != self._next.inode):
@@ -455,7 +458,8 @@ class FollowedFile:
 
     def _may_be_old_file(self, path: Path, status: os.stat_result) -> bool:
         """
-        Return whether a file may be the file that was read, or a copy of that file. The caller then compares its bytes.
+        Return whether a file may be the file that was read, or a copy of that file. The caller then compares the file's
+        bytes.
 
         A renamed file keeps its inode. A copy has the name of a rotated file, and was written after the file was last
         read. These conditions exclude other logs in the folder that begin with the same short line.

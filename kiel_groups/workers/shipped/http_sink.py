@@ -73,7 +73,7 @@ def batches(
         records: The records, with keys and values as bytes or None.
         encoding: How keys and values are written.
         most_records: The largest number of records in a request.
-        most_bytes: The largest body. A single larger record is a batch of its own.
+        most_bytes: The largest body, in bytes. A single larger record is a batch of its own.
 
     Returns:
         The batches, and the records that cannot be written, because they are not texts in UTF-8.
@@ -97,7 +97,7 @@ def batches(
 
 def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
     """
-    Return the value of a dead letter: a JSON object with the record, and why the record was not delivered.
+    Return the value of a dead letter: a JSON object with the record, and the reason why the record was not delivered.
 
     Args:
         record: The record. If its key and its value are UTF-8, they are written as texts, else as base64. The field
@@ -139,7 +139,7 @@ _ABOUT_RECORDS = frozenset({400, 409, 413, 422})
 _PASSING = frozenset({408, 425, 429})
 #: How much of an answer errors show.
 _SHOWN_BYTES = 300
-#: Tornado tells these two apart only in its log.
+#: Tornado distinguishes these two cases only in its log.
 _NO_ANSWER = (
     "the connection ended before a whole answer, or the answer is malformed (Tornado logs why at the level INFO, as"
     " with --verbose)"
@@ -176,7 +176,7 @@ class Answer(NamedTuple):
 
 
 def meaning_of(status: int) -> Meaning:
-    """Return what an HTTP status of the target means for the records."""
+    """Return the meaning of the target's HTTP status for the records."""
     if 200 <= status < 300:
         return Meaning.TAKEN
     if status in _ABOUT_RECORDS:
@@ -363,11 +363,11 @@ class HttpSinkTask(SinkTask):
 
     async def _post(self, batch: HttpBatch) -> Answer:
         """
-        Post a batch until the target has accepted or refused it, and return that answer.
+        Post a batch until the target has accepted or refused it, and return the answer.
 
         Raises:
-            KielGroupsError: The target has not answered so within the allowed number of requests, or refuses requests
-                for a reason that is not in the records.
+            KielGroupsError: The target has neither accepted nor refused the batch within the allowed number of
+                requests, or refuses requests for a reason that is not in the records.
             TaskStoppedError: The task has to stop.
         """
         assert self._target is not None
@@ -438,7 +438,7 @@ def _secrets(url: str, header_values: Sequence[str]) -> set[str]:
     """
     Return the secrets of a URL and of headers, in all forms in which texts may quote them.
 
-    These are header values, the credentials in header values, and query parameters. Short values are omitted.
+    The secrets are header values, the credentials in header values, and query parameters. Short values are omitted.
     """
     credentials = [value.rpartition(" ")[2] for value in header_values]
     parameters = [value for _, value in parse_qsl(urlsplit(url).query)]

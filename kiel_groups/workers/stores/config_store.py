@@ -100,7 +100,7 @@ class _Edit(NamedTuple):
 
 _Decide = Callable[[_Base], _Edit | None]
 
-#: Raises an error if the settings that are about to be replaced are not those that the caller expects.
+#: Raises an error if the settings that are about to be replaced are not the settings that the caller expects.
 CheckStored: TypeAlias = Callable[[Mapping[str, str] | None], None]
 
 
@@ -110,7 +110,7 @@ class ConfigStore:
 
     Args:
         session: The worker's session.
-        writer: Writes on that session. Each write checks that the worker's znode exists.
+        writer: Writes on the session. Each write checks that the worker's znode exists.
         layout: The paths of the group's workers.
         worker_id: The id of this worker, for the history.
         runtime: Gives the time and a unique name to each history entry.
@@ -128,7 +128,7 @@ class ConfigStore:
         self._expected: dict[str, str] = {}
         #: The last snapshot, and what identifies the state of the offset's znode at that time.
         self._last: tuple[tuple[int, int], ConfigSnapshot] | None = None
-        #: The znodes beside those of connectors that were logged.
+        #: The znodes that belong to no connector, and were logged.
         self._foreign: set[str] = set()
 
     # Reads
@@ -144,9 +144,9 @@ class ConfigStore:
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write through the quorum.
 
-        The offset is read before and after the connectors, until its znode has not changed in between. If this znode
-        has not changed since the last snapshot, that snapshot is returned, because each change increments the offset. A
-        server that lags behind answers with an older, but consistent configuration.
+        The offset is read before and after the connectors, until the offset's znode has not changed in between. If this
+        znode has not changed since the last snapshot, that snapshot is returned, because each change increments the
+        offset. A ZooKeeper server that lags behind answers with an older, but consistent configuration.
 
         Raises:
             ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
@@ -244,13 +244,13 @@ class ConfigStore:
         self, name: str, config: Mapping[str, str], *, is_new: bool = False, check: CheckStored = lambda stored: None
     ) -> int:
         """
-        Create a connector, or replace its settings. Its tasks and its target state stay as they are.
+        Create a connector, or replace its settings. The tasks and the target state of the connector stay as they are.
 
-        A connector whose znode has garbage is replaced by one without tasks.
+        A connector whose znode has garbage is replaced by a connector without tasks.
 
         Args:
             name: The connector.
-            config: Its settings.
+            config: The settings of the connector.
             is_new: Whether the connector must not exist yet.
             check: Called with the settings that the write replaces: None if there is no connector, empty if its znode
                 has garbage. If the stored settings change before the write, ``check`` is called again. An error that
@@ -260,7 +260,7 @@ class ConfigStore:
             The configuration offset of the change.
 
         Raises:
-            ConnectorExistsError: ``is_new``, and the connector exists.
+            ConnectorExistsError: ``is_new`` is True, and the connector exists.
             ConfigError: The name is not legal, a setting is no text, or the connector is too large for a znode.
             CoordinationError: ZooKeeper refuses the write, or the outcome is not known.
             SessionLostError: The session is over.
@@ -283,16 +283,16 @@ class ConfigStore:
         self, connector: str, tasks: Sequence[Mapping[str, str]], *, claim: str | None = None
     ) -> int:
         """
-        Replace the tasks of a connector. If they are equal to the stored ones, write nothing.
+        Replace the tasks of a connector. If the tasks equal the stored tasks, write nothing.
 
         Args:
             connector: The connector.
             tasks: The settings of each task, by its number.
-            claim: The path of an owner znode that must exist, usually the connector's. So the write is refused if this
-                worker has lost the connector.
+            claim: The path of an owner znode that must exist, usually the owner znode of the connector. So the write is
+                refused if this worker has lost the connector.
 
         Returns:
-            The configuration offset of the change, or the present one if nothing was written.
+            The configuration offset of the change, or the present offset if nothing was written.
 
         Raises:
             UnknownConnectorError: The connector does not exist.
@@ -316,7 +316,7 @@ class ConfigStore:
         Set whether a connector and its tasks run or pause. If the connector has this target state, write nothing.
 
         Returns:
-            The configuration offset of the change, or the present one if nothing was written.
+            The configuration offset of the change, or the present offset if nothing was written.
 
         Raises:
             UnknownConnectorError: The connector does not exist.
@@ -335,8 +335,8 @@ class ConfigStore:
         """
         Delete a connector and its tasks, then their statuses.
 
-        Its source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
-        this one ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
+        The source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
+        this connector ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
 
         Returns:
             The configuration offset of the change.
@@ -359,10 +359,10 @@ class ConfigStore:
 
     async def clean_up(self) -> None:
         """
-        Delete what deleted connectors have left: their statuses, and their empty folders of owner znodes.
+        Delete the statuses, and the empty folders of owner znodes, that deleted connectors have left.
 
-        Any worker may call this at any time, even after an earlier call was interrupted. Each deletion requires that
-        the configuration has not changed since this method read it. So a connector that is created again keeps its
+        Any worker may call this method at any time, even after an earlier call was interrupted. Each deletion requires
+        that the configuration has not changed since this method read it. So a connector that is created again keeps its
         statuses.
 
         Raises:
@@ -400,7 +400,7 @@ class ConfigStore:
         unchanged = Check(layout.config, config.version)
         for path, children in zip(gone, await self._session.children_many(gone), strict=True):
             if path.startswith(f"{layout.owners}/"):
-                # Owner znodes are their owners' to delete. A folder with one is refused as not empty.
+                # Only owners delete owner znodes. ZooKeeper refuses to delete a folder that is not empty.
                 deletions: list[Operation] = [Delete(path)]
             else:
                 deletions = [*(Delete(f"{path}/{name}") for name in children or ()), Delete(path)]
@@ -492,9 +492,9 @@ class ConfigStore:
 
     async def _was_written(self, entry: ConfigChange) -> bool:
         """
-        Return whether a change was written although its answer was lost.
+        Return whether a change was written although ZooKeeper's answer was lost.
 
-        The answer is final, because the writer has proved the session after the write.
+        The result is final, because the writer has completed another transaction on the session after the write.
 
         Raises:
             CoordinationError: The outcome is not known, because the history has no entry of that time any more.

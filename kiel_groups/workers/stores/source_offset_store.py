@@ -1,7 +1,7 @@
 """
 Read and write source offsets: how far source tasks have read their sources.
 
-A write requires the worker's znode and the owner znode of its task. So a former owner cannot change the offsets of its
+A write requires the worker's znode and the owner znode of the task. So a former owner cannot change the offsets of its
 successor.
 """
 
@@ -30,7 +30,7 @@ class SourceOffsetStore:
     """
     Reads and writes the source offsets of one worker group on a worker's session.
 
-    ``writer`` writes on that session. Each of its writes checks that the worker's znode exists.
+    ``writer`` writes on the session. Each write checks that the worker's znode exists.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:
@@ -88,7 +88,8 @@ class SourceOffsetStore:
 
     async def operations(self, task: TaskId, offsets: SourceOffsets) -> tuple[Operation, ...]:
         """
-        Return the operations that store offsets. The caller adds them to a transaction, such as that of a release.
+        Return the operations that store offsets. The caller adds the operations to a transaction, such as the
+        transaction of a release.
 
         If the connector's folder is missing, this method creates it. The transaction must check or delete the owner
         znode of the task. If ZooKeeper refuses the transaction because a znode of an offset was created or deleted

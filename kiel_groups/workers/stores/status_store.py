@@ -7,7 +7,7 @@ the claim is gone. Readers compare the status with the claim, and so know that t
 Reported statuses are written a tenth of a second after the first report. Then the many statuses after a rebalance share
 transactions, and do not delay claims and starts. If several statuses of the same work are reported, only the newest
 status is written. A status that only confirms an earlier status is written a second later. A problem of running work is
-written a second later, too, because it may be over by then.
+written a second later, too, because the problem may be over by then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 #: Refusals after which the znodes are read and written again: other processes create and delete statuses, too.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
-#: How long a status waits for others, and one that confirms a former one, in seconds.
+#: How long a reported status waits for other statuses, and how long a confirming status waits, in seconds.
 _REPORTED_AFTER_S, _CONFIRMED_AFTER_S = 0.1, 1.0
 
 #: A znode as a worker or a tool has read it, or None if it does not exist.
@@ -43,8 +43,8 @@ def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> Wo
     Return the present status of a connector or a task, from its znodes.
 
     A stored status is valid only while the claim exists under which it was written. The work is UNASSIGNED if the claim
-    is gone, if the work was claimed again since, or if the connector was deleted or created again since. It is also
-    UNASSIGNED if the status is missing or unreadable.
+    is gone, if the work was claimed again since, or if the connector was deleted or created again since. The work is
+    also UNASSIGNED if the status is missing or unreadable.
 
     Args:
         path: The path of the status znode.
@@ -68,7 +68,7 @@ class StatusStore:
     """
     Reads and writes the statuses of one worker group on a worker's session.
 
-    ``writer`` writes on that session. Each of its writes checks that the worker's znode exists.
+    ``writer`` writes on the session. Each write checks that the worker's znode exists.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:
@@ -85,14 +85,17 @@ class StatusStore:
         self._written: set[Work] = set()
 
     def report(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written soon. It replaces an unwritten status of the same work."""
+        """Queue a status, to be written soon. The status replaces an unwritten status of the same work."""
         self._confirmed.pop(work, None)
         if not self._waiting:
             asyncio.get_running_loop().call_later(_REPORTED_AFTER_S, self._wake.set)
         self._waiting[work] = status
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written a second later. It may differ from the last status in its generation or its problem."""
+        """
+        Queue a status, to be written a second later. The status may differ from the last status in its generation or
+        its problem.
+        """
         if not self._confirmed:
             asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
         self._confirmed[work] = status
@@ -103,7 +106,9 @@ class StatusStore:
         self._wake.set()
 
     def drop(self, work: Work) -> None:
-        """Write no further status of this work: after the release of its claim, only its next owner may write one."""
+        """
+        Write no further status of this work. After the release of the claim, only the next owner may write a status.
+        """
         for statuses in (self._waiting, self._confirmed, self._newest):
             statuses.pop(work, None)
 
@@ -111,7 +116,7 @@ class StatusStore:
         """
         Write reported statuses until the session is over, or the task is cancelled.
 
-        If ZooKeeper refuses statuses because rights are missing, an error is logged, and they are not written.
+        If ZooKeeper refuses statuses because rights are missing, log an error, and do not write these statuses.
 
         Args:
             on_gone: Called with work whose status was refused because its claim, or its connector, is gone.
@@ -135,7 +140,7 @@ class StatusStore:
 
     async def put(self, work: Work, status: WorkStatus) -> bool:
         """
-        Store the status of a connector or a task that this worker has claimed; cut its trace to 8 KiB.
+        Store the status of a connector or a task that this worker has claimed. Cut the trace of the status to 8 KiB.
 
         Returns:
             True if the status is stored, or a later call has replaced it; False if the claim is gone, or the connector

@@ -5,7 +5,8 @@ ZooKeeper lets only one session create the owner znode, so no two workers run th
 the work, this worker watches the znode, without a time limit. The zxid that created the znode is the fencing token.
 
 Simultaneous claims and releases share transactions. Each transaction checks the worker's znode. If the answer to a
-transaction is lost, the owner znodes are read. This read is final, because the writer has proved the session since.
+transaction is lost, the writer completes another transaction on the session. Then the owner znodes are read: this read
+shows whether the first transaction took effect.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class WorkClaims:
     """
     The claims of one worker on one session.
 
-    For each piece of work, a caller may have only one request in progress. It must release claimed work before it
-    claims it again.
+    For each piece of work, a caller may have only one request in progress. The caller must release claimed work before
+    it claims the work again.
 
     Args:
         session: The worker's session.
-        writer: Writes on that session, on the condition that the worker's znode exists.
+        writer: Writes on the session, on the condition that the worker's znode exists.
         layout: The paths of the group's workers.
         worker_id: The id of this worker. Owner znodes contain this id, so that operators see the owner of the work.
     """
@@ -87,7 +88,7 @@ class WorkClaims:
         return work in self._tokens
 
     def check(self, work: Work) -> None:
-        """Have the owner znode of claimed work read soon, because a write that checks this znode was refused."""
+        """Request a read of the owner znode of claimed work, because a write that checks this znode was refused."""
         if work in self._tokens:
             self._suspects.add(work)
             self._wake.set()
@@ -123,7 +124,7 @@ class WorkClaims:
 
         Returns:
             True if this worker no longer owns the work, even if the claim was gone before: then no further write was
-            made. False if ZooKeeper has refused a further write: then nothing was written, and the claim still exists.
+            made. False if ZooKeeper has refused a further write. Then nothing was written, and the claim still exists.
 
         Raises:
             SessionLostError: The session is over.
@@ -242,7 +243,7 @@ class WorkClaims:
                     # The caller was cancelled after the owner znode was created.
                     self._release_unused(work)
             elif request is not None and work in self._fired:
-                # The owner has released it since the read.
+                # The owner has released the work since the read.
                 self._wanted[work] = request
                 self._wake.set()
             elif request is not None:
@@ -262,7 +263,9 @@ class WorkClaims:
         return self._watchers.setdefault(work, partial(self._changed, work))
 
     def _changed(self, work: Work) -> None:
-        """Have an owner znode read again, because its watch has fired; a broken connection also fires the watch."""
+        """
+        Request another read of an owner znode, because its watch has fired. A broken connection also fires the watch.
+        """
         self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request

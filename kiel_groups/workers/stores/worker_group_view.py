@@ -1,7 +1,7 @@
 """
 Read a worker group from ZooKeeper for operators.
 
-The functions run in a process that is not a worker. They block, and change nothing in ZooKeeper.
+The functions run in a process that is not a worker. The functions block, and change nothing in ZooKeeper.
 """
 
 from __future__ import annotations
