@@ -7,11 +7,12 @@ values. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
 from kiel_groups.errors import ConfigError
@@ -132,10 +133,20 @@ def _check_reset_policy(policy: str) -> None:
         raise ConfigError(f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or 'none'")
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a setting or an argument is a whole number. For Python, True is 1; for a user, it is a mistake."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a setting or an argument is a number. True and NaN are none; infinity may stand for no limit."""
+    return is_whole(value) or (isinstance(value, float) and not math.isnan(value))
+
+
 def check_at_least(least: int, **settings: int) -> None:
     """Raise ConfigError, with the setting's name, for a setting that is not a whole number of at least ``least``."""
     for setting, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_whole(value) or value < least:
             raise ConfigError(f"{setting}: {value!r} given; expected a whole number of at least {least}")
 
 
@@ -144,7 +155,7 @@ def _whole(default: int | None, least: int, setting: str = "", *, is_int32: bool
     Declare a setting that is a whole number of at least ``least``. ``_check_numbers`` checks the value.
 
     ``setting`` is the name of the setting in errors, by default the name of the attribute. A setting may be None only
-    if its default is None. A setting that is sent to brokers (``is_int32``) must fit into 32 bits.
+    if its default is None. A setting that is sent to servers (``is_int32``) must fit into 32 bits.
     """
     most = _MOST_INT32 if is_int32 else None
     return field(default=default, metadata={"least": least, "most": most, "setting": setting})
@@ -251,7 +262,7 @@ class ProducerConfig:
     max_buffered_bytes: int = _whole(64 << 20, 1)
 
     def __post_init__(self) -> None:
-        if type(self.required_acks) is not int or not -1 <= self.required_acks <= _MOST_INT16:
+        if not is_whole(self.required_acks) or not -1 <= self.required_acks <= _MOST_INT16:
             raise ConfigError(
                 f"required_acks: {self.required_acks!r} given; expected -1 (all in-sync replicas), 0 (none), or how"
                 " many replicas are to have a record"
@@ -272,7 +283,7 @@ class ZooKeeperConfig:
     """
 
     hosts: str
-    session_timeout_ms: int = _whole(10_000, 100)
+    session_timeout_ms: int = _whole(10_000, 100, is_int32=True)
     connect_timeout_ms: int = _whole(15_000, 1)
     heartbeat_interval_ms: int | None = _whole(None, 1)
 
@@ -464,8 +475,7 @@ def check_capacity(given: object) -> float:
     Raises:
         ConfigError: The capacity is not such a number.
     """
-    # NaN fails both comparisons.
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= _LARGEST_CAPACITY:
+    if not is_number(given) or not 0 <= given <= _LARGEST_CAPACITY:
         raise ConfigError(f"capacity: {given!r:.80} given; expected a number from 0 to {_LARGEST_CAPACITY:,}")
     return given
 

@@ -22,7 +22,7 @@ Slot: TypeAlias = str
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; its text form is ``topic:partition``, as allocator functions see it."""
+    """One partition of one topic. Its text form is ``topic:partition``, as allocator functions see it."""
 
     topic: str
     partition: int
@@ -74,8 +74,8 @@ class OffsetAndMetadata(NamedTuple):
     """
     The *next* offset to read, and a text about this offset.
 
-    Kafka stores the text with offsets in Kafka. Offsets in ZooKeeper have no text. Consumers of this package return
-    committed offsets with the text "".
+    Brokers store the text if the offset is stored in Kafka. Offsets in ZooKeeper have no text. Consumers of this
+    package return committed offsets with the text "".
     """
 
     offset: int
@@ -86,8 +86,8 @@ class OffsetAndTimestamp(NamedTuple):
     """
     An offset that was looked up by time.
 
-    ``timestamp`` is -1, as Kafka writes an unknown timestamp: messages are delivered as in Kafka 0.8, without a
-    timestamp.
+    ``timestamp`` is -1, Kafka's value for an unknown timestamp: consumers get messages in the format of Kafka 0.8,
+    which has no timestamps.
     """
 
     offset: int
@@ -102,9 +102,9 @@ class Record(NamedTuple):
     """
     One message as a consumer delivers it.
 
-    ``offset`` is the message's position in its partition's log; a commit of the record stores ``offset + 1``, the
-    *next* offset. ``key`` and ``value`` are bytes or None, or the results of a deserializer. Messages of Kafka 0.8
-    (magic 0) have no timestamp.
+    ``offset`` is the message's position in its partition's log. A commit of the record stores ``offset + 1``, the
+    *next* offset. ``key`` and ``value`` are bytes or None. With a deserializer, both are the deserializer's results.
+    Messages of Kafka 0.8 (magic 0) have no timestamp.
     """
 
     topic: str
@@ -178,7 +178,7 @@ class FetchedRecords(Sequence[Record]):
     def _records(self, values: Iterable[Any]) -> Iterator[Record]:
         topic, partition = self._source
         keys = repeat(None) if self._keys is None else self._keys
-        # A third of the time of ``Record(...)``.
+        # This takes a third of the time of ``Record(...)``.
         return map(_new, repeat(Record), zip(repeat(topic), repeat(partition), self._offsets, keys, values))
 
     def __eq__(self, other: object) -> bool:
@@ -213,7 +213,7 @@ class PartitionBatch:
     @property
     def records(self) -> list[Record]:
         """
-        The records with the batch's values, by ascending offset; each access builds a new list.
+        The records with the batch's values, by ascending offset. Each access builds a new list.
 
         Raises:
             ValueError: There are more or fewer ``values`` than ``fetched`` records.
@@ -228,7 +228,7 @@ class PartitionBatch:
 
 class Batch(list[Any]):
     """
-    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also has their origin.
+    A list of values of one topic, with the origin of the values, as ``consume()`` of a grouped consumer returns it.
 
     A part in ``parts`` has values of one partition, in the order of the list. A partition may have several parts.
     Changing the list does not change ``parts``.

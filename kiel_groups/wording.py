@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shlex import join
 
 #: A quoted command, and what stands for its blanks while a sentence is divided into lines.
-_QUOTED, _JOINT = re.compile(r"(?:→ )?'kiel-groups [^']+'"), "\ue000"
+_QUOTED, _JOINT = re.compile(r"(?:(?:→|->) )?'kiel-groups [^']+'"), "\ue000"
 
 
 def own_command(*words: str) -> str:

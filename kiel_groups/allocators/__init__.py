@@ -6,11 +6,11 @@ allocator. Allocators are pure functions, and do not use ZooKeeper.
 
 An allocator is a function of two lists of strings: the members, and the partitions as ``topic:partition``. Both lists
 are sorted as text, so ``t:10`` comes before ``t:2``. Member names may have colons, topic names have no colons. The
-function returns ``{member: {topic: [ids]}}``, where members without partitions may be left out.
+function returns ``{member: {topic: [ids]}}``. Members without partitions may be left out of this result.
 
-An allocator that needs more has a method ``allocate`` (``GroupAllocator``). The method gets one ``GroupSpec``: the
-subscriptions, capacities, racks and present partitions of members, and the weights, lags and leaders' racks of
-partitions.
+An allocator that needs more information has a method ``allocate`` (``GroupAllocator``). This method gets one
+``GroupSpec``: the subscriptions, capacities, racks and present partitions of members, and the weights, lags and
+leaders' racks of partitions.
 """
 
 from kiel_groups.allocators.adapter import AllocationOutcome, allocator_name, run_allocator, validate

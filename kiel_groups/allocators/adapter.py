@@ -1,4 +1,4 @@
-"""Run an allocator for members whose subscriptions may differ, and check its result."""
+"""Run an allocator for members whose subscriptions may differ, and check the allocator's result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def validate(
     eligible: Mapping[str, Collection[Slot]],
 ) -> Allocation:
     """
-    Check an allocator's result, and return it as a set of partitions for each member.
+    Check an allocator's result, and return the partitions of each member as a set.
 
     Args:
         result: Any value; the valid shape is ``{member: {topic: [partition ids]}}``, where members may be missing.
@@ -33,12 +33,12 @@ def validate(
         eligible: The members subscribed to each topic. Partitions of topics without subscribers must not be assigned.
 
     Returns:
-        A set of partitions, maybe an empty set, for every member. Each partition with an eligible member is in exactly
+        A set of partitions for every member. The set may be empty. Each partition with an eligible member is in exactly
         one of the sets.
 
     Raises:
-        AllocatorError: The result is invalid: a wrong type, an unknown member, topic or partition, a member that is not
-            subscribed, a partition assigned twice or not at all.
+        AllocatorError: The result is invalid: a wrong type, an unknown member, topic or partition, a member that does
+            not subscribe to the topic, a partition assigned twice or not at all.
     """
     left: dict[str, dict[int, TopicPartition]] = {}
     for partition in partitions:
@@ -61,7 +61,12 @@ def validate(
 
 
 def _entries(result: object, members: Collection[Slot]) -> Iterator[tuple[Slot, str, Collection[object]]]:
-    """Yield member, topic and partition ids for each topic of each member, with their types checked."""
+    """
+    Check the types and the member names of a result. Yield the member, topic and partition ids of each entry.
+
+    Raises:
+        AllocatorError: A type is wrong, or a member is unknown.
+    """
     if not isinstance(result, Mapping):
         raise AllocatorError(f"it returned {kind_of(result)}; expected {_SHAPE}")
     for member, topics in result.items():
@@ -135,16 +140,17 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     """
     Assign a group's partitions to the members that subscribe to their topics.
 
-    A ``GroupAllocator`` is called once. A plain function knows nothing of subscriptions: it is called once for each set
-    of topics with the same subscribers, with these members and the partitions of these topics. So if all members
-    subscribe to the same topics, the function is called once.
+    This function calls a ``GroupAllocator`` once. A plain function gets no subscriptions: there is one call for each
+    set of topics with the same subscribers, with these subscribers and the partitions of these topics. So if all
+    members subscribe to the same topics, there is one call.
 
     Args:
-        allocator: The allocator; None means round robin.
-        group: The group.
+        allocator: The allocator, or None for round robin.
+        group: The members with their subscriptions, and the partitions.
 
     Raises:
-        AllocatorError: The function raised (its error is the cause), or returned an invalid allocation.
+        AllocatorError: The allocator raised an error, which is the cause of the AllocatorError, or returned an invalid
+            allocation.
     """
     eligible = group.eligible
     offered: object = allocator
@@ -165,12 +171,14 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     return AllocationOutcome(owned, unassigned)
 
 
-#: Members, the partitions that they share, and what the allocator returned for them.
+#: Members, the partitions to divide among these members, and the result of the allocator.
 _Shared: TypeAlias = tuple[frozenset[Slot], Collection[TopicPartition], object]
 
 
 def _whole(group: GroupSpec, allocate: Callable[[], object]) -> Iterator[_Shared]:
-    """Call an allocator that sees the whole group, and yield its result. Without partitions to assign, do nothing."""
+    """
+    Call an allocator that sees the whole group, and yield the result. If no partition is to be assigned, yield nothing.
+    """
     if group.assignable:
         yield frozenset().union(*set(group.eligible.values())), group.assignable, _guarded(allocate)
 
@@ -186,21 +194,26 @@ def _shares(group: GroupSpec, allocator: Allocator) -> Iterator[_Shared]:
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
-    """Call the user's code, and raise AllocatorError in place of any Exception that it raises."""
+    """Call the user's code. If it raises an Exception or SystemExit, raise an AllocatorError with this cause."""
     try:
         return allocate()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AllocatorError(raised(error)) from error
 
 
-def raised(error: Exception) -> str:
-    """Describe in one line that the user's code raised an error."""
+def raised(error: BaseException) -> str:
+    """Return a line that names the error that the user's code raised, and the text of the error."""
     text = " ".join(str(error).split())
     return f"it raised {type(error).__name__}" + (f": {text}" if text else "")
 
 
 class GroupAllocatorBase(ABC):
-    """An allocator that sees the whole group. A call as a plain function starts from an empty allocation."""
+    """
+    The base class of allocators that see the whole group.
+
+    An object of such a class may also be called as a plain function. Then all members count as subscribers of all
+    topics, and as owners of no partition.
+    """
 
     def __call__(self, members: list[str], partitions: list[str]) -> dict[str, Mapping[str, Collection[int]]]:
         """Return partition ids by topic by member, with an entry for every member; see ``Allocator``."""

@@ -84,7 +84,7 @@ def run_assignor(
     assignor: Assignor, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
 ) -> AssignorOutcome:
     """
-    Run an assignor, and check its result as the results of allocators are checked.
+    Run an assignor, and check the result by the rules for the results of allocators.
 
     Args:
         assignor: The assignor that the broker chose.
@@ -92,16 +92,16 @@ def run_assignor(
         partitions: The numbers of the partitions of each topic that exists.
 
     Raises:
-        AllocatorError: The assignor raised (its error is the cause), or returned an invalid assignment: a wrong type,
-            an unknown member, topic or partition, a member that is not subscribed, a partition assigned twice or not at
-            all.
+        AllocatorError: The assignor raised an error, which is the cause of this one, or returned an invalid assignment:
+            a wrong type, an unknown member, topic or partition, a member that does not subscribe to the topic, a
+            partition assigned twice or not at all.
     """
     try:
         result: object = assignor.assign(subscriptions, partitions)
         findings = tuple(assignor.findings(subscriptions)) if isinstance(assignor, ReportingAssignor) else ()
     except AllocatorError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AllocatorError(f"assignor {assignor.name}: {raised(error)}") from error
     existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
     group = GroupSpec.of({name: its.topics for name, its in subscriptions.items()}, existing)
@@ -115,7 +115,14 @@ def run_assignor(
 
 
 def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
-    """Return an assignor's result with checked types. Its members, topics and numbers may still be wrong."""
+    """
+    Check the types in an assignor's result, and return the result with tuples of ``TopicPartition``.
+
+    The members, topics and numbers in the result may still be wrong.
+
+    Raises:
+        AllocatorError: A type is wrong.
+    """
     if not isinstance(result, Mapping):
         raise AllocatorError(f"it returned {kind_of(result)}; expected {_SHAPE}")
     typed: dict[str, tuple[TopicPartition, ...]] = {}
@@ -169,7 +176,10 @@ class _JavaAssignor:
 def _in_ranges(
     subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, TopicPartition]]:
-    """Yield each partition with its member as ``RangeAssignor`` divides: each topic into ranges for its subscribers."""
+    """
+    Divide each topic into ranges for its subscribers, as ``RangeAssignor`` does. Yield pairs of a member and a
+    partition.
+    """
     subscribers: dict[str, list[str]] = {}
     for member, topics in subscribed.items():
         # A topic that is listed twice counts twice, as in Java.
@@ -184,7 +194,7 @@ def _in_turns(
     subscribed: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, TopicPartition]]:
     """
-    Yield each partition with its member as ``RoundRobinAssignor`` divides: members take turns over all partitions.
+    Let members take turns over all partitions, as ``RoundRobinAssignor`` does. Yield pairs of a member and a partition.
 
     A member that does not subscribe to the topic of the next partition misses its turn.
     """
@@ -211,10 +221,10 @@ roundrobin_assignor: Assignor = _JavaAssignor("roundrobin", _in_turns)
 
 # An allocator as the assignor of a broker-coordinated group: its protocol name, and the user data of its members.
 #
-# An allocator that sees the present owners, such as ``sticky``, learns of them from the members: each one's
-# subscription has its partitions as user data, which is JSON: ``{"owned":{topic:[ids]},"version":1}``, with
-# ``"capacity"`` if the member has another one than 1. No weights, lags and racks of partitions are known in such a
-# group, so ``weighted`` and others allocate as ``sticky`` does.
+# An allocator such as ``sticky`` needs the present owners of partitions. Each member sends its own partitions as the
+# user data of its subscription, as JSON: ``{"owned":{topic:[ids]},"version":1}``. ``"capacity"`` is added if the
+# member's capacity is not 1. In such a group, the weights, lags and racks of partitions are unknown, so ``weighted``,
+# for example, allocates as ``sticky`` does.
 
 
 _VERSION = 1
@@ -261,7 +271,7 @@ class AllocatorAssignor:
         Return the partitions of each member, sorted; see ``Assignor``.
 
         Raises:
-            AllocatorError: The allocator raised, or returned an invalid allocation.
+            AllocatorError: The allocator raised an error, or returned an invalid allocation.
         """
         existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
         members, _ = self._members(subscriptions)
@@ -296,7 +306,7 @@ class AllocatorAssignor:
 
 
 def encode_member(owned: Collection[TopicPartition], capacity: float = 1.0) -> bytes:
-    """Encode the partitions that a member owns, and its capacity, as user data."""
+    """Encode the partitions that a member owns, and the member's capacity, as user data."""
     fields: dict[str, object] = {"owned": numbers_by_topic(sorted(owned)), "version": _VERSION}
     if capacity != 1:
         fields["capacity"] = capacity

@@ -1,18 +1,22 @@
 """
-Balance a group by load: members get equal loads in relation to their capacities, as far as single moves can achieve it.
+Balance a group by load: members' loads are proportional to their capacities, as far as single moves allow.
+
+A pool is the set of members that may get the partitions of a topic.
 
 Rules
   1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a partition, only
      the first by name can keep it.
   2. Unowned partitions are assigned heaviest first, each to the eligible member with the least load.
   3. While the loads of two members of a pool are too far apart, one partition moves from the member with the most load
-     to the member with the least load. Afterwards the taker has less than the giver had, so the two are more equal.
-  4. Too far apart means more than the pool's heaviest partition, or more than a twentieth of its mean load if that is
-     less. Measured loads vary a little every day, and such variations must not move partitions.
-  5. Partitions that move anyway are moved first. Among several, the chosen partition has the load nearest to the
-     giver's excess or the taker's shortage, whichever is less, plus half of the tolerated difference.
-  6. A member's load counts in relation to its capacity: for a member with half of the largest capacity, it counts
-     double.
+     to the member with the least load. Afterwards the taker has less load than the giver had, so the two are more
+     equal.
+  4. Too far apart means: by more than the load of the pool's heaviest partition, or by more than a twentieth of the
+     pool's mean load if a twentieth is less. Measured loads vary a little every day, and such variations must not move
+     partitions.
+  5. Partitions that move anyway are moved first. The load to move is the giver's excess or the taker's shortage,
+     whichever is less, plus half of the tolerated difference. The partition whose load is nearest to this load moves.
+  6. A member's load counts in relation to its capacity. If a member has half of the largest capacity, the member's
+     load counts double.
 
 So members with the same subscription and capacity differ by at most the load of the heaviest partition.
 """
@@ -33,11 +37,11 @@ _PARTS = 2**40
 #: Capacities are integers, in parts of the largest one.
 _FULL = 2**20
 
-#: Members may differ by the mean load divided by this, or by the heaviest partition if that is less.
+#: Members may differ by the mean load divided by this number, or by the heaviest partition if that is less.
 _TOLERANCE = 20
 
-#: A plan makes at most this many moves, which takes seconds: twice what moving 100,000 partitions from one member to
-#: 1,000 others takes.
+#: A plan makes at most this many moves, which takes seconds. The limit is twice the number of moves that spread
+#: 100,000 partitions from one member over 1,000 other members.
 MOST_MOVES = 200_000
 
 #: Partitions with their loads, by ascending load.
@@ -46,7 +50,7 @@ Owned: TypeAlias = list[tuple[int, TopicPartition]]
 
 def balance_by_load(group: GroupSpec, loads: Mapping[TopicPartition, float]) -> dict[Slot, dict[str, list[int]]]:
     """
-    Return partition ids by topic by member, with nearly equal loads and few moves.
+    Return partition ids by topic by member. Loads are nearly in proportion to the capacities, and few partitions move.
 
     Args:
         group: The group.
@@ -59,7 +63,11 @@ def balance_by_load(group: GroupSpec, loads: Mapping[TopicPartition, float]) -> 
 
 
 def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Return loads in parts of the heaviest load, at least 1, so that partitions without load are balanced, too."""
+    """
+    Return each load as an integer from 1 to ``_PARTS``, in proportion to the heaviest load.
+
+    A partition without load gets 1, so that such partitions are balanced, too.
+    """
     heaviest = max(loads.values(), default=1) or 1
     return {partition: max(1, round(load / heaviest * _PARTS)) for partition, load in loads.items()}
 
@@ -70,7 +78,7 @@ class _Shares:
     def __init__(self, group: GroupSpec, loads: Mapping[TopicPartition, int]) -> None:
         pools = group.pools
         self._loads = loads
-        #: Small pools come first, since larger ones can still compensate. Below, a pool is named by its number.
+        #: Small pools come first, since larger pools can still compensate. Below, a pool is named by its number.
         self._pools = sorted(set(pools.values()), key=lambda pool: (len(pool), pool))
         numbers = {pool: number for number, pool in enumerate(self._pools)}
         self._pool_of = {topic: numbers[pool] for topic, pool in pools.items()}
@@ -87,7 +95,8 @@ class _Shares:
                 self._pools_of.setdefault(member, []).append(number)
         members = sorted(self._pools_of)
         largest = max((group.members[member].capacity for member in members), default=1.0)
-        #: The capacity of each member, in parts of the largest one. Without any capacity, members are equals.
+        #: The capacity of each member, in parts of the largest capacity. If all capacities are 0, all members count
+        #: as equal.
         self._capacities = {
             member: max(1, round(group.members[member].capacity / largest * _FULL)) if largest else _FULL
             for member in members
@@ -120,7 +129,10 @@ class _Shares:
                 self._moved[member].get(pool, []).sort()
 
     def _level(self, member: Slot) -> int:
-        """Return the member's load, increased in proportion if its capacity is less than the largest capacity."""
+        """
+        Return the member's load in relation to its capacity. For half of the largest capacity, the result is twice the
+        load.
+        """
         return self._carried[member] * _FULL // self._capacities[member]
 
     def level(self) -> None:
@@ -136,10 +148,11 @@ class _Shares:
 
     def _level_within(self, pool: int, most: int) -> tuple[set[Slot], int]:
         """
-        Move partitions between the members of a pool. Return the members whose load changed, and the number of moves.
+        Move partitions between the members of a pool, at most ``most`` times.
 
-        A giver is not considered again if it has no partition that is light enough for the least loaded member: the
-        least load only grows, so the gap only shrinks.
+        Return the members whose load changed, and the number of moves. If a giver has no partition that is light enough
+        for the least loaded member, the giver is not considered again: the least load only grows, so the difference
+        only shrinks.
         """
         carried, capacities, members = self._carried, self._capacities, self._pools[pool]
         mean = sum(carried[member] for member in members) * _FULL // sum(capacities[member] for member in members)
@@ -153,7 +166,7 @@ class _Shares:
         while givers and moves < most:
             (level, giver), (least, taker) = (-givers[0][0], givers[0][1]), takers[0]
             if level != self._level(giver):
-                heappop(givers)  # An outdated entry: the member's present load has an entry of its own.
+                heappop(givers)  # The entry is outdated: the present load has its own entry.
                 continue
             if least != self._level(taker):
                 heappop(takers)
@@ -177,7 +190,9 @@ class _Shares:
         return changed, moves
 
     def _room(self, member: Slot, level: int) -> int:
-        """Return the load that a member lacks to reach this level. It is negative for a member above the level."""
+        """
+        Return the load that a member lacks to reach this level. The result is negative for a member above the level.
+        """
         return level * self._capacities[member] // _FULL - self._carried[member]
 
     def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:
@@ -206,7 +221,7 @@ class _Shares:
         self._carried[taker] += load
 
     def _list_of(self, partition: TopicPartition, member: Slot) -> Owned:
-        """Return the list of the member's partitions to which ``partition`` belongs."""
+        """Return the list that has the partition: the member's kept or moved partitions in the partition's pool."""
         lists = self._kept if self._previous.get(partition) == member else self._moved
         return lists[member].setdefault(self._pool_of[partition.topic], [])
 

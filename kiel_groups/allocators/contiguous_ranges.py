@@ -5,8 +5,8 @@ Rules
   1. Each topic is divided on its own, among the members that subscribe to it.
   2. Of n partitions in the order of their numbers, each of m members gets n // m partitions. The first n % m members
      get one more partition.
-  3. The members have the order of Kafka 0.8. It sorts threads of consumers: a member has one thread, and is sorted as
-     ``<member>-0``. So ``a-`` comes before ``a``.
+  3. The members have the order of Kafka 0.8, which sorts the names of consumer threads. A member counts as one thread,
+     with the name ``<member>-0``. So ``a-`` comes before ``a``.
 
 The result is that of ``kafka.consumer.RangeAssignor`` of Kafka 0.8.2, the default of its high-level consumer, for
 consumers with one thread each. Of each topic, the first members may have one partition more than the other members. So
@@ -52,7 +52,7 @@ def ranges(members: Sequence[str], partitions: Sequence[int]) -> Iterator[tuple[
 
     Args:
         members: The members that subscribe to the topic, 1 or more.
-        partitions: The numbers of its partitions.
+        partitions: The numbers of the topic's partitions.
 
     Returns:
         Each member with its range. A range may be empty.

@@ -25,9 +25,9 @@ class MemberSpec:
     """
     The properties of a member that an allocator may use.
 
-    ``topics`` are the topics that the member subscribes to. ``capacity`` is its share of the load in relation to the
-    capacities of other members, 0 or more. ``rack`` is the rack where the member runs, or None if that is not known.
-    ``owned`` has the partitions that it owns now.
+    ``topics`` are the topics that the member subscribes to. ``capacity`` is the member's share of the load in relation
+    to the capacities of other members, 0 or more. ``rack`` is the rack where the member runs, or None if the rack is
+    not known. ``owned`` has the partitions that the member owns now.
     """
 
     topics: frozenset[str]
@@ -41,8 +41,8 @@ class PartitionSpec:
     """
     The properties of a partition that an allocator may use. An unknown property is None.
 
-    ``weight`` is the partition's load in any unit, ``lag`` the number of messages after the committed offset, and
-    ``rack`` the rack of the partition's leader.
+    ``weight`` is the partition's load in any unit. ``lag`` is the number of messages after the committed offset.
+    ``rack`` is the rack of the partition's leader.
     """
 
     weight: float | None = None
@@ -56,9 +56,10 @@ _UNKNOWN = PartitionSpec()
 @dataclass(frozen=True)
 class GroupSpec:
     """
-    A group to allocate: its members by their slots, and all partitions that exist.
+    A group whose partitions an allocator divides: the members by slot, and all partitions that exist.
 
-    An allocator must not change this object. Objects of the same group are equal.
+    A slot is a member's instance id, or the member id if there is no instance id. An allocator must not change this
+    object. Objects with equal members and partitions are equal.
     """
 
     members: Mapping[Slot, MemberSpec]
@@ -78,7 +79,7 @@ class GroupSpec:
         Args:
             subscriptions: The topics that each member subscribes to.
             partitions: All partitions that exist.
-            owned: The partitions that members own now. Members that are gone are ignored.
+            owned: The partitions that members own now. The group leaves out members that are not in ``subscriptions``.
             weights: The known loads of partitions.
         """
         members = {
@@ -91,7 +92,7 @@ class GroupSpec:
     @cached_property
     def eligible(self) -> Mapping[str, frozenset[Slot]]:
         """The members that subscribe to each topic with partitions. Topics with the same subscribers share one set."""
-        # Members with the same topics are looked at once: a thousand members may subscribe to a thousand topics.
+        # Members with the same topics are examined together: a thousand members may subscribe to a thousand topics.
         alike: dict[frozenset[str], list[Slot]] = {}
         for slot, member in self.members.items():
             alike.setdefault(member.topics, []).append(slot)
@@ -107,7 +108,7 @@ class GroupSpec:
     @cached_property
     def pools(self) -> Mapping[str, Pool]:
         """
-        The members that may get a topic's partitions, for each topic with subscribers; one object for equal pools.
+        The members that may get a topic's partitions, for each topic with subscribers. Equal pools are one object.
 
         A member without capacity is chosen only if no other member subscribes to the topic.
         """
@@ -126,7 +127,7 @@ class GroupSpec:
     @cached_property
     def present_owners(self) -> Mapping[TopicPartition, Slot]:
         """
-        The present owner of each partition that its owner may keep, in the order of ``assignable``.
+        The present owner of each partition, if that member may keep the partition. The order is that of ``assignable``.
 
         If several members own a partition, only the first by name may keep it.
         """

@@ -1,4 +1,4 @@
-"""The rack-aware allocator: members own partitions of leaders in their own rack, as far as equal numbers allow."""
+"""The rack-aware allocator: members own partitions with leaders in the same rack, as far as equal counts allow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ class RackAware(GroupAllocatorBase):
     """
     The rack-aware allocator; its one instance is :data:`rack_aware`.
 
-    The allocator begins with the result of the sticky allocator. Then partitions move to members in the rack of their
-    leaders. For each partition, the taker returns a partition whose leader is not in the taker's rack. It returns no
-    partition if it has fewer than the giver, and all capacities are equal. So the numbers of partitions stay as equal
-    as with the sticky allocator. Without racks, the result is that of the sticky allocator.
+    The allocator begins with the result of the sticky allocator. Then a partition moves to a member in the rack of the
+    partition's leader. In return, the taker gives a partition whose leader is not in the taker's rack. If the taker has
+    fewer partitions than the giver, and all capacities are equal, the taker gives no partition in return. So the
+    numbers of partitions stay as equal as with the sticky allocator. Without racks, the result is that of the sticky
+    allocator.
     """
 
     __name__ = "rack_aware"
     uses_racks = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, as equal as with ``sticky``, with more leaders in members' racks."""
+        """
+        Return partition ids by topic by member.
+
+        The members' numbers of partitions are as equal as with ``sticky``, and more leaders are in the racks of
+        members.
+        """
         exchange = _Exchange(group, sticky.allocate(group))
         while exchange.improve():
             pass
@@ -44,7 +50,7 @@ class _Exchange:
         self._pool_of = {topic: places[pool] for topic, pool in group.pools.items()}
         self._pools = [frozenset(pool) for pool in pools]
         self._owners: dict[TopicPartition, Slot] = {}
-        #: The partitions of each member that are not in its rack, by their rack.
+        #: The partitions of each member whose leaders are not in the member's rack, by the leader's rack.
         self._misplaced: dict[Slot, dict[str | None, dict[TopicPartition, None]]] = {slot: {} for slot in allocated}
         for member, topics in allocated.items():
             for topic, numbers in topics.items():
@@ -73,7 +79,7 @@ class _Exchange:
     def improve(self) -> bool:
         """Move partitions to members in the racks of their leaders. Return whether any partition has moved."""
         improved = False
-        #: Members that could give no partition of a pool to a rack. They cannot give another one, either.
+        #: Members that could give no partition of a pool to a rack. They cannot give another partition of it, either.
         stuck: set[tuple[Slot, int, str]] = set()
         for giver, by_rack in self._misplaced.items():
             for rack in sorted(rack for rack in by_rack if rack is not None):
@@ -89,7 +95,8 @@ class _Exchange:
 
     def _bring(self, partition: TopicPartition, giver: Slot, near: Sequence[tuple[int, Slot]]) -> bool:
         """
-        Move a partition to a member of ``near``, in the rack of its leader. Return False if no member can take it.
+        Move a partition to a member of ``near``, in the rack of the partition's leader. Return False if no member can
+        take it.
 
         A taker with fewer partitions than the giver returns no partition if all capacities are equal. Any other taker
         returns a partition whose leader is not in the taker's rack, preferably a partition whose leader is in the

@@ -10,7 +10,7 @@ from kiel_groups.model import TopicPartition, numbers_by_topic
 
 def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     """
-    Assign the partitions, sorted as text, to the members in turn, sorted as text.
+    Assign the partitions to the members in turn. Both are sorted as text.
 
     Args:
         members: The names of the members, in any order.
@@ -33,9 +33,9 @@ def round_robin_by_topic(
     """
     Assign partitions to members that may subscribe to different topics.
 
-    Each partition goes to the eligible member with the fewest partitions so far. Topics with few eligible members are
-    assigned first, because the other topics can still compensate. If all members subscribe to the same topics, the
-    result is that of :func:`round_robin`.
+    Each partition goes to the eligible member with the fewest partitions so far. The function assigns topics with few
+    eligible members first, because the other topics can still even out the numbers of partitions. If all members
+    subscribe to the same topics, the result is that of :func:`round_robin`.
 
     Args:
         eligible: The members that may own a topic's partitions, 1 or more, for every topic in ``partitions``.
@@ -46,7 +46,7 @@ def round_robin_by_topic(
     """
     topics = numbers_by_topic(partitions)
     shared: dict[frozenset[str], list[str]] = {}
-    # The order is that of the partitions as text; to sort these would take longer.
+    # The order is that of the partitions as text. Sorting the texts would take longer.
     for topic in sorted(topics, key=lambda topic: f"{topic}:"):
         shared.setdefault(frozenset(eligible[topic]), []).append(topic)
     owned: dict[str, dict[str, list[int]]] = {member: {} for members in shared for member in members}

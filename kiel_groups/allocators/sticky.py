@@ -53,7 +53,7 @@ class _MemberNode:
 @dataclass(frozen=True, slots=True, eq=False)
 class _PoolNode:
     """
-    The node of a pool: the members eligible for the same topics, ascending.
+    The node of a pool: the members eligible for the same topics, in ascending order.
 
     An edge from a member to this node represents a partition of these topics that the member gives. An edge from this
     node to a member represents the partition that this member takes.
@@ -96,8 +96,8 @@ def fewest_moves(
 
     Args:
         owners: An allocation that is as equal as possible.
-        previous: The previous owner of each partition that may keep it.
-        pools: The members eligible for each topic, ascending.
+        previous: The previous owner of each partition, if that member may keep the partition.
+        pools: The members eligible for each topic, in ascending order.
     """
     exchange = _Exchange(owners, previous, pools)
     while exchange.apply_short_cycles():
@@ -184,10 +184,10 @@ class _Exchange:
 
     def find_cycles(self) -> list[list[_Node]]:
         """
-        Return disjoint cycles that gain more than they cost, each as its nodes in the direction of the edges, or [].
+        Return disjoint cycles that gain more than they cost. If no such cycle exists, return an empty list.
 
-        This is the Bellman-Ford algorithm with all members as sources: a cycle among the predecessors of nodes with
-        negative distance has negative cost.
+        Each cycle is the list of its nodes, in the direction of the edges. This is the Bellman-Ford algorithm with all
+        members as sources: a cycle among the predecessors of nodes with negative distance has negative cost.
         """
         above: dict[int, list[_MemberNode]] = {}
         for member, count in self._counts.items():
@@ -211,7 +211,9 @@ class _Exchange:
         return []
 
     def _edges(self, node: _Node, above: Mapping[int, Sequence[_MemberNode]]) -> Iterator[tuple[_Node, int]]:
-        """Yield the successors of a node, with the cost of each edge. ``above``: members by their count minus one."""
+        """
+        Yield the successors of a node, with the cost of each edge. ``above`` has the members by their count minus one.
+        """
         if isinstance(node, _MemberNode):
             yield from ((owner_before, -1) for owner_before in self._displaced[node])
             yield from ((pool, 0) for pool in self._moved[node])
@@ -249,7 +251,7 @@ class _Exchange:
 
 
 def _remove(index: dict[_K, Owned], key: _K, partition: TopicPartition) -> None:
-    """Remove a partition from an index, and the key with its last partition."""
+    """Remove a partition from an index. If the key has no other partition, remove the key, too."""
     del index[key][partition]
     if not index[key]:
         del index[key]
@@ -299,7 +301,7 @@ class Sticky(GroupAllocatorBase):
 
     def allocate(self, group: GroupSpec) -> Allocated:
         """
-        Return partition ids by topic by member, as equal as possible, with the fewest moves.
+        Return partition ids by topic by member. The members' counts are as equal as possible, with the fewest moves.
 
         If capacities differ, members get partitions in proportion to their capacities, with few moves.
         """
@@ -322,7 +324,7 @@ class _Shares:
         self._counts = dict.fromkeys(members, 0)
         #: The previous owner of each partition, if that member may keep it.
         self._previous = group.present_owners
-        #: Partition numbers by topic by member: those owned before, and those that move. The last moves first.
+        #: Partition numbers by topic by member: those owned before, and those that move. The last number moves first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         for partition, owner in self._previous.items():
@@ -349,7 +351,7 @@ class _Shares:
             self._counts.update((member, count) for count, member in queue)
 
     def level(self) -> None:
-        """Move partitions until no member owns two partitions more than a member that could take one."""
+        """Move partitions until no member owns two partitions more than another member that could take one of them."""
         topics: dict[Pool, set[str]] = {}
         for topic, pool in self._pools.items():
             topics.setdefault(pool, set()).add(topic)
@@ -381,8 +383,8 @@ class _Shares:
         """
         Make direct moves between the members of a pool.
 
-        The member with most partitions gives to the member with fewest. So no giver becomes a taker, and no taker a
-        giver.
+        The member with the most partitions gives one partition to the member with the fewest. So no giver becomes a
+        taker, and no taker becomes a giver.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]
@@ -405,8 +407,8 @@ class _Shares:
         """
         Rank the topics of which a member may give partitions.
 
-        Topics with partitions that move anyway come first, then topics of which the member owns most, then topics of
-        which it has given fewest.
+        Topics with partitions that move anyway come first, then topics of which the member owns most partitions, then
+        topics of which the member has given fewest.
         """
         owned = (self._kept[member].keys() | self._new[member].keys()) & topics
         numbers = ((topic, self._number(member, topic)) for topic in owned)
@@ -422,7 +424,9 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """Return a shortest chain from a member to a member with at least two partitions less, or [] if none exists."""
+        """
+        Return a shortest chain from a member to a member with at least two partitions less, or [] if there is no chain.
+        """
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):
             # Givers come in descending order: what a member can reach was already searched, in vain, from a giver with

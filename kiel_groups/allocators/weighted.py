@@ -19,14 +19,18 @@ class Weighted(GroupAllocatorBase):
     """
     The weighted allocator; its one instance is :data:`weighted`.
 
-    Members get equal loads, and few partitions move; see ``by_load``. A partition of unknown load counts as the median
-    of the known loads. If all partitions weigh the same, the result is that of the sticky allocator.
+    Members get loads in proportion to their capacities, and few partitions move; see ``by_load``. A partition of
+    unknown load counts as the median of the known loads. If all partitions weigh the same, the result is that of the
+    sticky allocator.
     """
 
     __name__ = "weighted"
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, with nearly equal loads and few moves."""
+        """
+        Return partition ids by topic by member. Loads are nearly in proportion to the capacities, and few partitions
+        move.
+        """
         weights = {each: spec.weight for each, spec in group.partitions.items() if spec.weight is not None}
         loads = loads_of(group.assignable, weights)
         return balance_by_load(group, loads) if len(set(loads.values())) > 1 else sticky.allocate(group)
@@ -36,17 +40,19 @@ class LagAware(GroupAllocatorBase):
     """
     The lag-aware allocator; its one instance is :data:`lag_aware`.
 
-    The allocator spreads the backlog over the members: the sum of the lags of their partitions. While no member's
-    backlog is far above the mean, the result is that of the sticky allocator, so that small lags move no partition. Far
-    above means by more than half of the mean, and by more than 10,000 messages. A partition of unknown lag counts as
-    the median of the known lags.
+    The allocator spreads the backlog over the members. A member's backlog is the sum of the lags of its partitions,
+    divided by its capacity. While no member's backlog is far above the mean, the result is that of the sticky
+    allocator, so that small lags move no partition. Far above means: by more than half of the mean, and by more than
+    10,000 messages. A partition of unknown lag counts as the median of the known lags.
     """
 
     __name__ = "lag_aware"
     uses_lag = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
-        """Return partition ids by topic by member, with nearly equal backlogs if these were far apart."""
+        """
+        Return partition ids by topic by member. If a backlog is far above the mean, all backlogs become nearly equal.
+        """
         lags = {each: float(spec.lag) for each, spec in group.partitions.items() if spec.lag is not None}
         result = sticky.allocate(group)
         if not lags:
@@ -60,7 +66,7 @@ class LagAware(GroupAllocatorBase):
         mean = sum(backlogs.values()) / max(1, len(backlogs))
         if max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2):
             return result
-        # A partition without backlog is some work, too.
+        # A partition without backlog causes some work, too.
         return balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
 
 

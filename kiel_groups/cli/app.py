@@ -187,8 +187,9 @@ def app(context: click.Context) -> int:
     return DONE
 
 
-#: The options that name the cluster or the file of defaults. Environment variables need no mention: they stay set.
-_PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers")
+#: The options that name the cluster, the worker or the file of defaults. Environment variables need no mention: they
+#: stay set.
+_PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers", "--url", "--token-file")
 #: A command in a text: its words, which may have parts in quotes.
 _OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' ]+))+)'""")
 
@@ -198,7 +199,7 @@ def pasteable(text: str, given: Sequence[str]) -> str:
     Return a text with complete commands, so that the user can paste them into a shell.
 
     A quoted command in the text, such as ``'kiel-groups describe g'``, gets the options of the present call that name
-    the cluster.
+    the cluster or the worker.
 
     Args:
         text: A message, an error or a remedy.
@@ -218,7 +219,7 @@ def pasteable(text: str, given: Sequence[str]) -> str:
 
 def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
     """
-    Return a command that a text names, with those of the user's ``options`` that name the cluster or the config file.
+    Return a command that a text names, with those of the user's ``options`` that are among ``_PLACES``.
 
     Options that the command does not accept, or already has, are left out. A command that is unknown, or that asks for
     help, is returned unchanged.
@@ -360,9 +361,15 @@ _PLAIN_WORDS: Final = {
 }
 
 
-#: Options of kafka-consumer-groups that commands spell otherwise: the parameters that they have instead, and a hint.
+#: Options of Kafka's tools that commands spell otherwise: the names, or the texts in the help, of the parameters that
+#: they have instead, and a hint.
 _KAFKA_OPTIONS: Final = {
     "--group": ({"group", "groups", "names"}, "The group is an argument: give its name without '--group'."),
+    "--topic": (
+        {"topic", "TOPIC", "TOPIC...", "[TOPIC]..."},
+        "The topic is an argument: give its name without '--topic'.",
+    ),
+    "--from-beginning": ({"WHERE"}, "Give '--from earliest' instead."),
     "--execute": (
         {"yes"},
         "Give '--yes' instead; without it, the command asks before it makes the change. '--dry-run' only shows the"
@@ -386,7 +393,8 @@ def _text(error: click.ClickException) -> str:
         return text
     if isinstance(error, click.NoSuchOption):
         names, hint = _KAFKA_OPTIONS.get(error.option_name, (set(), ""))
-        text += f" {hint}" if names & {each.name for each in error.ctx.command.params} else ""
+        known = {name for each in error.ctx.command.params for name in (each.name, each.metavar)}
+        text += f" {hint}" if names & known else ""
     parameter = error.param if isinstance(error, click.BadParameter) else None
     source = source_of(error.ctx, parameter) if parameter is not None else None
     return f"{text}{f' It is set in {source}.' if source else ''} See '{error.ctx.command_path} --help'."

@@ -23,7 +23,7 @@ from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedCo
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
 from kiel_groups.clients.fetch.fetch_requests import Selection
-from kiel_groups.config import check_name
+from kiel_groups.config import check_name, is_number, is_whole
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Batch, Record, TopicPartition
@@ -300,8 +300,7 @@ class RecordCalls:
 
 def _check_limits(name: str, timeout_ms: float, max_records: int | None) -> None:
     """Raise ConfigError if an argument of a call that returns records is not valid."""
-    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
+    if not is_number(timeout_ms) or timeout_ms < 0:
         raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
-    most = max_records
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise ConfigError(f"{name}: max_records is {most!r}; expected a whole number of at least 1, or None")
+    if max_records is not None and (not is_whole(max_records) or max_records < 1):
+        raise ConfigError(f"{name}: max_records is {max_records!r}; expected a whole number of at least 1, or None")

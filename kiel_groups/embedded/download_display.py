@@ -60,8 +60,7 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
             3.9.5.
 
     Returns:
-        The version of ZooKeeper to run. If 3.4.6 replaces 3.9.5, the jars of 3.4.6 (the class path of Kafka 0.8.2.2)
-        may be fetched only when the server starts.
+        The version of ZooKeeper to run. 3.4.6 is among the jars of Kafka 0.8.2.2, which are then fetched, too.
 
     Raises:
         ConfigError: A version is not in the table.
@@ -79,6 +78,8 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
     console.print(
         f"ZooKeeper {DEFAULT_ZOOKEEPER} cannot be fetched; using {EARLIER_ZOOKEEPER} instead: {reason}", markup=False
     )
+    for failure in prefetch([zookeeper_class_path(EARLIER_ZOOKEEPER)], console).values():
+        raise failure
     return EARLIER_ZOOKEEPER
 
 

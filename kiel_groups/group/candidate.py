@@ -1,13 +1,17 @@
 """
-The state machine of one candidate in the leader election: ZooKeeper's recipe, level-triggered.
+The state machine of one candidate in the leader election, by ZooKeeper's recipe.
+
+The machine is level-triggered: each decision rests on the names of all present candidates. So a lost watch delays a
+decision, but does not change it.
 
 Rules
-  1. The candidate with the lowest znode always leads. A candidate that does not want to lead deletes its znode.
+  1. The candidate whose znode has the lowest sequence number always leads. A candidate that does not want to lead
+     deletes its znode.
   2. A candidate watches only the next lower znode, so the end of one candidate wakes only one other candidate.
   3. Znode names carry a uuid: if the answer to a create was lost, reading the candidates finds the znode.
   4. After the connection was suspended, the candidates are read again. A leader whose znode is still the lowest remains
      the leader, with a fresh plan.
-  5. A candidate whose znode was deleted by an operator creates a new one.
+  5. If an operator deletes a candidate's znode, the candidate creates a new znode.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class ElectionPhase(Enum):
 
 
 #: The legal changes of a candidate's phase. The candidates are read again while a candidate follows or leads, so the
-#: answer may show that its place has changed.
+#: answer may show that the candidate's place has changed.
 MOVES: Mapping[ElectionPhase, frozenset[ElectionPhase]] = {
     ElectionPhase.OUT: frozenset({ElectionPhase.CREATING}),
     ElectionPhase.CREATING: frozenset({ElectionPhase.READING, ElectionPhase.OUT}),
@@ -56,8 +60,8 @@ class Candidate:
     """
     The state of one candidate in the election.
 
-    ``uuid`` identifies this candidate's znode. ``name`` is the name of that znode, or None while it is unknown.
-    ``followed``: another candidate was ahead of this candidate at some time.
+    ``uuid`` identifies this candidate's znode. ``name`` is the name of that znode, or None while the name is unknown.
+    ``followed`` is true if another candidate was ahead of this candidate at some time.
     """
 
     uuid: str
@@ -129,7 +133,7 @@ class BecomeLeader:
     """
     Lead, or continue to lead, with a fresh plan.
 
-    ``succeeds``: another candidate was ahead before, so the leader need not wait for the first members.
+    ``succeeds`` is true if another candidate was ahead before. Then the leader need not wait for the first members.
     """
 
     name: str

@@ -10,17 +10,17 @@ Rules
      watch therefore delays a step, but loses no partition.
   3. No partition waits for another partition: drains, watches and reads are effects. Their outcomes return as events.
   4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
-     valid assignment revokes; an empty one revokes everything.
+     valid assignment revokes; an empty assignment revokes everything.
   5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
-  6. If a claim is no longer wanted once its position was read, it is released at once, since nothing was delivered.
-     If it is wanted again later, it starts anew with a claim.
+  6. If a partition is no longer assigned when its position has been read, the member releases the claim at once, since
+     nothing was delivered. If the partition is assigned again later, the member claims it anew.
   7. A drain that has started runs to its end, even if the partition is assigned again meanwhile.
-  8. A partition of a topic that the member does not subscribe to is never claimed: the assignment may be garbled, or
+  8. The member never claims a partition of a topic that it does not subscribe to: the assignment may be garbled, or
      older than the subscription. Existing claims stay until an assignment revokes them: if a member drops a topic, or
      leaves, the next plan revokes its partitions one by one.
-  9. The assignment of this member's slot may name another member. A member without claims treats it as unknown: this
-     member is a returning instance, and the leader will name it soon. A member with claims was replaced: it releases
-     everything and claims no more.
+  9. The assignment of this member's slot may name another member. A member without claims treats the assignment as
+     unknown: this member is a returning instance, and the leader will name it soon. A member with claims was replaced:
+     it releases everything and claims no more.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Claims:
     """
     The phase of every partition of this member.
 
-    ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: partitions of other topics
-    are not claimed. ``ended``: the session is over for good. ``replaced``: the member leaves because another
-    member has its slot.
+    ``want`` is the member's assignment, or None while the assignment is unknown. ``topics`` is the member's
+    subscription: partitions of other topics are not claimed. ``ended`` is true if the session is over for good.
+    ``replaced`` is true if the member leaves because another member has its slot.
     """
 
     want: Partitions | None = None
@@ -104,9 +104,9 @@ class Claims:
     @property
     def settled(self) -> bool:
         """
-        Whether the member owns exactly its assignment. False while the assignment is unknown.
+        Whether the member owns exactly its assignment. The value is False while the assignment is unknown.
 
-        If the member leaves or its session is over: whether no claim is left.
+        If the member leaves or its session is over, the value says whether no claim is left.
         """
         if self.leaving or self.ended:
             return not self.phases
@@ -116,7 +116,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class _OfPartitions:
-    """Base of the events and effects that concern ``partitions``."""
+    """The base class of the events and effects that concern ``partitions``."""
 
     partitions: Partitions
 
@@ -140,7 +140,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The assignment of the member's slot was read, and it names another member."""
+    """The newest assignment of the member's slot names another member."""
 
 
 class OwnerGone(_OfPartitions):
@@ -245,7 +245,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
     """
     Return the state after an event, and the effects that the driver must carry out. Any event is permitted.
 
-    An answer is ignored for each partition that is no longer in a phase to which the answer applies.
+    The step ignores an answer for each partition that is no longer in a phase to which the answer applies.
     """
     if claims.ended:
         return claims, ()
@@ -262,7 +262,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             dropped = [p for p in claims.in_phase(Phase.WAITING) if not after.may_claim(p)]
             return _reconcile(after, dict.fromkeys(dropped))
         case Replaced():
-            # Rule 9: a member without claims keeps waiting for its own assignment, one with claims was replaced.
+            # Rule 9: a member without claims keeps waiting for its own assignment. A member with claims was replaced.
             if claims.leaving or not claims.phases.keys() - claims.in_phase(Phase.WAITING):
                 return _reconcile(replace(claims, want=None), {})
             return _reconcile(replace(claims, leaving=True, replaced=True), {})
@@ -293,15 +293,18 @@ def _moves(
     source: Phase,
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
-    """Return the new phase, as ``target`` computes it, of each of these partitions that is in the phase ``source``."""
+    """
+    Return new phases for the given partitions that are in the phase ``source``. ``target`` computes each new phase.
+    """
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
     """
-    Free the partitions that this member had claimed.
+    Free the given partitions that this member has claimed.
 
-    If partitions were owned, draining or releasing, the first effect is their Lose. New claims follow it.
+    If any freed partitions were owned, draining or releasing, the first effect is a Lose for these partitions. Effects
+    of new claims follow.
     """
     claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions

@@ -14,7 +14,7 @@ from kiel_groups.wording import counted, some
 
 _Value = TypeVar("_Value")
 
-#: How many topics that both sides have are compared.
+#: The most topics that are compared.
 MOST_TOPICS = 1_000
 
 
@@ -47,8 +47,8 @@ class ClusterIdentity(NamedTuple):
         Return the identity of the cluster that ZooKeeper registers.
 
         Args:
-            brokers: The data of brokers' znodes, by id; None for a znode that is gone, or cannot be read.
-            topics: The data of topics' znodes; None for a znode that was not read.
+            brokers: The data of brokers' znodes, by id, or None for a znode that is gone, or cannot be read.
+            topics: The data of topics' znodes, or None for a znode that was not read.
             cluster_id: The data of ``/cluster/id``.
             has_no_id: Whether that znode certainly does not exist.
         """
@@ -67,9 +67,10 @@ class ClusterIdentity(NamedTuple):
         """
         Return whether the two sides may be different clusters: both have addresses, and no address in common.
 
-        This is rare, because brokers answer with the registered addresses. Possible causes are another cluster, a
-        broker that is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
-        Brokers of 0.8 name no broker while their cluster has no topic. Then the addresses in ``named.asked`` count.
+        Such a difference is rare, because brokers answer with the registered addresses. Possible causes are another
+        cluster, a broker that is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in
+        answers. Brokers of 0.8 name no broker while their cluster has no topic. Then the addresses in ``named.asked``
+        count.
         """
         theirs = named.addresses or named.asked
         return bool(self.addresses and theirs and not self.addresses & theirs)
@@ -78,7 +79,7 @@ class ClusterIdentity(NamedTuple):
         """
         Return the topics whose replicas must be compared, in order.
 
-        These are the topics that this side has, too, except internal topics; at most ``MOST_TOPICS``.
+        The result has at most ``MOST_TOPICS`` of the topics that both sides have, without internal topics.
         """
         return sorted(self.topics.keys() & set(topics) - INTERNAL_TOPICS)[:MOST_TOPICS]
 
@@ -86,8 +87,8 @@ class ClusterIdentity(NamedTuple):
         """
         Return why ``named``, from a broker, is certainly another cluster than ``self``, or "" if that is not certain.
 
-        If both clusters' ids are known, the ids decide. Brokers with a cluster id have written it to their ZooKeeper
-        before they register. So a ZooKeeper without a cluster id is not theirs.
+        If both clusters' ids are known, the ids decide. Before brokers with a cluster id register, they write this id
+        to their ZooKeeper. So a ZooKeeper without a cluster id is not the ZooKeeper of such brokers.
 
         Otherwise, the topics decide. A proxy changes neither the names nor the replicas of topics, and a broker that is
         cut off remembers most topics. The clusters are different if more topics differ than agree. A topic of only one

@@ -1,8 +1,8 @@
 """
 The note that a member appends to the metadata text of an offset in Kafka.
 
-An offset in Kafka has no version, and outlives its topic. The note says which incarnation of the topic the offset
-belongs to, and under which claim the offset was stored.
+An offset in Kafka has no version, and outlives its topic. The note says under which claim the offset was stored, and to
+which incarnation of the topic the offset belongs. An incarnation is the topic from one creation to the next deletion.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 The state machine of a leader: when it plans (debounce), and how it publishes a plan.
 
 Rules
-  1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
-     of the term; an answer from an earlier term is ignored.
+  1. Only an elected leader plans. A deposed leader drops its plan at once. A term is the time from an election of this
+     candidate to its deposition. Effects and their answers carry the number of the term, and the leader ignores an
+     answer from an earlier term.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
      first change. The first plan of a group's first leader waits for the initial delay. Urgent changes bypass these
      waits.
   3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after the current plan has ended.
-  4. A write of a publication is sent after the previous write was answered with ``Done``. A refused write means that
-     another leader was elected or another process wrote: the plan is void, and everything is read again. The same
-     applies to a write whose outcome is unknown.
+  4. The leader sends a write of a publication after the previous write was answered with ``Done``. A refused write
+     means that another leader was elected or another process wrote: the plan is void, and the leader reads all inputs
+     again. The same applies to a write whose outcome is unknown.
   5. A plan that changes nothing is not published, unless an operator has asked for it.
 """
 
@@ -30,7 +31,7 @@ REPLAN_PAUSE_S = 0.5
 
 
 class LeaderPhase(Enum):
-    """The phases of a leader: waiting for changes, planning and publishing."""
+    """The phases of a leader: not elected, waiting for a change, waiting for more changes, planning, and publishing."""
 
     #: Entry: the start, or another candidate leads. Duty: none. Exit: elected.
     NONE = "none"
@@ -61,11 +62,11 @@ class LeaderState:
     """
     The state of a leader's term and of its plan.
 
-    ``term`` counts the elections of this candidate. ``candidate`` is the path of its election znode. While the leader
-    collects changes, ``due_s`` is the time of the next plan, ``bound_s`` the latest possible time of that plan, and
-    ``since_s`` the time of the first change. These times are on the driver's clock. ``causes`` are the reasons for the
-    plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number of writes of the
-    publication that have succeeded.
+    ``term`` counts the elections of this candidate. ``candidate`` is the path of the candidate's election znode. While
+    the leader collects changes, ``due_s`` is the time of the next plan, ``bound_s`` is the latest possible time of that
+    plan, and ``since_s`` is the time of the first change. These times are on the driver's clock. ``causes`` are the
+    reasons for the plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number
+    of writes of the publication that have succeeded.
     """
 
     debounce: DebounceConfig
@@ -83,9 +84,10 @@ class LeaderState:
 @dataclass(frozen=True, slots=True)
 class Elected:
     """
-    This candidate was elected, or still leads after a pause. ``candidate`` is the path of its znode.
+    This candidate was elected, or still leads after a pause. ``candidate`` is the path of the candidate's znode.
 
-    ``succeeds``: another candidate was ahead before, so the members have joined, and the initial delay is skipped.
+    ``succeeds`` is true if another candidate was ahead before. Then the members have joined, and the leader skips the
+    initial delay.
     """
 
     candidate: str
@@ -123,7 +125,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Planning has ended. ``publication`` is None if there is nothing to publish, or if planning ``failed``."""
+    """
+    Planning has ended. ``publication`` is None if there is nothing to publish, or if planning has failed (``failed``).
+    """
 
     term: int
     publication: Publication | None
@@ -133,7 +137,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The folders of the publication exist, or creating them ``failed``."""
+    """The folders of the publication exist, or could not be created (``failed``)."""
 
     term: int
     now_s: float
@@ -247,7 +251,7 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
     """
     Start a term, or record a change if this candidate leads already.
 
-    The first leader of a group waits for ``initial_delay_ms``, a successor for the debounce.
+    The first leader of a group waits for ``initial_delay_ms``. A successor waits for the debounce.
     """
     if leader.phase is not LeaderPhase.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)
@@ -270,7 +274,7 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """
     Record a change. The change starts the debounce, or extends it up to the bound.
 
-    A change during planning or publishing is kept until the plan ends.
+    The leader keeps a change during planning or publishing until the plan ends.
     """
     causes = (*leader.causes, cause)
     if leader.phase in (LeaderPhase.PLANNING, LeaderPhase.PUBLISHING):

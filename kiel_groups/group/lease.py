@@ -27,7 +27,7 @@ def lease_deadline(last_proof_s: float, session_timeout_ms: int) -> float:
         session_timeout_ms: The timeout that the server granted, in milliseconds.
 
     Returns:
-        Seconds on the same clock; fetching, delivering and committing must have stopped by then.
+        Seconds on the same clock. Fetching, delivering and committing must have stopped by that time.
 
     Source:
         ZooKeeper Programmer's Guide, "ZooKeeper Sessions".

@@ -1,16 +1,18 @@
 """
-The state machine of one member of a group that brokers coordinate: Kafka's group protocol, level-triggered.
+The state machine of one member of a group that brokers coordinate, by Kafka's group protocol.
+
+The machine is level-triggered: after each event, the state alone decides the next step.
 
 Rules
   1. Any broker names the coordinator. No answer, or an answer that another broker coordinates the group, makes the
      member search again. Only the answer to the newest search is used. The membership continues meanwhile.
   2. Before the member joins again, its partitions are revoked, once for a rebalance, however many tries the join takes.
-     If the membership is live, they are drained and committed (``Drain``). After the coordinator has removed the
-     member, they are lost (``Lose``), and nothing is committed.
+     If the coordinator still counts the member, the partitions are drained and committed (``Drain``). After the
+     coordinator has removed the member, the partitions are lost (``Lose``), and nothing is committed.
   3. A join is sent only when the partitions are revoked, and no other request to the coordinator is in flight.
   4. If the coordinator does not know the member id of a join, the member joins again at once without a member id. If
      the coordinator refuses a join for good, the member fails.
-  5. After a failed sync, the member joins again. Its id is void only if the coordinator says so.
+  5. After a failed sync, the member joins again. It drops its member id only if the coordinator does not know the id.
   6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
   7. The answer to a heartbeat or a commit is used only for the generation and the member id of that request.
   8. The member leaves in one attempt, and only if it has a generation. It looks for the coordinator as long as it has
@@ -24,10 +26,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, auto
 from typing import TypeAlias
 
-# What a member makes of the error codes of its group's coordinator, by request: one table.
+# The reactions of a member to the error codes of its group's coordinator, by request, in one table.
 #
-# The numbers are Kafka's. ``wire.error_codes`` has the same ones with names and hints for users; the two packages do
-# not know each other, so a test compares them.
+# The numbers are Kafka's. ``wire.error_codes`` has the same numbers with names and hints for users. The two packages do
+# not import each other, so a test compares them.
 
 
 class CoordinatorCode(IntEnum):
@@ -60,7 +62,7 @@ class GroupRequest(Enum):
 
 
 class Reaction(Enum):
-    """What a member does after an answer of the coordinator."""
+    """The reactions of a member to an answer of the coordinator."""
 
     #: The request has succeeded, or its sender handles the code alone.
     PROCEED = auto()
@@ -128,9 +130,9 @@ REACTIONS: Mapping[GroupRequest, Mapping[int, Reaction]] = {
     GroupRequest.FETCH: {**_MOVED, **_REMOVED, **_REFUSED},
 }
 
-#: What a code means that a request's table lacks. A coordinator that refuses a join in an unknown way will do so again.
-#: After any other failure of a sync, the member joins again. An unknown answer to a heartbeat confirms nothing. An
-#: unknown code of an offset concerns that offset, and the sender of the request.
+#: The reactions to codes that a request's table lacks. A coordinator that refuses a join in an unknown way will do so
+#: again. After any other failure of a sync, the member joins again. An unknown answer to a heartbeat confirms nothing.
+#: An unknown code of an offset concerns that offset, and the sender of the request.
 _OTHERWISE: Mapping[GroupRequest, Reaction] = {
     GroupRequest.FIND: _R.WAIT,
     GroupRequest.JOIN: _R.FAIL,
@@ -142,7 +144,7 @@ _OTHERWISE: Mapping[GroupRequest, Reaction] = {
 
 
 def reaction_to(request: GroupRequest, code: int | None) -> Reaction:
-    """Return what a member does about the answer to a request; ``code`` is None if no answer came."""
+    """Return the member's reaction to the answer to a request. ``code`` is None if no answer came."""
     if code is None:
         return Reaction.WAIT if request is GroupRequest.FIND else Reaction.FIND
     return REACTIONS[request].get(code, _OTHERWISE[request])
@@ -222,7 +224,7 @@ class SyncAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A heartbeat, a commit or a read of offsets was answered; ``code`` is None if no answer came in time."""
+    """A heartbeat, a commit or a read of offsets was answered. ``code`` is None if no answer came in time."""
 
     request: GroupRequest
     code: int | None
@@ -292,7 +294,7 @@ class FindCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait for a time that grows with this number of failures in a row; answer with PauseOver."""
+    """Wait for a time that grows with ``failures``, the number of failures in a row; answer with PauseOver."""
 
     pause: int
     failures: int
@@ -387,7 +389,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 
 class Holding(Enum):
-    """Whether the application still has the partitions of the member's assignment."""
+    """The states of the member's partitions: given to the application, being revoked, or neither."""
 
     #: No partition. The application may still process records of lost partitions, and cannot commit them.
     NOTHING = "nothing"
@@ -402,10 +404,10 @@ class MemberState:
     """
     The state of one member.
 
-    ``coordinator`` is the node id of the group's coordinator, None while it is unknown. ``discovery``, ``join`` and
-    ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the newest pause.
-    ``rejoin_due``: a join must follow. ``failures`` is the number of failures in a row. ``in_flight`` is the number of
-    commits and reads of offsets that the coordinator has not answered.
+    ``coordinator`` is the node id of the group's coordinator, or None while the coordinator is unknown. ``discovery``,
+    ``join`` and ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the
+    newest pause. ``rejoin_due`` is true if a join must follow. ``failures`` is the number of failures in a row.
+    ``in_flight`` is the number of commits and reads of offsets that the coordinator has not answered.
     """
 
     phase: Phase = Phase.UNJOINED
@@ -425,7 +427,10 @@ class MemberState:
 
     @property
     def is_member(self) -> bool:
-        """Whether this member has joined a generation, and the coordinator has not told it that it was removed."""
+        """
+        Whether this member has joined a generation, and no answer of the coordinator has said that the member was
+        removed.
+        """
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
 
     @property
@@ -443,8 +448,9 @@ class MemberState:
         Return whether heartbeats are sent.
 
         Args:
-            while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet, as
-                from JoinGroup v1 on. Before v1, it removes such a member after its session timeout in any case.
+            while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet. The
+                coordinator does so from JoinGroup v1 on. Before v1, the coordinator removes such a member after the
+                session timeout in any case.
         """
         if self.phase is not Phase.STABLE or self.coordinator is None:
             return False

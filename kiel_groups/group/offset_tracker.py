@@ -1,4 +1,10 @@
-"""Decide which offsets of a consumer's partitions are committed, refused, reset, adopted or released."""
+"""
+Decide which offsets of a consumer's partitions are committed, refused, reset, adopted or released.
+
+A claim is a member's ownership of a partition. The claim is open once the start position is known. To adopt an offset
+is to continue delivery at an offset that another writer has stored. An incarnation of a topic is the topic from one
+creation to the next deletion.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +38,11 @@ class CommitRules:
     """
     The settings that decide which offsets a member stores, and when.
 
-    ``autocommit``: the member stores the offsets of finished records without a request of the application.
-    ``through_brokers``: brokers write the offset znodes on request. They check no version, and do not record which
-    member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
-    chose. ``in_kafka``: the group's coordinator stores the offsets. These have no versions, and a release stores its
-    offset before its transaction.
+    With ``autocommit``, the member stores the offsets of finished records without a request of the application. With
+    ``through_brokers``, brokers write the offset znodes on request. The brokers check no version, and do not record
+    which member asked. So the transaction of a release stores no finished offset, but may store the offset that a reset
+    chose. With ``in_kafka``, the group's coordinator stores the offsets. Such offsets have no versions, and a release
+    stores the offset before the transaction that deletes the owner znode.
     """
 
     autocommit: bool = True
@@ -66,18 +72,20 @@ class CommitRules:
 #      written is this consumer's own. So is, at any version, the offset that brokers were last asked to store: they
 #      write late.
 #   3. Any other stored offset with a new version is another writer's. The consumer adopts it: delivery continues there.
-#   4. Stored data that is not an offset is kept in mind as unreadable. The next commit or release replaces it.
+#   4. Stored data that is not an offset is recorded as unreadable. The next commit or release replaces it.
 #   5. A topic that was created again has a new log. Until the partition is restarted there, it is outdated: neither a
 #      commit nor a release stores its offsets. The writer asks for this right before it sends (decision 0014).
 #   6. If the log lacks the position, a reset is chosen. It applies until its offset is stored, or another writer sets
 #      one. Offsets beyond the end of a truncated log are not stored (decision 0016).
-#   7. A release leaves the offset of a chosen reset; else ``finished``, or ``committed`` if the release does not
-#      commit. It writes that offset, or verifies the stored version, in the transaction that ends the claim.
+#   7. A release leaves the offset of a chosen reset in the store. Without a reset, it leaves ``finished``, or
+#      ``committed`` if the release does not commit. The transaction that ends the claim writes that offset, or verifies
+#      the stored version.
 #   8. The state of a partition ends with the claim: nothing of an earlier claim is written.
-#   9. The application may commit offsets that it chooses: from the floor, where the claim, another writer, a reset or a
-#      new log started it, or the application's own seek, up to the position. If one of them is refused, none is stored.
-#      Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker
-#      remembers the range in which commits were allowed before such a start: a refused offset in it is no mistake.
+#   9. The application may commit offsets of its choice, from the floor up to the position. The floor is the offset
+#      where delivery started: at the claim, at another writer's offset, after a reset, or in a new log. A seek of the
+#      application to an earlier offset lowers the floor. If one of the offsets is refused, none is stored. Neither the
+#      position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker remembers
+#      the range in which commits were allowed before such a start: a refused offset in this range is no mistake.
 #  10. An operator's order replaces the stored offset, whatever it is, unless it is about another incarnation of the
 #      topic. Once it is stored, delivery continues there, as at another writer's offset (decision 0042).
 
@@ -86,7 +94,7 @@ class OffsetTracker:
     """
     Tracks the offsets of one consumer's partitions, and decides which of these offsets are stored.
 
-    Only the consumer's event loop uses this object.
+    Only the consumer's event loop uses this object. The comment above this class has the rules that docstrings name.
     """
 
     def __init__(self, rules: CommitRules | None = None) -> None:
@@ -94,7 +102,8 @@ class OffsetTracker:
         self._claims: dict[TopicPartition, ClaimedPartition] = {}
         #: The opened claims, which the delivery of each record looks up.
         self._open: dict[TopicPartition, PartitionOffsets] = {}
-        #: What the application could commit before delivery started again, by partition, also after the claim.
+        #: The offsets that the application could commit before delivery was restarted, by partition. They stay after
+        #: the end of the claim.
         self._earlier: dict[TopicPartition, CommitRange] = {}
 
     # The claim
@@ -114,7 +123,7 @@ class OffsetTracker:
         """
         Return the tracked claim of a partition, opened or not, or None if the partition is not claimed.
 
-        ``open`` replaces the object, and a later claim of the partition is another object again.
+        ``open`` replaces the returned object. A later claim of the partition has another object.
         """
         return self._claims.get(partition)
 
@@ -154,7 +163,7 @@ class OffsetTracker:
         return partition in self._open
 
     def of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """Return the offsets of a partition, or None if it is not open."""
+        """Return the offsets of a partition, or None if the partition is not open."""
         return self._open.get(partition)
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -163,7 +172,7 @@ class OffsetTracker:
         return None if offsets is None else offsets.position
 
     def allocation(self) -> defaultdict[str, list[int]]:
-        """Return the open partitions of each topic in ascending order; any other topic maps to ``[]``."""
+        """Return the open partitions of each topic in ascending order. The result maps any other topic to ``[]``."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._open):
             topics[topic].append(partition)
@@ -208,7 +217,7 @@ class OffsetTracker:
         """
         Drop the chosen reset, if there is one, because the log has the position again.
 
-        A finished offset beyond the end of the log is reduced to that end. A later reset may be chosen.
+        A finished offset beyond the end of the log is reduced to that end. Another reset may be chosen later.
         """
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
@@ -260,7 +269,7 @@ class OffsetTracker:
         """
         Return the commits that are due now (rule 1), in ascending order of partitions.
 
-        ``partitions`` limits the result; None means all open partitions.
+        ``partitions`` limits the result. None means all open partitions.
         """
         listed = self._open if partitions is None else self._open.keys() & partitions
         found = ((partition, self._open[partition]) for partition in sorted(listed))
@@ -272,7 +281,7 @@ class OffsetTracker:
         """
         Decide whether to commit the next offsets that the application chose.
 
-        If any offset is refused, return the refusals, and commit no offset (rule 9).
+        If the application may not commit one of the offsets, return the refusals, and commit no offset (rule 9).
         """
         commits: dict[TopicPartition, Commit] = {}
         refusals: dict[TopicPartition, Refusal] = {}
@@ -298,7 +307,7 @@ class OffsetTracker:
         """
         Return False if the topic of a claimed partition was created again (rule 5), else True.
 
-        Writers ask right before they send an offset: after False, they must not store it.
+        Writers ask right before they send an offset. If the result is False, they must not store the offset.
         """
         claim = self._claims.get(partition)
         return claim is None or not claim.outdated
@@ -308,8 +317,8 @@ class OffsetTracker:
         Record that these commits are in flight on the consumer's own session.
 
         Returns:
-            The offsets to pass to ``answered``. An offset that an earlier commit sent, with unknown outcome, is left
-            out: the answer to this commit does not show the outcome of the earlier commit.
+            The offsets to pass to ``answered``. The tracker leaves out an offset that an earlier commit with unknown
+            outcome has sent: the answer to this commit does not show the outcome of the earlier commit.
         """
         fresh = {
             partition: commit.offset
@@ -330,7 +339,10 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offset of each partition that brokers were asked to store, even late; None for no offset."""
+        """
+        Record, for each partition, the offset that brokers were last asked to store, or None. Brokers may store it
+        late.
+        """
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
@@ -346,7 +358,10 @@ class OffsetTracker:
     # Stored offsets that were read
 
     def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions whose stored offsets are read between commits: all that are open and not outdated."""
+        """
+        Return the given partitions whose stored offsets the member reads between commits: open partitions that are not
+        outdated.
+        """
         return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 
     def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
@@ -389,7 +404,8 @@ class OffsetTracker:
         """
         Return, by partition, the commits of the offsets at which operators have ordered delivery to continue (rule 10).
 
-        An order gets no commit while its partition is not open, or if it is for another incarnation of the topic.
+        An order gets no commit while its partition is not open, or if the order is for another incarnation of the
+        topic.
         """
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {
@@ -452,9 +468,9 @@ class OffsetTracker:
         A new owner writes the offset at once, and so changes its version. So the verification fails if an operator has
         deleted the owner znode and another member has claimed the partition since.
 
-        If the topic was created again, no position in the old log is stored. If such a position was stored before this
-        consumer noticed (``found``), it would look like an offset in the new log. The start of the new log is unknown,
-        so 0 replaces that position.
+        If the topic was created again, the release stores no position in the old log. If such a position was stored
+        before this consumer noticed (``found``), the position would look like an offset in the new log. The start of
+        the new log is unknown, so 0 replaces that position.
 
         Args:
             partition: The partition.
@@ -471,19 +487,26 @@ class OffsetTracker:
         return Release(offset if is_due else None, state.version)
 
     def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
-        """Decide again after a refused release. ``found`` is the offset that was then read; None without a znode."""
+        """
+        Decide again what a release does, after ZooKeeper has refused it.
+
+        ``found`` is the offset that was read after the refusal, or None if there is no offset znode.
+        """
         state = self._open.get(partition)
         if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
             return Release(None, None if found is None else found.version, is_superseded=state is not None)
         if finding is Finding.UNREADABLE:
             self._mark_unreadable(partition, found.version)
         elif found.offset is not None:
-            # A commit of this consumer whose answer was lost.
+            # This consumer's commit, whose answer was lost, has stored the offset.
             self.stored(partition, found.offset, found.version)
         return self.release(partition, found)
 
     def offset_to_restore(self, partition: TopicPartition) -> int | None:
-        """Return the offset with which a release creates a deleted offset znode again, or None if it must not."""
+        """
+        Return the offset for an offset znode that a release must create again, or None if the release must not create
+        it.
+        """
         state = self._open.get(partition)
         return None if state is None or state.outdated else self._offset_to_leave(state)
 
@@ -498,8 +521,8 @@ class OffsetTracker:
         """
         Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An operator's offset is not such a position: if the claim was opened, the operator's offset has the adopted
-        version.
+        An operator's offset is not such a position. If the claim was opened, this consumer has adopted the operator's
+        offset, and knows its version.
         """
         claim, state = self._claims.get(partition), self._open.get(partition)
         if claim is None or not claim.outdated or found.offset is None:

@@ -19,7 +19,11 @@ class OwnerMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Partitions have lacked their planned owner for too long. ``kind`` names a metric, ``text`` is for operators."""
+    """
+    A report that partitions have lacked their planned owner for too long.
+
+    ``kind`` names a metric, and ``text`` is for operators.
+    """
 
     kind: str
     partitions: tuple[TopicPartition, ...]
@@ -39,8 +43,9 @@ def find_mismatches(
         before: The result of the previous call.
         wanted: The member that each partition is assigned to.
         owners: The owners of the partitions that were read now, or None for a partition without an owner. For a
-            partition that was not read, an earlier mismatch is kept.
-        now_s: The time of this reading. A mismatch dates from the first reading that found the same difference.
+            partition that is not in ``owners``, the result keeps an earlier mismatch.
+        now_s: The time of this reading, in seconds. A mismatch dates from the first reading that found the same
+            difference.
     """
     found = {}
     for partition, member in wanted.items():
@@ -62,7 +67,7 @@ def alarms(
 
     Args:
         suspicions: The result of ``find_mismatches``.
-        members: The live members; a partition with any other owner is orphaned.
+        members: The live members. A partition with any other owner is orphaned.
         now_s: The present time, on the clock of ``find_mismatches``.
         limit_s: The age from which a mismatch raises an alarm, in seconds.
     """

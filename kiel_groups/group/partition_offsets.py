@@ -133,12 +133,14 @@ class Commit(NamedTuple):
     version: int
 
     def has_stored(self, found: StoredOffset) -> bool:
-        """Return whether this commit of unknown outcome has stored the offset ``found`` (rule 2)."""
+        """
+        Return whether this commit of unknown outcome has stored the offset ``found`` (rule 2 of ``offset_tracker``).
+        """
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
 class Refusal(Enum):
-    """The reasons why an offset that the application chose is not committed (rule 9)."""
+    """The reasons why an offset that the application chose is not committed (rule 9 of ``offset_tracker``)."""
 
     #: The partition has no opened claim.
     NOT_OPEN = auto()
@@ -155,7 +157,10 @@ class Refusal(Enum):
 
 
 class CommitRange(NamedTuple):
-    """The offsets from ``first`` to ``last``, included, that the application could commit at some time (rule 9)."""
+    """
+    The offsets from ``first`` to ``last``, included, that the application could commit at some time (rule 9 of
+    ``offset_tracker``).
+    """
 
     first: int
     last: int
@@ -187,7 +192,8 @@ class Release(NamedTuple):
     A decision on the offset of a partition whose claim ends.
 
     The release stores ``offset`` if the offset znode has ``version``. If ``offset`` is None, the release only verifies
-    the version. If ``version`` is None, it verifies nothing. ``is_superseded``: another writer has changed the offset.
+    the version. If ``version`` is None, the release verifies nothing. ``is_superseded`` is true if another writer has
+    changed the offset.
     """
 
     offset: int | None
@@ -229,7 +235,7 @@ class ClaimedPartition:
     """
     The claim of a partition, opened or not.
 
-    ``created`` identifies the topic incarnation to which the claim's offsets belong, by the topic's creation zxid;
+    ``created`` identifies the topic incarnation to which the claim's offsets belong, by the topic's creation zxid.
     ``newest`` identifies the latest known incarnation.
     """
 
@@ -251,17 +257,20 @@ class PartitionOffsets(ClaimedPartition):
     """
     The offsets of one partition during one claim, after the claim was opened.
 
-    ``start`` is the offset at which delivery started last, ``origin`` how it was chosen. ``sent`` has the offsets of
-    commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was interrupted.
-    ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at ``version`` is
-    not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
-    log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
-    commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
-    lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
-    for a look-up is void if the mark has changed.
+    ``start`` is the offset at which delivery started last, and ``origin`` says how that offset was chosen. ``sent`` has
+    the offsets of commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was
+    interrupted. ``requested`` is the offset that brokers were last asked to store. ``unreadable`` is true if the stored
+    data at ``version`` is not an offset. ``adopted`` is the version at which another writer's offset was last adopted.
+    If the log lacks the position, ``reset`` is set until the new position is stored.
 
-    ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
-    from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from that delivery.
+    ``floor`` is the lowest offset that the application may commit. The start of the claim sets the floor, and later
+    another writer, a reset or a new log may set it. A seek of the application may lower the floor. ``seek_mark`` is a
+    new object after each seek of the application and in each new log: a seek that waits for a look-up is void if the
+    mark has changed.
+
+    ``position`` and ``finished`` change with each record. So while the consumer delivers a batch, the two fields are
+    not written, but read from that delivery (decision 0025). To set ``position`` or ``finished`` ends the reading from
+    that delivery.
     """
 
     token: FencingToken
@@ -339,7 +348,10 @@ class PartitionOffsets(ClaimedPartition):
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
     def refusal_of(self, offset: int) -> Refusal | None:
-        """Return why the application may not commit ``offset``, or None if it may (rule 9)."""
+        """
+        Return why the application may not commit ``offset``, or None if the application may commit it (rule 9 of
+        ``offset_tracker``).
+        """
         if self.outdated:
             return Refusal.OUTDATED
         if offset < self.floor:
@@ -351,12 +363,15 @@ class PartitionOffsets(ClaimedPartition):
         return None
 
     def wrote(self, stored: StoredOffset) -> bool:
-        """Return whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""
+        """
+        Return whether a commit of this consumer with an unknown outcome has stored the offset (rule 2 of
+        ``offset_tracker``).
+        """
         return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)
 
     def knows(self, stored: StoredOffset) -> bool:
         """
-        Return whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
+        Return whether this consumer found the stored offset when it claimed the partition, or wrote that offset itself.
 
         An adopted offset is excluded: another writer may have set it for a new incarnation of the topic before this
         consumer learned of that incarnation. The offset must then survive the restart in the new log.

@@ -1,4 +1,9 @@
-"""Compute the transactions that publish a plan, from the data that the leader has read."""
+"""
+Compute the transactions that publish a plan, from the data that the leader has read.
+
+A slot is the place of a member in the plan: its instance id, or else its member id. A static member, which has an
+instance id, is away if it has left and its place is kept. The group state is the data of the ``allocation`` znode.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,12 @@ from kiel_groups.wording import counted
 
 # Limit how many partitions one session may own.
 #
-# Closing a session writes all its ephemeral paths in one transaction. If that is too large for servers, the ensemble
-# loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived, 2.5 MB did not). Partitions beyond the limit get no
-# owner.
+# To close a session, the ensemble writes all paths of the session's ephemeral znodes in one transaction. If that
+# transaction is too large for the servers, the ensemble loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived,
+# 2.5 MB did not). Partitions beyond the limit get no owner.
 
 
-#: Less than half of the size that survived: a member may still own partitions that its new assignment does not include.
+#: This is less than half of the size that survived: a member may still own partitions that its new assignment lacks.
 MOST_PATH_BYTES = 512 << 10
 
 #: Reserved for a member's other ephemeral znodes: its member znode, its consumer id and its election znode.
@@ -32,12 +37,14 @@ TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths
 
 def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
     """
-    Return the target without the partitions that exceed the limit of their member.
+    Return the target with no more partitions for a member than one session can own.
+
+    The other partitions become unassigned.
 
     Args:
         target: The allocation to limit.
         layout: The group's paths.
-        chroot: The chroot. It precedes each path on the server.
+        chroot: The chroot, which precedes each path on the server.
     """
     left = MOST_PATH_BYTES - _OTHERS_BYTES
     # The common case is cheap: no member has so many partitions that they would exceed the limit even if every path had
@@ -56,7 +63,11 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
 def _surplus(
     owned: Collection[TopicPartition], layout: GroupLayout, chroot_bytes: int, left: int
 ) -> frozenset[TopicPartition]:
-    """Return the partitions beyond the limit: the last in order, so that successive plans keep the same partitions."""
+    """
+    Return the partitions beyond the limit.
+
+    The result has the last partitions in order, so that successive plans keep the same partitions.
+    """
     surplus = set()
     for partition in sorted(owned):
         left -= chroot_bytes + len(layout.owner(partition))
@@ -88,14 +99,15 @@ def absences(
     assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
 ) -> dict[Slot, MemberAssignment]:
     """
-    Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
+    Return the assignments of slots whose static member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
-        assignments: The stored assignment of each slot, or None if it is unreadable. Then the slot is not kept.
+        assignments: The stored assignment of each slot, or None if the assignment is unreadable. The result leaves out
+            such a slot.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future is taken as now.
-        grace_ms: How long a slot is kept, in milliseconds.
+        grace_ms: How long the slot of an absent static member stays reserved, in milliseconds.
     """
     away = {}
     for slot, stored in assignments.items():
@@ -136,10 +148,11 @@ class Inputs:
 
     ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
     is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
-    assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
-    are empty if their znode is absent, and the last readable weights if it is unreadable. ``group_state`` is None if
-    its znode is absent or unreadable; ``group_state_version`` is None only if that znode is absent. ``forgetting`` is
-    the write that removes departed drained members from the group's ``config``, or None if no such member is listed.
+    assignments of slots whose static member may return. ``history`` has the generations with a history entry.
+    ``weights`` are empty if their znode is absent. If the znode is unreadable, ``weights`` has the last readable
+    weights. ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is None only if that
+    znode is absent. ``forgetting`` is the write that removes departed drained members from the group's ``config``, or
+    None if no such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -179,7 +192,10 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """The input that a plan lacks, such as "broker", although members subscribe to topics; "" for no such input."""
+        """
+        The input that a plan lacks although members subscribe to topics, such as "broker", or "" if the plan lacks no
+        input.
+        """
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"
@@ -190,11 +206,11 @@ class Inputs:
         """
         Return the racks of partitions' preferred leaders. The group's settings override the racks of brokers.
 
-        A partition without a known rack is left out. The preferred leader is the first replica. Other replicas lead
-        only while its broker is down, and to follow them would move partitions twice.
+        The result lacks partitions without a known rack. The preferred leader is the first replica. Another replica
+        leads only while the broker of the first replica is down. To follow that replica would move partitions twice.
 
         Args:
-            registered: The racks of brokers by id, as these have registered them.
+            registered: The racks of brokers by id, as the brokers have registered them.
             leaders: The preferred leader of each partition number, by topic.
         """
         racks = {**registered, **dict(self.dynamic_config.broker_racks)}
@@ -211,7 +227,7 @@ class Inputs:
 
         Args:
             racks: The racks of partitions' leaders, as far as they are known.
-            lags: The lags of partitions, as far as they are known.
+            lags: The lags of partitions in messages, as far as they are known.
         """
         stored, absent = self.stored, MemberSpec(frozenset())
         members = {slot: MemberSpec(frozenset(), its.capacity, its.rack) for slot, its in self.members.items()}
@@ -270,10 +286,10 @@ def allocate(
         inputs: The data that the leader has read.
         allocator: The group's allocator.
         racks: The racks of partitions' leaders, as far as they are known.
-        lags: The lags of partitions, as far as they are known.
+        lags: The lags of partitions in messages, as far as they are known.
 
     Raises:
-        AllocatorError: The allocator raised, or returned an invalid allocation.
+        AllocatorError: The allocator raised an error, or returned an invalid allocation.
     """
     outcome = run_allocator(allocator, inputs.spec(racks, lags))
     unassigned = {
@@ -324,7 +340,7 @@ def plan(
         inputs: The data that the leader has read.
         target: The allocation to publish, with an entry for every slot.
         leader: The publishing member's id.
-        candidate: Path of the leader's election znode; every write checks that it still exists.
+        candidate: Path of the leader's election znode. Every write checks that this znode still exists.
         cause: The reason for the new plan, for operators.
         now_ms: Wall-clock time, milliseconds since 1970.
         took_ms: Milliseconds from the first change that caused this plan to the plan itself.
@@ -503,8 +519,8 @@ def still_fits(inputs: Inputs) -> bool:
     """
     Return whether the stored assignments are a valid plan for these inputs.
 
-    They are if they have the same slots, give each slot only topics that it may get, and assign each existing partition
-    of these topics exactly once.
+    The assignments are valid if they have the same slots, if each slot has only topics that it may get, and if each
+    existing partition of these topics is assigned exactly once.
     """
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]

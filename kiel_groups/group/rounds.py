@@ -1,7 +1,8 @@
 """
 Decide when a group of programs rebalances, and how its members get their assignments.
 
-A round is one rebalance of such a group: its members join, and get their assignments of one generation.
+The members of such a group are programs, such as workers, that share other work than partitions. A round is one
+rebalance of the group: its members join, and get their assignments of one generation.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from kiel_groups.wording import some
 # The rules of rounds: how the members of a group of programs get their assignments of one generation.
 #
 # Rules
-#   1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
-#      assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest
-#      round was not finished.
-#   2. A round's generation is above every stored one, and not below any that a member waits for. If the newest round is
-#      not known, the members may have completed the generations in their znodes, so the next one is above these, too.
+#   1. A round begins if a live member waits for a later generation than the newest one, if a member of the newest
+#      generation is gone, or if the newest round was not finished. A member waits if it is new, if it has given its
+#      assignment back, or if its metadata has changed.
+#   2. The generation of a round is above every stored generation, and not below any generation that a member waits for.
+#      If the newest round is not known, the members may have completed the generations in their znodes, so the next
+#      generation is above these, too.
 #   3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into its
 #      member znode, with the metadata that it offers now.
 #   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not
 #      joined. They join a later round. What they still own is protected by their claims. A leader whose own member has
 #      not joined by then, or whose program has not assigned after another rebalance timeout, ends its session.
-#   5. The members of a round must know a protocol in common. From the leader on, in the order of their registration,
-#      each member that shares none with those before it is refused.
-#   6. Of the protocols that all members know, the one is chosen that most members prefer; among equals, the one that
-#      the first member prefers.
+#   5. The members of a round must know a protocol in common. The leader is accepted first, then the other members in
+#      the order of their registration. A member that shares no protocol with all accepted members is refused.
+#   6. Of the protocols that all members know, the one is chosen that most members prefer. If several are preferred
+#      equally often, the one is chosen that the first member prefers.
 #   7. All assignments of a generation are written before its state is ``done``, and members read them only then.
 
 
@@ -88,7 +90,9 @@ def round_cause(inputs: RoundInputs) -> str:
 
 
 class Opening(NamedTuple):
-    """The start of a round: its state, the transaction that writes it, and the znode's ``version`` after the write."""
+    """
+    The start of a round: its state, the transaction that writes this state, and the znode's ``version`` after that.
+    """
 
     state: RoundState
     write: tuple[Operation, ...]
@@ -103,7 +107,7 @@ def opening(
 
     Args:
         layout: The group's paths.
-        inputs: What the leader has read.
+        inputs: The data that the leader has read.
         leader: The leader's member id.
         candidate: The path of the leader's election znode. The transaction fails if that znode is gone.
         cause: Why the round begins.
@@ -129,7 +133,7 @@ def _next_generation(inputs: RoundInputs) -> int:
 
 
 def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId]:
-    """Return the ids of those of ``members`` that have not joined this generation."""
+    """Return the ids of the members that have not joined this generation."""
     return [member.member_id for member in members if member.joined != generation]
 
 
@@ -145,8 +149,8 @@ def choose(members: Sequence[RoundMember], generation: int, leader: MemberId) ->
     """
     Choose the protocol of a generation for the members that have joined it (rules 5 and 6).
 
-    The leader is considered first, then the other members in the given order. If no member is accepted, the protocol is
-    "".
+    The function considers the leader first, then the other members in the given order. If no member is accepted, the
+    protocol is "".
     """
     accepted: list[RoundMember] = []
     refused: dict[MemberId, str] = {}
@@ -185,7 +189,7 @@ def publication(
 
     Args:
         layout: The group's paths.
-        begun: How the round began.
+        begun: The start of the round, as ``opening`` has returned it.
         choice: The round's protocol and members.
         assignments: The assignment of each member. A member that is left out gets an empty assignment.
         stored: The members that have a stored assignment. The writes replace or delete these assignments.

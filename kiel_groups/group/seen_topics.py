@@ -1,10 +1,11 @@
 """
 Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
 
-From Kafka 2.8 on, a new topic has a new id. Earlier brokers name no id. If they did not list a topic for a while, it
-may have been deleted, or the client had no right to see it. If a topic is created again at once, the only sign is a
-position that its log lacks, or has again. So the logs decide: an early record that was read is compared with the record
-that the log has at the same offset now.
+An incarnation of a topic is the topic from one creation to the next deletion. From Kafka 2.8 on, each incarnation has
+another id. Earlier brokers name no id. If such brokers did not list a topic for a while, the topic may have been
+deleted, or the client had no right to see it. If a topic is created again at once, there is only one sign: the log
+lacks the member's position, or has that position again after it was missing. So the logs decide: an early record that
+was read is compared with the record that the log has at the same offset now.
 
 A log of the same topic may lose records, too, if an unclean election truncates it. In this case the log is not new, and
 ``auto_offset_reset`` says where delivery continues.
@@ -27,8 +28,8 @@ class _SeenTopic:
 
     ``is_missing`` is true if the last answer did not list the topic. ``was_missing`` is true if an earlier answer did
     not list the topic, and it is not known yet whether the topic is still the same. ``trusted`` has the partitions
-    whose stored offsets belong to the present topic, as far as this process can know. It is None if the topic was never
-    missing and never created again.
+    whose stored offsets belong to the present topic, as far as this process can know. ``trusted`` is None if the topic
+    was never missing and never created again.
     """
 
     number: int = 0
@@ -42,7 +43,7 @@ class SeenTopics:
     """
     Numbers the incarnations of topics, from 0 on, as one process learns of them.
 
-    ``changed`` is called with the name of a topic whose number has grown. ``doubted`` is called with the name of a
+    The object calls ``changed`` with the name of a topic whose number has grown, and ``doubted`` with the name of a
     topic that may have been created again.
     """
 
@@ -57,7 +58,7 @@ class SeenTopics:
         return 0 if seen is None else seen.number
 
     def has_id(self, topic: str) -> bool:
-        """Return whether the topic's id is known. If it is, a change of the id is the only sign of a new topic."""
+        """Return whether the topic's id is known. If the id is known, only a change of the id shows a new topic."""
         seen = self._topics.get(topic)
         return seen is not None and bool(seen.ids)
 
@@ -67,7 +68,10 @@ class SeenTopics:
         return seen is not None and (seen.is_missing or seen.was_missing)
 
     def missing(self, topic: str) -> None:
-        """Note that a broker that knows the cluster has not listed the topic. Its stored offsets lose their trust."""
+        """
+        Note that a broker that knows the cluster has not listed the topic. The topic's stored offsets are not trusted
+        any more.
+        """
         seen = self._seen(topic)
         seen.is_missing, seen.trusted = True, set()
 
@@ -82,7 +86,7 @@ class SeenTopics:
         """
         Note the topic's id. A second id means that the topic was created again.
 
-        A former id is ignored, because a broker with old metadata has sent it.
+        Ignore a former id, because a broker with old metadata has sent it.
         """
         seen = self._seen(topic)
         if topic_id in seen.ids:
@@ -141,9 +145,9 @@ class LogSight(NamedTuple):
     The state of one partition's log, as far as it is known.
 
     ``start`` and ``end`` are the log's range now. ``has_record`` says whether the log still has the record that was
-    read first. It is None if no record was read, or if that record was deleted since. ``is_first`` says whether that
-    record is the first record of the log. ``in_doubt`` says whether a broker has denied that the log has the
-    ``position``.
+    read first. ``has_record`` is None if no record was read, or if that record was deleted since. ``is_first`` says
+    whether that record is the first record of the log. ``in_doubt`` says whether a broker has denied that the log has
+    the ``position``.
     """
 
     position: int
@@ -161,7 +165,7 @@ class Verdict(Enum):
     SAME = "same"
     #: The topic was created again.
     NEW = "new"
-    #: It cannot be known.
+    #: The logs do not show whether the topic is new.
     UNKNOWN = "unknown"
 
 

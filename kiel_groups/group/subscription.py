@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kiel_groups.config import GroupConfig, check_name, topic_names
+from kiel_groups.config import GroupConfig, check_name, is_whole, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
@@ -47,7 +47,7 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
     listed = list(partitions)
     for partition in listed:
         number = partition.partition if isinstance(partition, TopicPartition) else None
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        if not is_whole(number) or number < 0:
             raise ConfigError(f"assign(): {partition!r} given; expected TopicPartition(topic, number of at least 0)")
         check_name(partition.topic, "topic")
     return frozenset(listed)
@@ -62,9 +62,9 @@ def check_offset(offset: object, where: str) -> int:
         where: The call and the partition, for the error.
 
     Raises:
-        ConfigError: The offset is not a whole number, or negative, or beyond what the protocol can carry.
+        ConfigError: The offset is not a whole number, or negative, or larger than an int64.
     """
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
+    if not is_whole(offset) or not 0 <= offset <= _MOST_OFFSET:
         raise ConfigError(
             f"{where}: {offset!r} given; expected the next offset to read, a whole number from 0 to 2**63 - 1"
         )
@@ -84,8 +84,8 @@ def check_offset(offset: object, where: str) -> int:
 #      kafka-python. A newly assigned partition is not paused. It has no high watermark, and no position other than that
 #      of its claim.
 #   4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the partitions that it claims.
-#      Without a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition, whichever is first, and its
-#      removal ends it.
+#      Without a member, the first ``seek`` or ``open_unclaimed`` opens a manually assigned partition. The removal of
+#      the partition from the assignment ends it.
 #   5. A call that is refused changes nothing.
 
 
@@ -142,7 +142,8 @@ class SubscriptionState:
         Args:
             topics: One topic or several.
             pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, topics of the previous subscription remain if they match, too.
+                the topics that match. Until then, topics of the previous subscription remain if these topics match,
+                too.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -151,7 +152,8 @@ class SubscriptionState:
         Raises:
             ConfigError: There is neither a topic nor a pattern, a name is not legal for a topic of Kafka 0.8, or the
                 pattern is not a regular expression.
-            IllegalStateError: Both topics and a pattern are given, or the consumer gets partitions in another way.
+            IllegalStateError: The caller gives both topics and a pattern, or the consumer gets partitions in another
+                way.
         """
         names = frozenset(topic_names(topics))
         compiled = compiled_pattern(pattern)
@@ -171,7 +173,7 @@ class SubscriptionState:
 
     def change_subscription(self, topics: str | Iterable[str]) -> bool:
         """
-        Replace the subscribed topics, or set the topics that the pattern matches; the listener stays.
+        Replace the subscribed topics, or set the topics that the pattern matches. The listener stays.
 
         The list may be empty, because a pattern may match no topic.
 
@@ -269,8 +271,8 @@ class SubscriptionState:
         Replace the partitions that the group assigns to this consumer.
 
         The member calls this method whenever its owned partitions or the subscribed topics change. It passes its owned
-        partitions of subscribed topics. It is about to release its owned partitions of other topics, and leaves them
-        out.
+        partitions of subscribed topics. It leaves out its owned partitions of other topics, because it is about to
+        release them.
 
         Raises:
             ConfigError: The topic of a partition is not subscribed.
@@ -297,7 +299,10 @@ class SubscriptionState:
         self._assigned = {partition: before.get(partition) or _AssignedPartition() for partition in sorted(partitions)}
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Return whether a partition may be delivered: its topic is subscribed, or the application assigned it."""
+        """
+        Return whether a partition may be delivered: the consumer subscribes to its topic, or the application assigned
+        the partition.
+        """
         return partition.topic in self.topics or (self.is_manual() and partition in self._assigned)
 
     def covers_topic(self, topic: str) -> bool:
@@ -329,7 +334,7 @@ class SubscriptionState:
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
-            IllegalStateError: The partition is not assigned, or its member has not opened the claim yet.
+            IllegalStateError: The partition is not assigned, or the consumer's member has not opened the claim yet.
         """
         check_offset(offset, f"seek(): {partition}")
         state = self._require(partition, "seek()")
@@ -361,7 +366,7 @@ class SubscriptionState:
 
     def renew_seek_mark(self, partition: TopicPartition) -> object:
         """
-        Set and return a new mark for a seek that must look up its offset before it can continue.
+        Set and return a new mark for a seek whose offset must be looked up first.
 
         If the mark has changed when the look-up ends, a later seek has replaced the waiting seek.
 
@@ -401,7 +406,7 @@ class SubscriptionState:
     # Pauses
 
     def pause(self, partition: TopicPartition) -> None:
-        """Stop fetching a partition until ``resume``; its position remains."""
+        """Stop fetching a partition until ``resume``. The position of the partition remains."""
         self._require(partition, "pause()").is_paused = True
 
     def resume(self, partition: TopicPartition) -> None:

@@ -58,10 +58,10 @@ class UnopenedClaims:
     """
     Tracks the claims of one member that could not be opened yet, with the error of each claim.
 
-    A claim is a partition that the member owns. The member opens a claim when its start position is known.
+    A claim is a partition that the member owns. The member opens a claim when the claim's start position is known.
 
     The gauge ``claims_unopened`` is the number of these claims. The counter ``claims_not_opened`` counts the failed
-    attempts, and ``open_alarms`` the alarms.
+    attempts, and the counter ``open_alarms`` counts the alarms.
     """
 
     def __init__(self, group: str, metrics: Metrics, handler: PartitionHandler) -> None:
@@ -72,7 +72,7 @@ class UnopenedClaims:
 
     def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
         """
-        Record a failed attempt to open these claims; warn once of each claim that has failed for ``NEW_TOPIC_S``.
+        Record a failed attempt to open these claims. Warn once of each claim that has failed for ``NEW_TOPIC_S``.
 
         A NoOffsetsError means that an operator or the application must choose the start position. Then the next call
         that consumes this topic raises the error. Calls that consume other topics do not raise the error.
@@ -106,7 +106,9 @@ class UnopenedClaims:
         self._set_gauge()
 
     def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
-        """If there are ``partitions``, log that they have had no position for ``seconds``; count ``open_alarms``."""
+        """
+        If there are ``partitions``, log that they have had no position for ``seconds``, and count ``open_alarms``.
+        """
         if not partitions:
             return
         self._metrics.count("open_alarms")

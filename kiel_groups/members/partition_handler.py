@@ -61,7 +61,7 @@ class KafkaOffsets(Protocol):
     """Stores and returns the offsets of the member's group in Kafka, by requests to the group's coordinator."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
-        """Read committed offsets. Retry for some seconds while the coordinator moves or loads them."""
+        """Read committed offsets. Retry for some seconds while the coordinator changes, or loads the offsets."""
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
         """Ask the coordinator once to store offsets, and return the outcome for each partition."""
@@ -85,8 +85,9 @@ class PartitionHandler(Protocol):
         """
         Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-        The call returns within a time limit. Errors of brokers are returned in ``failures``, not raised. A partition
-        without a leader, or with a leader that fails or does not answer, delays no other partition.
+        The call returns within a time limit. The call returns errors of brokers in ``failures``, and does not raise
+        these errors. A partition without a leader, or with a leader that fails or does not answer, delays no other
+        partition.
         """
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
@@ -98,17 +99,19 @@ class PartitionHandler(Protocol):
         """
 
     def gate_changed(self, gate: Gate) -> None:
-        """Deliver records only while ``gate`` is open from now on: a new session or generation of the member begins."""
+        """
+        From now on, deliver records only while ``gate`` is open: a new session or generation of the member begins.
+        """
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """
         Start to fetch and deliver these partitions at their positions in the subscription state.
 
-        The call itself undoes an earlier ``stop`` of the partitions; the returned coroutine does everything else.
+        The call itself undoes an earlier ``stop`` of the partitions. The returned coroutine does everything else.
         """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions; return the partitions that have records in flight."""
+        """Stop fetching and delivering these partitions. Return the partitions that have records in flight."""
 
     def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
         """Wait until no record of these partitions is in flight, then notify the listener of the revocation."""
@@ -139,17 +142,18 @@ class PartitionHandler(Protocol):
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """
-        Resume at ``offset`` once ``on_partitions_assigned`` has ended; stop counting the partition's records in flight.
+        Stop counting the partition's records in flight. Resume at ``offset`` once ``on_partitions_assigned`` has ended.
 
         Another writer has stored the offset, or the topic was created again and has a new log.
         """
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Fetch the owned partitions from these leaders, read from ZooKeeper. They replace the leaders of an earlier call.
+        Fetch the owned partitions from these leaders, read from ZooKeeper. The leaders replace those of an earlier
+        call.
 
-        ``brokers`` has the addresses of the registered brokers. A partition that is left out has no registered leader
-        in ZooKeeper, or its znode cannot be read.
+        ``brokers`` has the addresses of the registered brokers. A partition without an entry has no registered leader
+        in ZooKeeper, or the partition's znode cannot be read.
         """
 
     def in_progress(self) -> Collection[Work]:

@@ -121,19 +121,22 @@ def examine(
 
 # ZooKeeper's servers, each asked on its own: a session would choose one of them.
 
+#: The errors of a request to a server that does not answer, or that answers with garbage.
+_UNANSWERED = (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error)
+
 
 async def _ask_servers(addresses: Sequence[HostPort], timeout_s: float) -> list[ServerAnswer]:
     answers = await asyncio.gather(*(_ask_server(address, timeout_s) for address in addresses))
-    serving = [each.address for each in answers if not each.problem]
-    strangers = await _strangers(serving, timeout_s)
-    return [each._replace(is_stranger=each.address in strangers) for each in answers]
+    compared = await _compared([each for each in answers if not each.problem], timeout_s)
+    by_address = {each.address: each for each in compared}
+    return [by_address.get(each.address, each) for each in answers]
 
 
 async def _ask_server(address: HostPort, timeout_s: float) -> ServerAnswer:
     try:
         async with asyncio.timeout(timeout_s):
             granted, least, most = [(await _open(address, asked)).time_out for asked in (ASKED_MS, 1, 2**31 - 1)]
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error) as error:
+    except _UNANSWERED as error:
         return ServerAnswer(address, _reason(error, timeout_s))
     fields: dict[str, str] = {}
     with suppress(OSError, TimeoutError):
@@ -150,26 +153,43 @@ def _reason(error: Exception, timeout_s: float) -> str:
         return "it closes connections, as a server without a quorum does"
     number = getattr(error, "errno", None)
     # asyncio replaces the text of a refused connection by one with its own names.
-    return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__
+    if isinstance(number, int) and number > 0:
+        return os.strerror(number)
+    # The text of an unknown host name has its number, too.
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-async def _strangers(addresses: Sequence[HostPort], timeout_s: float) -> set[HostPort]:
+async def _compared(servers: Sequence[ServerAnswer], timeout_s: float) -> list[ServerAnswer]:
     """
-    Return the servers that do not know a session of the first server, because they belong to another ensemble.
+    Mark the servers that do not know a session of the first server, because they belong to another ensemble.
 
-    If a server does not answer, the servers after it are not compared.
+    A server that no longer answers gets a problem instead. If the first server does not answer, the next replaces it.
     """
-    found: set[HostPort] = set()
-    if len(addresses) > 1:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, struct.error):
-            async with asyncio.timeout(timeout_s):
-                session = await _open(addresses[0], ASKED_MS, leave_open=True)
-                for address in addresses[1:]:
-                    answer = await _open(address, ASKED_MS, (session.session_id, session.passwd), leave_open=True)
-                    if answer.time_out <= 0:
-                        found.add(address)
-                await _open(addresses[0], ASKED_MS, (session.session_id, session.passwd))
-    return found
+    if len(servers) < 2:
+        return list(servers)
+    first, *others = servers
+    try:
+        async with asyncio.timeout(timeout_s):
+            opened = await _open(first.address, ASKED_MS, leave_open=True)
+    except _UNANSWERED as error:
+        return [first._replace(problem=_reason(error, timeout_s)), *await _compared(others, timeout_s)]
+    session = opened.session_id, opened.passwd
+    # When the session has expired, no server knows it any more.
+    limit_s = min(timeout_s, opened.time_out / 1000)
+
+    async def compared(server: ServerAnswer) -> ServerAnswer:
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await _open(server.address, ASKED_MS, session, leave_open=True)
+        except _UNANSWERED as error:
+            return server._replace(problem=_reason(error, limit_s))
+        return server._replace(is_stranger=answer.time_out <= 0)
+
+    found = await asyncio.gather(*map(compared, others))
+    with suppress(*_UNANSWERED):
+        async with asyncio.timeout(limit_s):
+            await _open(first.address, ASKED_MS, session)  # This closes the session.
+    return [first, *found]
 
 
 async def _open(

@@ -172,8 +172,8 @@ class WatchedGroups:
         client: The session.
         hosts: The servers of ZooKeeper, for errors.
         timeout_s: How long to wait for the brokers, in seconds.
-        changed: Called on kazoo's thread with the name of a group, when the group's members, candidates or plan have
-            changed since the group was last read.
+        changed: Called on kazoo's thread with the name of a group, when its members, candidates, plan, workers or
+            connectors have changed since the group was last read.
     """
 
     def __init__(self, client: Client, hosts: str, timeout_s: float, changed: Callable[[str], object]) -> None:
@@ -211,12 +211,14 @@ class WatchedGroups:
     def _watch(self, groups: Iterable[str]) -> None:
         reads = []
         for layout in map(GroupLayout, groups):
-            for path in (layout.members, layout.election, layout.ids, layout.group_state):
+            workers = WorkerLayout(layout.group)
+            # Members, candidates and workers are children; a plan and the offset of the connectors' settings are data.
+            folders = (layout.members, layout.election, layout.ids, workers.workers)
+            for path in (*folders, layout.group_state, workers.config):
                 key = (layout.group, path)
                 if key not in self._watched:
                     self._watched.add(key)
-                    # The members of Kafka's consumers and of this package are children; a plan is data.
-                    read = self._client.get_async if path == layout.group_state else self._client.get_children_async
+                    read = self._client.get_children_async if path in folders else self._client.get_async
                     reads.append((key, read(path, partial(self._fire, key))))
         for key, read in reads:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from itertools import groupby
@@ -23,13 +23,13 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def metrics_answer(families: Iterable[Metric]) -> Answer:
     """
-    Return an answer with these metrics in Prometheus' text format.
+    Return an answer with these metrics and those of the process, such as its memory, in Prometheus' text format.
 
     Raises:
         RestError: The package prometheus-client is missing.
     """
     try:
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
         from prometheus_client.registry import Collector
     except ImportError:
         text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
@@ -41,35 +41,43 @@ def metrics_answer(families: Iterable[Metric]) -> Answer:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
+    ProcessCollector(registry=registry)
     return Answer(generate_latest(registry).decode(), content_type=_CONTENT_TYPE)
 
 
-def registry_families(metrics: Metrics) -> Iterator[Metric]:
+def registry_families(*registries: tuple[Mapping[str, str], Metrics]) -> Iterator[Metric]:
     """
-    Yield the metrics of a registry as metric families of prometheus-client.
+    Yield the metrics of registries as metric families of prometheus-client. Each registry comes with its own labels.
 
     The names begin with ``kiel_``. An integer becomes a counter, whose name in the text ends in ``_total``. A duration
     becomes a summary in seconds. Other numbers become gauges.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
-    rows = sorted(metrics.read(), key=lambda row: (row[0], row[1]))
+    rows = sorted(
+        (
+            (name, {**own, **dict(labels)}, value)
+            for own, metrics in registries
+            for name, labels, value in metrics.read()
+        ),
+        key=lambda row: (row[0], sorted(row[1].items())),
+    )
     for name, found in groupby(rows, key=lambda row: row[0]):
         samples = list(found)
-        labels = sorted({label for _, pairs, _ in samples for label, _ in pairs})
-        meaning = f"{name.replace('_', ' ')}; docs/operating.rst explains it."
+        labels = sorted({label for _, given, _ in samples for label in given})
+        meaning = f"{name.replace('_', ' ')}; docs/metrics.rst explains it."
         if isinstance(samples[0][2], Latency):
             summary = SummaryMetricFamily(f"kiel_{name}_seconds", meaning, labels=labels)
-            for _, pairs, value in samples:
+            for _, given, value in samples:
                 assert isinstance(value, Latency)
-                summary.add_metric([dict(pairs).get(label, "") for label in labels], value.count, value.total_s)
+                summary.add_metric([given.get(label, "") for label in labels], value.count, value.total_s)
             yield summary
             continue
         kind = CounterMetricFamily if isinstance(samples[0][2], int) else GaugeMetricFamily
         family = kind(f"kiel_{name}", meaning, labels=labels)
-        for _, pairs, value in samples:
+        for _, given, value in samples:
             assert not isinstance(value, Latency)
-            family.add_metric([dict(pairs).get(label, "") for label in labels], value)
+            family.add_metric([given.get(label, "") for label in labels], value)
         yield family
 
 
@@ -77,7 +85,7 @@ def metrics_route(metrics: Metrics) -> Route:
     """Return the route ``/metrics``, which answers with the metrics of a registry."""
 
     async def get_metrics(_: RestCall) -> Answer:
-        return metrics_answer(registry_families(metrics))
+        return metrics_answer(registry_families(({}, metrics)))
 
     return Route("/metrics", {"GET": get_metrics})
 

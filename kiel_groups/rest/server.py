@@ -9,20 +9,23 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from errno import EADDRINUSE, EMFILE
+from functools import partial
 from hmac import compare_digest
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from tornado.http1connection import HTTP1Connection
+from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import JSON, Answer, Operation, RestCall, RestError, Route, refusal_of, status_text
 from kiel_groups.rest.settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 from kiel_groups.secret_texts import error_texts
@@ -35,7 +38,8 @@ log = logging.getLogger(__name__)
 # A token, if there is one, must come with each request. Web pages of other sites must not use the interface: a browser
 # on the same machine reaches loopback, too, and requests may run any code. So requests of such pages are refused by
 # their header ``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused
-# by ``Host``.
+# by ``Host``. Both headers are checked even if the token is right: a browser adds the password that its user gave to
+# the requests of every page.
 
 
 class AccessRules:
@@ -49,7 +53,10 @@ class AccessRules:
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
         self._open_reads = settings.open_reads
-        self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
+        self._is_local = is_loopback(settings.host)
+        self._hosts = {settings.host.lower(), settings.host_to_advertise.lower()}
+        if self._is_local:
+            self._hosts.add("localhost")
 
     def check(self, method: str, headers: Mapping[str, str]) -> None:
         """
@@ -68,24 +75,22 @@ class AccessRules:
                     "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
                     {"WWW-Authenticate": "Bearer"},
                 )
-            # Proxies in front of a server with a token may have names of their own. A page of another site does not
-            # know the token, but a browser adds the password that its user gave to the requests of every page.
-            origin = _host_of(headers.get("Origin", ""))
-            if authorization.lower().startswith("basic") and origin not in ("", _host_of(f"//{headers.get('Host')}")):
-                raise _of_another_site(origin)
-            return
-        if self._open_reads and not is_open:
+        elif self._open_reads and not is_open:
             raise RestError(HTTPStatus.FORBIDDEN, "changes need a token, and this server was started without one")
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
-        # Every browser sends this header; a health check by HTTP/1.0 may not.
-        if given and not (host in self._hosts or is_address(host)):
+        # Every browser sends this header; a health check by HTTP/1.0 may not. A server that other machines reach has
+        # names that it does not know, and every request to it has the token.
+        if given and self._is_local and not (host in self._hosts or is_address(host)):
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this server"
             )
         site = headers.get("Origin")
-        if site is not None and not (is_loopback(_host_of(site)) or _host_of(site) in self._hosts):
-            raise _of_another_site(site)
+        if site is not None:
+            origin = _host_of(site)
+            is_known = origin in self._hosts or (origin and origin == host) or (self._is_local and is_loopback(origin))
+            if not is_known:
+                raise _of_another_site(site)
 
 
 def _of_another_site(origin: str) -> RestError:
@@ -124,11 +129,12 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
+@stream_request_body
 class GuardedHandler(RequestHandler):
     """
     The base class of handlers. It checks the access of each request, and answers errors with JSON documents.
 
-    Tornado creates a handler for each request.
+    It drops the bodies of requests. Tornado creates a handler for each request.
     """
 
     def initialize(self, access: AccessRules) -> None:
@@ -136,13 +142,17 @@ class GuardedHandler(RequestHandler):
         self._access = access
 
     def set_default_headers(self) -> None:
-        """Set the server's name without Tornado's version, and forbid caches to store the answer."""
+        """Set the server's name without Tornado's version, and headers for the safety of caches and browsers."""
         self.set_header("Server", "kiel-groups")
+        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
         """Check the access of the request before its body is read. Raise RestError if it is refused."""
         self._access.check(self.request.method or "", self.request.headers)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Drop a part of the body. Tornado would keep the whole body in memory, whatever its size."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error with a JSON document as Kafka Connect does."""
@@ -165,6 +175,28 @@ class GuardedHandler(RequestHandler):
             trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
             log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
 
+    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
+        """
+        Send the rest of the answer. Close the connection if the client does not receive the answer within 30 s.
+
+        If access was refused, close the connection after the answer. Otherwise, occasional requests without access
+        would keep it open.
+        """
+        stream = cast(HTTP1Connection, self.request.connection).stream
+        is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if is_refused:
+            self.set_header("Connection", "close")
+        timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, stream.close)
+
+        def end(sent: asyncio.Future[None]) -> None:
+            timer.cancel()
+            if is_refused or sent.exception() is not None:
+                stream.close()
+
+        sending = super().finish(chunk)
+        sending.add_done_callback(end)
+        return sending
+
     def _write(self, answer: Answer) -> None:
         self.set_status(answer.status)
         if answer.location:
@@ -176,7 +208,6 @@ class GuardedHandler(RequestHandler):
             self.write(answer.text)
 
 
-@stream_request_body
 class RouteHandler(GuardedHandler):
     """Serves a request to a route: reads the body, calls the operation, and sends its answer."""
 
@@ -292,28 +323,6 @@ class RouteHandler(GuardedHandler):
             self.set_header("Allow", self._allowed)
         super().write_error(status_code, **kwargs)
 
-    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
-        """
-        Send the rest of the answer. Close the connection if the client does not receive the answer within 30 s.
-
-        If access was refused, close the connection after the answer. Otherwise, occasional requests without access
-        would keep it open.
-        """
-        stream = cast(HTTP1Connection, self.request.connection).stream
-        is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        if is_refused:
-            self.set_header("Connection", "close")
-        timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, stream.close)
-
-        def end(sent: asyncio.Future[None]) -> None:
-            timer.cancel()
-            if is_refused or sent.exception() is not None:
-                stream.close()
-
-        sending = super().finish(chunk)
-        sending.add_done_callback(end)
-        return sending
-
     @property
     def _operation(self) -> Operation | None:
         method = self.request.method or ""
@@ -337,8 +346,9 @@ def _document(refusal: RestError) -> dict[str, object]:
 # Accept connections within limits.
 #
 # ZooKeeper and the brokers need file descriptors of the process, too. So a server uses a bounded number of connections,
-# and leaves some file descriptors free. Meanwhile, further connections wait in the
-# system's queue: a socket with a connection that cannot be accepted would wake the event loop again and again.
+# and leaves some file descriptors free. At the bound, a new connection replaces the one that has been idle for the
+# longest time: idle connections must not delay the answers to health checks. If none is idle, further connections wait
+# in the system's queue: a socket with a connection that cannot be accepted would wake the event loop again and again.
 
 
 #: How long a client may take for the headers of a request, also of its next one, and for its body, in seconds.
@@ -350,6 +360,9 @@ _MOST_CONNECTIONS, _DESCRIPTORS_FOR_EACH = 1_000, 4
 
 #: The descriptors that no connection takes, however many the rest of the process uses: one in eight, at most these.
 _MOST_RESERVED, _DESCRIPTORS_FOR_EACH_RESERVED = 64, 8
+
+#: How long a connection at least may be without the headers of a request before another one replaces it, in seconds.
+_GRACE_S = 0.25
 
 #: The pause after a connection for which no descriptor is left, in seconds.
 _PAUSE_S = 1.0
@@ -365,11 +378,29 @@ _AT_ONCE = 16
 _UNBOUNDED = 1 << 16_384
 
 
+class _Tracked(HTTPMessageDelegate):
+    """Passes a request on, and calls ``began`` when its headers are complete."""
+
+    def __init__(self, delegate: HTTPMessageDelegate, began: Callable[[], object]) -> None:
+        self._began = began
+        self.data_received = delegate.data_received  # type: ignore[method-assign]
+        self.finish = delegate.finish  # type: ignore[method-assign]
+        self.on_connection_close = delegate.on_connection_close  # type: ignore[method-assign]
+        self._headers_received = delegate.headers_received
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._began()
+        return self._headers_received(start_line, headers)
+
+
 class BoundedServer(HTTPServer):
     """
     An HTTP server that stops accepting connections while too many are open, or few file descriptors are free.
 
-    Tornado's server accepts every connection. Without a free descriptor, it would retry forever without a pause.
+    If too many are open, a new connection replaces the one that has been idle for the longest time. Tornado's server
+    accepts every connection. Without a free descriptor, it would retry forever without a pause.
     """
 
     _listening: tuple[socket.socket, ...] = ()
@@ -377,6 +408,21 @@ class BoundedServer(HTTPServer):
     _is_accepting = False
     _retry: asyncio.TimerHandle | None = None
     _next_warning_s = float("-inf")
+
+    def initialize(self, *arguments: Any, **settings: Any) -> None:
+        """Create the server. Tornado calls this method with the arguments of the constructor."""
+        super().initialize(*arguments, **settings)
+        #: The idle connections, and since when they wait for the headers of a request; the oldest is first.
+        self._idle: dict[HTTP1ServerConnection, float] = {}
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Return the delegate of the next request of a connection. Until its headers arrive, the connection is idle."""
+        connection = cast(HTTP1ServerConnection, server_conn)
+        self._idle[connection] = self._loop.time()
+        if self._retry is None:
+            self._resume()
+        delegate = super().start_request(server_conn, request_conn)
+        return _Tracked(delegate, lambda: self._idle.pop(connection, None))
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Start to accept connections on these sockets, within the current limits of the process."""
@@ -391,13 +437,23 @@ class BoundedServer(HTTPServer):
 
     def _resume(self) -> None:
         self._retry = None
-        if not self._is_accepting and self._open < self._most:
+        if not self._is_accepting and (self._open < self._most or self._idle):
             self._is_accepting = True
             for listening in self._listening:
                 self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
+            oldest = next(iter(self._idle), None)
+            if self._open >= self._most and (oldest is None or self._loop.time() < self._idle[oldest] + _GRACE_S):
+                self._pause(
+                    f"{self._open} are open, one for each {_DESCRIPTORS_FOR_EACH} file descriptors that the process may"
+                    f" have, and at most {_MOST_CONNECTIONS}"
+                )
+                # Without an idle connection, the end of a request resumes.
+                if oldest is not None:
+                    self._retry = self._loop.call_later(_GRACE_S, self._resume)
+                return
             try:
                 self._check_descriptors(listening)
                 connection, address = listening.accept()
@@ -411,12 +467,9 @@ class BoundedServer(HTTPServer):
             stream = IOStream(connection)
             self._open += 1
             self.handle_stream(stream, address)
-            if self._open >= self._most:
-                self._pause(
-                    f"{self._open} are open, one for each {_DESCRIPTORS_FOR_EACH} file descriptors that the process may"
-                    f" have, and at most {_MOST_CONNECTIONS}"
-                )
-                return
+            if self._open > self._most and oldest is not None:
+                del self._idle[oldest]
+                oldest.stream.close()
 
     def _check_descriptors(self, listening: socket.socket) -> None:
         """Raise OSError if the next connection would use a file descriptor that is reserved for other purposes."""
@@ -431,12 +484,7 @@ class BoundedServer(HTTPServer):
         now_s = self._loop.time()
         if now_s >= self._next_warning_s:
             self._next_warning_s = now_s + _WARNING_S
-            log.warning(
-                "the REST interface accepts no connection at the moment: %s; further ones wait; those that are idle are"
-                " closed after %g s",
-                why,
-                _IDLE_TIMEOUT_S,
-            )
+            log.warning("the REST interface accepts no connection at the moment: %s; further ones wait", why)
 
     def _stop_accepting(self) -> None:
         if self._is_accepting:
@@ -446,6 +494,7 @@ class BoundedServer(HTTPServer):
 
     def on_close(self, server_conn: object) -> None:
         super().on_close(server_conn)
+        self._idle.pop(cast(HTTP1ServerConnection, server_conn), None)
         self._open -= 1
         if self._retry is None:
             self._resume()
@@ -490,7 +539,10 @@ class RestServer:
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
     def start(
-        self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = ()
+        self,
+        routes: Iterable[Route],
+        handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = (),
+        metrics: Metrics | None = None,
     ) -> None:
         """
         Start to answer requests.
@@ -499,6 +551,7 @@ class RestServer:
             routes: The routes, each with its operations. Clients may add a slash to the path of each route.
             handlers: Other paths: the pattern, the class of the handler, and the arguments of its ``initialize``. The
                 argument ``access``, with the access rules, is added.
+            metrics: The registry that counts the requests. None counts none.
         """
         access = AccessRules(self._settings)
         shared = {"access": access, "timeout_s": self._settings.timeout_s}
@@ -509,7 +562,7 @@ class RestServer:
             ],
             default_handler_class=RouteHandler,
             default_handler_args={**shared, "operations": {}},
-            log_function=_log_request,
+            log_function=partial(_log_request, metrics or Metrics()),
         )
         self._server = BoundedServer(
             application,
@@ -529,15 +582,18 @@ class RestServer:
             await self._server.close_all_connections()
 
 
-def _log_request(handler: RequestHandler) -> None:
+def _log_request(metrics: Metrics, handler: RequestHandler) -> None:
     """
-    Log a request, but not its query and body, because these may contain secrets.
+    Count a request, and log it, but not its query and body, because these may contain secrets.
 
     The level is WARNING if access was refused, DEBUG for reads, and INFO for other requests.
     """
     request = handler.request
     level = logging.DEBUG if request.method in {"GET", "HEAD", "OPTIONS"} else logging.INFO
     status = handler.get_status()
+    # A client may send any word as the method.
+    method = request.method if request.method in handler.SUPPORTED_METHODS else "other"
+    metrics.count("rest_requests", method=str(method), status=str(status))
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         level = logging.WARNING
     log.log(level, "%.20s %.300s by %s: %d", request.method, request.path, request.remote_ip, status)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from kiel_groups.config import HostPort
+from kiel_groups.config import HostPort, is_number, is_whole
 from kiel_groups.errors import ConfigError
 
 #: The port of Kafka Connect.
@@ -32,8 +32,8 @@ class RestSettings:
     Args:
         host: The name or address to listen on.
         port: The port to listen on. 0 lets the system choose a port.
-        advertised_host: The name or address under which other workers reach this worker. By default, it is ``host``, or
-            the name of this machine if ``host`` stands for all its addresses.
+        advertised_host: The name or address under which clients and other workers reach the server, such as that of a
+            proxy. By default, it is ``host``, or the name of this machine if ``host`` stands for all its addresses.
         token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
             "" means no token, and is allowed only if no other machine can connect.
         open_reads: Whether requests that only read need no token. This is allowed only if no other machine can connect.
@@ -55,18 +55,18 @@ class RestSettings:
         for setting, host in (("host", self.host), ("advertised_host", self.advertised_host or self.host)):
             if not host or any(sign in host for sign in "/@[] ,") or (":" in host and not is_address(host)):
                 raise ConfigError(f"{setting}: {host!r} given; expected a host name or an address, without a port")
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port: {self.port} given; expected 0 to 65535")
-        if self.timeout_s <= 0:
-            raise ConfigError(f"timeout_s: {self.timeout_s:g} given; expected more than 0 seconds")
+        if not is_whole(self.port) or not 0 <= self.port < 65536:
+            raise ConfigError(f"port: {self.port!r} given; expected 0 to 65535")
+        if not is_number(self.timeout_s) or self.timeout_s <= 0:
+            raise ConfigError(f"timeout_s: {self.timeout_s!r} given; expected more than 0 seconds")
         if self.open_reads and not is_loopback(self.host):
             raise ConfigError(f"open_reads: other machines can connect to {self.host}; reads need the token there")
         if self.token:
             checked_token(self.token)
         elif not is_loopback(self.host):
             raise ConfigError(
-                f"host: other machines can connect to {self.host}, and no token is given; expected a token, or the host"
-                " 127.0.0.1"
+                f"host: other machines can connect to {self.host}, and no token is given; expected a token"
+                " ('--token-file'), or the host 127.0.0.1"
             )
 
     @property

@@ -3,20 +3,22 @@ The changes that operators make through the service: the actions of the command 
 
 With ``"dry_run": true`` in its body, a request changes nothing, and shows what would change. The answer has the values
 before and after. If offsets or znodes are lost, its field ``restore`` is the document from which ``offsets/import`` or
-'kiel-groups offsets import' restores them.
+'kiel-groups offsets import' restores them. Before the change, the document is written to a file as well, because the
+client may be gone when the answer comes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial, wraps
 from http import HTTPStatus
-from typing import Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias
 
+from kiel_groups.config import is_whole
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.group_config import (
     ConfigChange,
@@ -27,7 +29,7 @@ from kiel_groups.ops.actions.group_config import (
 )
 from kiel_groups.ops.actions.groups import delete_at_brokers, delete_znodes, plan_deletion, plan_deletion_at_brokers
 from kiel_groups.ops.actions.offsets import OffsetsPlan, plan_copy, plan_delete, plan_import, plan_reset
-from kiel_groups.ops.actions.offsets_file import new_file, parse_offsets_file
+from kiel_groups.ops.actions.offsets_file import new_file, parse_offsets_file, restore_path, write_offsets_file
 from kiel_groups.ops.views.config_view import change_document
 from kiel_groups.ops.views.documents import deletion_document
 from kiel_groups.ops.views.offset_changes import (
@@ -47,8 +49,6 @@ from kiel_groups.wording import some
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 #: How long live members may take to set offsets, in seconds. What they have not set by then stays.
 _ORDER_S = 30.0
 
@@ -59,7 +59,7 @@ _VALUES = ("offset", "shift", "time", "ago")
 
 #: The fields of bodies, as JSON schemas.
 _TEXT = {"type": ["string", "null"]}
-_FLAG = {"type": "boolean"}
+FLAG = {"type": "boolean"}
 _TOPICS = {
     "type": ["array", "null"],
     "items": {"type": "string"},
@@ -84,12 +84,12 @@ _TO = {
 }
 _FILE = {"type": "object", "description": "What the export or an earlier action answered."}
 _SETTINGS = {"type": "object", "minProperties": 1, "description": "Values by the names of settings; null removes one."}
-_DRY_RUN = {**_FLAG, "default": False, "description": "Whether to only answer what would change."}
+_DRY_RUN = {**FLAG, "default": False, "description": "Whether to only answer what would change."}
 
-_Change: TypeAlias = Callable[["Actions", RestCall, "_Body"], Awaitable[Answer]]
+_Change: TypeAlias = Callable[[Any, RestCall, "Body"], Awaitable[Answer]]
 
 
-def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Actions, RestCall], Awaitable[Answer]]]:
+def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Any, RestCall], Awaitable[Answer]]]:
     """
     Declare the JSON body of a change. The operation refuses bodies with unknown fields, and is described to clients.
 
@@ -98,10 +98,10 @@ def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Act
         fields: The JSON schemas of all fields except ``dry_run``. Every change has the field ``dry_run``.
     """
 
-    def decorate(change: _Change) -> Callable[[Actions, RestCall], Awaitable[Answer]]:
+    def decorate(change: _Change) -> Callable[[Any, RestCall], Awaitable[Answer]]:
         @wraps(change)
-        async def checked(self: Actions, call: RestCall) -> Answer:
-            return await change(self, call, _Body(call, fields, required))
+        async def checked(self: Any, call: RestCall) -> Answer:
+            return await change(self, call, Body(call, fields, required))
 
         properties = {**fields, "dry_run": _DRY_RUN}
         checked.body = {  # type: ignore[attr-defined]
@@ -121,10 +121,12 @@ class Actions:
 
     Args:
         find: Returns the cluster that a call names, or raises RestError.
+        restore_folder: Where restore files are written. None writes no files.
     """
 
-    def __init__(self, find: Callable[[RestCall], ServedCluster]) -> None:
+    def __init__(self, find: Callable[[RestCall], ServedCluster], restore_folder: Path | None) -> None:
         self._find = find
+        self._restore_folder = restore_folder
 
     # ------------------------------------------------------------------ offsets
 
@@ -137,10 +139,10 @@ class Actions:
             offsets = {each: found.offsets[each] for each in select(found, None, stored=True) if each in found.offsets}
             return _document(new_file(group, offsets).encode())
 
-        return Answer(await _in_thread(read))
+        return Answer(await cluster.run(read))
 
     @takes("topics", "to", topics=_TOPICS, to=_TO, store=_STORE)
-    async def reset_offsets(self, call: RestCall, body: _Body) -> Answer:
+    async def reset_offsets(self, call: RestCall, body: Body) -> Answer:
         """Set the offsets of ``topics`` to the target ``to``. Live members in ZooKeeper groups continue there."""
         selection, target = body.selection(), _target(body.fields.get("to"))
         return await self._set_offsets(
@@ -150,7 +152,7 @@ class Actions:
         )
 
     @takes("file", "topics", file=_FILE, topics=_TOPICS, store=_STORE)
-    async def import_offsets(self, call: RestCall, body: _Body) -> Answer:
+    async def import_offsets(self, call: RestCall, body: Body) -> Answer:
         """Set the offsets of ``topics`` as in ``file``: an exported document, or ``restore`` of an earlier answer."""
         file = parse_offsets_file(json.dumps(body.fields.get("file")).encode(), "file", call.arguments[1])
         return await self._set_offsets(
@@ -159,8 +161,8 @@ class Actions:
             lambda source, group: plan_import(source, group, file, body.selection(), store=body.text("store")),
         )
 
-    @takes("to", to={"type": "string"}, overwrite=_FLAG, store=_STORE)
-    async def copy_offsets(self, call: RestCall, body: _Body) -> Answer:
+    @takes("to", to={"type": "string"}, overwrite=FLAG, store=_STORE)
+    async def copy_offsets(self, call: RestCall, body: Body) -> Answer:
         """Copy the offsets of a group to the group ``to``. Without ``overwrite``, that group must have no offsets."""
         to = body.text("to")
         if to is None:
@@ -173,20 +175,21 @@ class Actions:
         )
 
     @takes("topics", topics=_TOPICS, store=_STORE)
-    async def delete_offsets(self, call: RestCall, body: _Body) -> Answer:
+    async def delete_offsets(self, call: RestCall, body: Body) -> Answer:
         """Delete the offsets of ``topics`` (null: all topics). Live members must not subscribe to these topics."""
         selection = body.selection()
         return await self._set_offsets(
             call, body, lambda source, group: plan_delete(source, group, selection, store=body.text("store"))
         )
 
-    async def _set_offsets(self, call: RestCall, body: _Body, plan: Callable[[Any, str], OffsetsPlan]) -> Answer:
+    async def _set_offsets(self, call: RestCall, body: Body, plan: Callable[[Any, str], OffsetsPlan]) -> Answer:
         cluster, group = self._find(call), call.arguments[1]
 
         def act() -> dict[str, Any]:
             source = cluster.address.offsets()
             found = plan(source, group)
             found.check()
+            file = new_file(found.group, found.lost).encode() if found.lost else ""
             document = {
                 "dry_run": body.dry_run,
                 "group": found.group,
@@ -195,10 +198,12 @@ class Actions:
                 "changes": changes_document(found.changes),
                 "left_out": list(map(str, found.left_out)),
                 "not_set": [],
-                "restore": _document(new_file(found.group, found.lost).encode()) if found.lost else None,
+                "restore": _document(file) if file else None,
+                "restore_file": None,
             }
             if body.dry_run or not (found.changing or found.znodes):
                 return document
+            document["restore_file"] = self._keep(found.group, file)
             if found.is_order:
                 return {**document, "not_set": cluster.address.ask(partial(_order, found), _no_order)}
             found.apply(source)
@@ -208,8 +213,8 @@ class Actions:
 
     # ------------------------------------------------------------------ the leader's settings
 
-    @takes(member=_TEXT, host=_TEXT, leave_unowned=_FLAG)
-    async def drain(self, call: RestCall, body: _Body) -> Answer:
+    @takes(member=_TEXT, host=_TEXT, leave_unowned=FLAG)
+    async def drain(self, call: RestCall, body: Body) -> Answer:
         """Assign the partitions of ``member``, or of all members of ``host``, to other members. The members stay."""
         member, host, leave = body.text("member"), body.text("host"), body.flag("leave_unowned")
         _check_one(member, host)
@@ -218,20 +223,20 @@ class Actions:
         )
 
     @takes(member=_TEXT, host=_TEXT)
-    async def undrain(self, call: RestCall, body: _Body) -> Answer:
+    async def undrain(self, call: RestCall, body: Body) -> Answer:
         """Let the drained ``member``, or the drained members of ``host``, own partitions again."""
         member, host = body.text("member"), body.text("host")
         _check_one(member, host)
         return await self._configure(call, body, lambda client, group: plan_undrain(client, group, member, host=host))
 
     @takes(reason=_TEXT)
-    async def rebalance(self, call: RestCall, body: _Body) -> Answer:
+    async def rebalance(self, call: RestCall, body: Body) -> Answer:
         """Request a new plan from the leader now. The history shows ``reason`` as the cause of the plan."""
         reason = body.text("reason") or "rebalance"
         return await self._configure(call, body, lambda client, group: plan_rebalance(client, group, reason=reason))
 
     @takes("settings", settings=_SETTINGS)
-    async def configure(self, call: RestCall, body: _Body) -> Answer:
+    async def configure(self, call: RestCall, body: Body) -> Answer:
         """Change ``settings`` of the group by name. The value null removes a setting; then the leader's own applies."""
         settings = body.fields.get("settings")
         if not isinstance(settings, dict) or not settings:
@@ -240,7 +245,7 @@ class Actions:
         removed = [name for name, value in settings.items() if value is None]
         return await self._configure(call, body, lambda client, group: plan_settings(client, group, put, removed))
 
-    async def _configure(self, call: RestCall, body: _Body, plan: Callable[[Client, str], ConfigChange]) -> Answer:
+    async def _configure(self, call: RestCall, body: Body, plan: Callable[[Client, str], ConfigChange]) -> Answer:
         cluster, group = self._find(call), call.arguments[1]
         if cluster.address.is_of_brokers:
             text = "brokers coordinate the groups of this cluster; a member allocates, and follows no settings"
@@ -258,7 +263,7 @@ class Actions:
     # ------------------------------------------------------------------ groups
 
     @takes()
-    async def delete_group(self, call: RestCall, body: _Body) -> Answer:
+    async def delete_group(self, call: RestCall, body: Body) -> Answer:
         """Delete a group that has no members, with its offsets and settings, or only show these in a dry run."""
         cluster, group = self._find(call), call.arguments[1]
 
@@ -266,18 +271,34 @@ class Actions:
             plan = cluster.address.ask(
                 partial(plan_deletion, group=group), partial(plan_deletion_at_brokers, group=group)
             )
-            file = new_file(group, plan.offsets, znodes=plan.znodes).encode()
-            restore = _document(file) if plan.offsets or plan.znodes else None
+            file = new_file(group, plan.offsets, znodes=plan.znodes).encode() if plan.offsets or plan.znodes else ""
+            path = None if body.dry_run else self._keep(group, file)
             if not body.dry_run:
                 cluster.address.ask(partial(delete_znodes, deletion=plan), partial(delete_at_brokers, group=group))
-            document = deletion_document(plan, "")
-            del document["restore_file"]
-            return {"dry_run": body.dry_run, **document, "restore": restore}
+            document = deletion_document(plan, path or "")
+            return {"dry_run": body.dry_run, **document, "restore": _document(file) if file else None}
 
         return await self._changed(call, cluster, body, act)
 
+    def _keep(self, group: str, file: str) -> str | None:
+        """
+        Write what a change loses to a new restore file. Return its path, or None if no file is written.
+
+        Raises:
+            RestError: The file cannot be written, so the change must not be made.
+        """
+        if not file or self._restore_folder is None:
+            return None
+        path = restore_path(group, folder=self._restore_folder)
+        try:
+            write_offsets_file(path, file, is_secret=True)
+        except ConfigError as error:
+            text = f"{error}; nothing has changed; the service's option --restore-folder names another folder"
+            raise RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text) from error
+        return str(path)
+
     async def _changed(
-        self, call: RestCall, cluster: ServedCluster, body: _Body, act: Callable[[], dict[str, Any]]
+        self, call: RestCall, cluster: ServedCluster, body: Body, act: Callable[[], dict[str, Any]]
     ) -> Answer:
         """
         Execute ``act`` on a thread, and return its document as the answer.
@@ -285,16 +306,29 @@ class Actions:
         If the call is not a dry run, load the cluster's groups again soon, and log the change.
         """
         began_s = time.monotonic()
-        document = await _in_thread(act)
+        document = await cluster.run(act)
         if not body.dry_run:
-            cluster.refresh()
-            what = {name: value for name, value in document.items() if name not in ("restore", "dry_run")}
-            took_s = time.monotonic() - began_s
-            log.info("%s %s by %s took %.1f s: %.2000s", call.method, call.path, call.client, took_s, json.dumps(what))
+            finish_change(call, cluster, document, began_s)
         return Answer(document)
 
 
-class _Body:
+def finish_change(call: RestCall, cluster: ServedCluster, document: Mapping[str, Any], began_s: float) -> None:
+    """
+    Load the cluster's groups again soon, and log a change: the request, its client, and the values before and after.
+
+    Args:
+        call: The request.
+        cluster: The cluster that has changed.
+        document: The answer to the request.
+        began_s: When the change began, in monotonic seconds.
+    """
+    cluster.refresh()
+    what = {name: value for name, value in document.items() if name not in ("restore", "dry_run")}
+    took_s = time.monotonic() - began_s
+    log.info("%s %s by %s took %.1f s: %.2000s", call.method, call.path, call.client, took_s, json.dumps(what))
+
+
+class Body:
     """
     The JSON body of a change, with methods that check its fields. An empty body is an empty object.
 
@@ -328,6 +362,13 @@ class _Body:
             raise ConfigError(f"{name}: {value!r:.100} given; expected a text")
         return value
 
+    def number(self, name: str) -> int | None:
+        """Return a field that is a whole number of at least 0, or None if the field is missing or null."""
+        value = self.fields.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**9):
+            raise ConfigError(f"{name}: {value!r:.100} given; expected a whole number of at least 0")
+        return value
+
     def selection(self) -> Selection | None:
         """Return the partitions that the required field ``topics`` selects, or None (all partitions) for null."""
         names = self.fields["topics"]
@@ -343,7 +384,7 @@ def _target(given: object) -> Target:
         return Target(given)
     if isinstance(given, dict) and len(given) == 1 and given.keys() <= set(_VALUES):
         ((kind, value),) = given.items()
-        if kind in ("offset", "shift") and isinstance(value, int) and not isinstance(value, bool):
+        if kind in ("offset", "shift") and is_whole(value):
             return Target(kind, value)
         if kind == "time" and isinstance(value, str):
             return Target("time", parse_time(value))
@@ -376,7 +417,3 @@ def _check_one(member: str | None, host: str | None) -> None:
 def _document(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, work)

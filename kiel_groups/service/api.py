@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.actions.plans import preview_group, preview_group_of_brokers
 from kiel_groups.ops.loaded_groups import unknown_group
 from kiel_groups.ops.views.documents import (
@@ -23,15 +25,17 @@ from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.ops.views.members import members_document
 from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
-from kiel_groups.rest.metrics_text import metrics_answer
+from kiel_groups.rest.metrics_text import metrics_answer, registry_families
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.connectors import Connectors
 from kiel_groups.service.openapi import asks, describe
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
 _CLUSTER = "/v1/clusters/([^/]+)"
 _GROUP = f"{_CLUSTER}/groups/([^/]+)"
+_CONNECTOR = f"{_GROUP}/connectors/([^/]+)"
 
 
 #: The arguments in the query of a plan, which are options of 'kiel-groups plan'.
@@ -50,15 +54,24 @@ class Api:
 
     Args:
         clusters: The served clusters by name.
+        registries: The metrics of the service's own work and of its leaders, each with the labels that they get.
+        restore_folder: Where changes write what they lose. None writes no files.
     """
 
-    def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
+    def __init__(
+        self,
+        clusters: Mapping[str, ServedCluster],
+        registries: Sequence[tuple[Mapping[str, str], Metrics]] = (),
+        restore_folder: Path | None = None,
+    ) -> None:
         self._clusters = clusters
-        self._actions = Actions(self._cluster)
+        self._registries = registries
+        self._actions = Actions(self._cluster, restore_folder)
+        self._connectors = Connectors(self._group)
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the JSON interface, of the health checks and of the metrics."""
-        actions = self._actions
+        actions, connectors = self._actions, self._connectors
         return (
             Route("/healthz", {"GET": self.get_health}),
             Route("/readyz", {"GET": self.get_readiness}),
@@ -82,6 +95,12 @@ class Api:
             Route(f"{_GROUP}/drain", {"POST": actions.drain}),
             Route(f"{_GROUP}/undrain", {"POST": actions.undrain}),
             Route(f"{_GROUP}/rebalance", {"POST": actions.rebalance}),
+            Route(f"{_GROUP}/connectors", {"GET": connectors.list_connectors}),
+            Route(_CONNECTOR, {"GET": connectors.get_connector}),
+            Route(f"{_CONNECTOR}/status", {"GET": connectors.get_connector_status}),
+            Route(f"{_CONNECTOR}/pause", {"POST": connectors.pause_connector}),
+            Route(f"{_CONNECTOR}/resume", {"POST": connectors.resume_connector}),
+            Route(f"{_CONNECTOR}/restart", {"POST": connectors.restart_connector}),
         )
 
     async def get_health(self, call: RestCall) -> Answer:
@@ -89,15 +108,20 @@ class Api:
         return Answer({"status": "ok"})
 
     async def get_readiness(self, call: RestCall) -> Answer:
-        """Answer with 200 if the newest load of the groups of each cluster succeeded, and with 503 otherwise."""
+        """
+        Answer with 200 if the newest load of the groups of any cluster succeeded, and with 503 otherwise.
+
+        A cluster that cannot be reached must not end the requests about the other clusters. The answer has its error.
+        """
         states = {name: cluster.state for name, cluster in self._clusters.items()}
-        is_ready = all(state.is_ready for state in states.values())
+        ready = [state.is_ready for state in states.values()]
+        word = "ok" if all(ready) else "partly ready" if any(ready) else "not ready"
         clusters = {
             name: "ok" if state.is_ready else state.error or "the first load is under way"
             for name, state in states.items()
         }
-        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer({"status": "ok" if is_ready else "not ready", "clusters": clusters}, status)
+        status = HTTPStatus.OK if any(ready) else HTTPStatus.SERVICE_UNAVAILABLE
+        return Answer({"status": word, "clusters": clusters}, status)
 
     async def get_metrics(self, call: RestCall) -> Answer:
         """Answer with the metrics in Prometheus' text format."""
@@ -106,7 +130,7 @@ class Api:
         except ImportError:
             return metrics_answer(())
         states = [(name, cluster.state) for name, cluster in self._clusters.items()]
-        return metrics_answer(families(states, _now_ms()))
+        return metrics_answer(chain(families(states, _now_ms()), registry_families(*self._registries)))
 
     async def get_description(self, call: RestCall) -> Answer:
         """Answer with the description of this interface, in OpenAPI 3.1."""
@@ -173,10 +197,7 @@ class Api:
         """Answer with the plan that the leader of a group would make after a change. The change is not made."""
         cluster, status = self._group(call)
         change = _group_change(call)
-        preview = await asyncio.get_running_loop().run_in_executor(
-            None, partial(_preview, cluster, status.view.group, change)
-        )
-        return Answer(preview)
+        return Answer(await cluster.run(partial(_preview, cluster, status.view.group, change)))
 
     def _cluster(self, call: RestCall) -> ServedCluster:
         name = call.arguments[0]

@@ -8,6 +8,7 @@ service lists only topics that a group consumes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +24,9 @@ _CONSUMER = f"{_CLUSTER}/consumer/([^/]+)"
 
 #: Burrow's statuses for trends. Trends that are not listed have the status OK.
 _STATUSES: Mapping[Verdict, str] = {"stuck": "STOP", "rewound": "REWIND", "growing": "WARN", "steady": "WARN"}
+
+#: A partition below the highest one of its topic that a group does not consume.
+_UNCONSUMED: Mapping[str, Any] = {"offsets": [], "owner": "", "client_id": "", "current-lag": 0}
 
 
 class Burrow:
@@ -44,6 +48,7 @@ class Burrow:
             Route(_CLUSTER, {"GET": self.get_cluster}),
             Route(f"{_CLUSTER}/topic", {"GET": self.list_topics}),
             Route(f"{_CLUSTER}/topic/([^/]+)", {"GET": self.get_topic}),
+            Route(f"{_CLUSTER}/topic/([^/]+)/consumers", {"GET": self.list_consumers_of_topic}),
             Route(f"{_CLUSTER}/consumer", {"GET": self.list_consumers}),
             Route(_CONSUMER, {"GET": self.get_consumer}),
             Route(f"{_CONSUMER}/status", {"GET": self.get_status}),
@@ -83,6 +88,18 @@ class Burrow:
             return _not_found(call, "cluster or topic not found")
         return _answer(call, "topic offsets returned", offsets=[ends.get(at, 0) for at in range(max(ends) + 1)])
 
+    async def list_consumers_of_topic(self, call: RestCall) -> Answer:
+        """Answer with the names of the groups that consume a topic."""
+        cluster, topic = self._cluster(call), call.arguments[1]
+        if cluster is None:
+            return _not_found(call, "cluster not found")
+        groups = [
+            group
+            for group, status in cluster.state.groups.items()
+            if any(each.topic_partition.topic == topic for each in status.view.partitions)
+        ]
+        return _answer(call, "consumers of topic returned", consumers=sorted(groups))
+
     async def list_consumers(self, call: RestCall) -> Answer:
         """Answer with the names of the groups of a cluster."""
         cluster = self._cluster(call)
@@ -91,22 +108,26 @@ class Burrow:
         return _answer(call, "consumer list returned", consumers=sorted(cluster.state.groups))
 
     async def get_consumer(self, call: RestCall) -> Answer:
-        """Answer with recent offsets, owner and lag of each partition of a group, by topic. An unknown lag is 0."""
+        """
+        Answer with recent offsets, owner and lag of each partition of a group, by topic. An unknown lag is 0.
+
+        The number of a partition is its place in the list of its topic. Partitions that the group does not consume are
+        filled in without offsets.
+        """
         status = self._group(call)
         if status is None:
             return _not_found(call, "cluster or consumer not found")
-        topics: dict[str, list[dict[str, Any]]] = {}
+        topics: dict[str, dict[int, dict[str, Any]]] = {}
         for each in status.view.partitions:
             window = status.windows.get(each.topic_partition)
-            topics.setdefault(each.topic_partition.topic, []).append(
-                {
-                    "offsets": [] if window is None else [_offset(window[0]), _offset(window[1])],
-                    "owner": each.owner or "",
-                    "client_id": "",
-                    "current-lag": each.lag or 0,
-                }
-            )
-        return _answer(call, "consumer detail returned", topics=topics)
+            topics.setdefault(each.topic_partition.topic, {})[each.topic_partition.partition] = {
+                **_UNCONSUMED,
+                "offsets": [] if window is None else list(map(_offset, window)),
+                "owner": each.owner or "",
+                "current-lag": each.lag or 0,
+            }
+        lists = {topic: [found.get(at, _UNCONSUMED) for at in range(max(found) + 1)] for topic, found in topics.items()}
+        return _answer(call, "consumer detail returned", topics=lists)
 
     async def get_status(self, call: RestCall) -> Answer:
         """Answer with the status of a group, and of each partition whose status is not OK."""
@@ -117,27 +138,23 @@ class Burrow:
         return self._evaluate(call, every=True)
 
     def _evaluate(self, call: RestCall, *, every: bool) -> Answer:
-        status = self._group(call)
-        if status is None:
-            return _not_found(call, "cluster or consumer not found")
-        partitions = [_partition(status, each) for each in status.view.partitions]
+        found = self._group(call)
+        partitions = [] if found is None else [_partition(found, each) for each in found.view.partitions]
         words = {each["status"] for each in partitions}
         worst = "ERR" if words & {"STOP", "REWIND"} else "WARN" if "WARN" in words else "OK"
         known = [each["complete"] for each in partitions]
-        return _answer(
-            call,
-            "consumer group status returned",
-            status={
-                "cluster": call.arguments[0],
-                "group": status.view.group,
-                "status": worst,
-                "complete": sum(known) / len(known) if known else 0.0,
-                "partitions": [each for each in partitions if every or each["status"] != "OK"],
-                "partition_count": len(partitions),
-                "maxlag": max(partitions, key=lambda each: int(each["current_lag"]), default=None),
-                "totallag": status.view.lag,
-            },
-        )
+        status = {
+            "cluster": call.arguments[0],
+            "group": call.arguments[1],
+            "status": "NOTFOUND" if found is None else worst,
+            "complete": sum(known) / len(known) if known else 0.0,
+            "partitions": [each for each in partitions if every or each["status"] != "OK"],
+            "partition_count": len(partitions),
+            "maxlag": max(partitions, key=lambda each: int(each["current_lag"]), default=None),
+            "totallag": 0 if found is None else found.view.lag,
+        }
+        answer = _answer(call, "consumer status returned", status=status)
+        return answer if found is not None else replace(answer, status=HTTPStatus.NOT_FOUND)
 
     def _cluster(self, call: RestCall) -> ServedCluster | None:
         return self._clusters.get(call.arguments[0])
@@ -177,7 +194,7 @@ def _offset(sample: Sample) -> dict[str, Any]:
     return {
         "offset": sample.committed,
         "timestamp": sample.at_ms,
-        "observedTimestamp": sample.at_ms,
+        "observedAt": sample.at_ms,
         "lag": sample.lag,
     }
 

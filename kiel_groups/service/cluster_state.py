@@ -27,6 +27,8 @@ _CAUSES = (
     "join",
     "return",
     "leave",
+    "expiry",
+    "absence",
     "end of grace",
     "subscription",
     "config",
@@ -34,6 +36,7 @@ _CAUSES = (
     "new topic",
     "deleted topic",
     "new partitions",
+    "allocator",
 )
 
 
@@ -51,7 +54,8 @@ class GroupStatus:
     partition's lag, and ``windows`` has the first and last of the samples from which a trend was computed. ``lags`` is
     the course of the group's lag: pairs of epoch milliseconds and records, the oldest first. ``unowned_since_ms`` has
     the partitions that should have an owner but have none, and the time when that was first seen. ``rebalances`` counts
-    the plans since the service started, by ``cause_kind``.
+    the plans since the service started, by ``cause_kind``. ``findings_since_ms`` has the time since when each kind of
+    finding has been there.
     """
 
     view: GroupView
@@ -61,6 +65,7 @@ class GroupStatus:
     lags: tuple[tuple[int, int], ...] = ()
     unowned_since_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     rebalances: Mapping[str, int] = field(default_factory=dict)
+    findings_since_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def needs_operator(self) -> bool:
@@ -75,7 +80,8 @@ class ClusterState:
 
     ``version`` increases with each state. ``loaded_ms`` is the time of the newest successful load of all groups in
     epoch milliseconds, or 0 before the first load. ``took_s`` is the duration of that load. ``error`` is the reason why
-    the newest load failed, or "". The other fields are as in ``LoadedGroups``.
+    the newest load failed, or "". ``loads`` and ``failed_loads`` count the successful and the failed loads. The other
+    fields are as in ``LoadedGroups``.
     """
 
     version: int = 0
@@ -86,6 +92,8 @@ class ClusterState:
     loaded_ms: int = 0
     took_s: float = 0.0
     error: str = ""
+    loads: int = 0
+    failed_loads: int = 0
 
     @property
     def is_ready(self) -> bool:
@@ -126,6 +134,7 @@ class ClusterHistory:
             loaded_ms=loaded.seen_ms,
             took_s=took_s,
             error="",
+            loads=self._state.loads + 1,
         )
 
     def refresh(self, views: Iterable[GroupView], now_ms: int) -> ClusterState:
@@ -144,7 +153,7 @@ class ClusterHistory:
 
     def fail(self, error: str) -> ClusterState:
         """Record the error of a failed load, and return the new state. It keeps the groups of the state before."""
-        return self._next(error=error)
+        return self._next(error=error, failed_loads=self._state.failed_loads + 1)
 
     def _next(self, **changes: object) -> ClusterState:
         self._state = replace(self._state, version=self._state.version + 1, **changes)  # type: ignore[arg-type]
@@ -162,6 +171,7 @@ class _GroupHistory:
         self._progress = ProgressTracker()
         self._lags: deque[tuple[int, int]] = deque(maxlen=_MOST_POINTS)
         self._unowned_since_ms: dict[TopicPartition, int] = {}
+        self._findings_since_ms: dict[str, int] = {}
         self._rebalances: Counter[str] = Counter()
         self._generation: int | None = None
 
@@ -182,6 +192,7 @@ class _GroupHistory:
             partition: self._unowned_since_ms.get(partition, now_ms) for partition in _unowned(view)
         }
         findings = (*check_group(view, now_ms), *self._progress.take(view, now_ms))
+        self._findings_since_ms = {each.kind: self._findings_since_ms.get(each.kind, now_ms) for each in findings}
         return GroupStatus(
             view,
             tuple(sorted(findings, key=lambda finding: finding.passing)),
@@ -190,6 +201,7 @@ class _GroupHistory:
             tuple(self._lags),
             self._unowned_since_ms,
             dict(self._rebalances),
+            self._findings_since_ms,
         )
 
     def _count_rebalances(self, view: GroupView) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from tornado.iostream import StreamClosedError
 
+from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import RestError
 from kiel_groups.rest.server import AccessRules, GuardedHandler
 from kiel_groups.service.served_cluster import ServedCluster
@@ -44,10 +45,16 @@ _Stream: TypeAlias = asyncio.Queue[_Event]
 
 
 class Events:
-    """Passes the changes of all clusters to the open streams. All methods must be called on the event loop."""
+    """
+    Passes the changes of all clusters to the open streams. All methods must be called on the event loop.
 
-    def __init__(self) -> None:
+    Args:
+        metrics: Gets the number of open streams.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
         self._streams: set[_Stream] = set()
+        self._metrics = metrics
 
     def publish(self, cluster: ServedCluster, groups: Collection[str] | None) -> None:
         """
@@ -79,12 +86,14 @@ class Events:
             raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_STREAMS} streams of events are open")
         stream: _Stream = asyncio.Queue(_MOST_EVENTS)
         self._streams.add(stream)
+        self._metrics.gauge("event_streams", len(self._streams))
         return stream
 
     def close(self, stream: _Stream) -> None:
         """Close a stream: drop its waiting events, and end its reader. A stream that is closed already is ignored."""
         if stream in self._streams:
             self._streams.discard(stream)
+            self._metrics.gauge("event_streams", len(self._streams))
             while not stream.empty():
                 stream.get_nowait()
             stream.put_nowait(_Event("", None, ""))

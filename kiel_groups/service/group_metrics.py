@@ -19,12 +19,12 @@ def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Itera
         states: The name and newest state of each cluster.
         now_ms: The present time in epoch milliseconds.
     """
-    for gauge in _OF_CLUSTERS:
-        family = GaugeMetricFamily(gauge.name, gauge.meaning, labels=("cluster",))
+    for of_cluster in _OF_CLUSTERS:
+        values = of_cluster.kind(of_cluster.name, of_cluster.meaning, labels=("cluster",))
         for name, state in states:
-            if state.loaded_ms or gauge is _OF_CLUSTERS[0]:
-                family.add_metric((name,), gauge.value(state, now_ms))
-        yield family
+            if state.loaded_ms or of_cluster in _BEFORE_LOAD:
+                values.add_metric((name,), of_cluster.value(state, now_ms))
+        yield values
     groups = [(name, status) for name, state in states for status in state.groups.values()]
     for each in _OF_GROUPS:
         family = GaugeMetricFamily(each.name, each.meaning, labels=("cluster", "group"))
@@ -41,24 +41,54 @@ def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Itera
 
 
 class _OfCluster(NamedTuple):
-    """A gauge of clusters. ``value`` takes a cluster's state and the time in epoch milliseconds."""
+    """A metric of clusters. ``value`` takes a cluster's state and the time in epoch milliseconds."""
 
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
     name: str
     meaning: str
     value: Callable[[ClusterState, int], float]
 
 
-#: The gauges of clusters. The first gauge has a value before the first load; all others do not.
-_OF_CLUSTERS = (
-    _OfCluster("kiel_cluster_up", "1 if the newest load of the groups succeeded.", lambda state, _: state.is_ready),
+#: The metrics of clusters that have a value before the first load.
+_BEFORE_LOAD = (
     _OfCluster(
+        GaugeMetricFamily,
+        "kiel_cluster_up",
+        "1 if the newest load of the groups succeeded.",
+        lambda state, _: state.is_ready,
+    ),
+    _OfCluster(
+        CounterMetricFamily, "kiel_cluster_loads", "Successful loads of all groups.", lambda state, _: state.loads
+    ),
+    _OfCluster(
+        CounterMetricFamily,
+        "kiel_cluster_failed_loads",
+        "Failed loads of all groups.",
+        lambda state, _: state.failed_loads,
+    ),
+)
+
+_OF_CLUSTERS = (
+    *_BEFORE_LOAD,
+    _OfCluster(
+        GaugeMetricFamily,
         "kiel_cluster_age_seconds",
         "The age of what is known of the groups.",
         lambda state, now_ms: max(0, now_ms - state.loaded_ms) / 1000,
     ),
-    _OfCluster("kiel_cluster_load_seconds", "How long the newest load took.", lambda state, _: state.took_s),
-    _OfCluster("kiel_cluster_brokers", "Live brokers.", lambda state, _: state.brokers),
-    _OfCluster("kiel_cluster_groups", "Groups, those without members, too.", lambda state, _: len(state.groups)),
+    _OfCluster(
+        GaugeMetricFamily,
+        "kiel_cluster_load_seconds",
+        "How long the newest load took.",
+        lambda state, _: state.took_s,
+    ),
+    _OfCluster(GaugeMetricFamily, "kiel_cluster_brokers", "Live brokers.", lambda state, _: state.brokers),
+    _OfCluster(
+        GaugeMetricFamily,
+        "kiel_cluster_groups",
+        "Groups, those without members, too.",
+        lambda state, _: len(state.groups),
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from kiel_groups.rest.calls import JSON, Operation, Route
 F = TypeVar("F", bound=Callable[..., object])
 
 #: The names of the parts of a path, in order.
-_PARTS = ("cluster", "group")
+_PARTS = ("cluster", "group", "connector")
 
 #: The regular expression of a variable part of a path in the patterns of routes.
 _ANY = "([^/]+)"
@@ -35,7 +35,8 @@ def asks(arguments: Mapping[str, str]) -> Callable[[F], F]:
 
 def describe(routes: Iterable[Route], clusters: Iterable[str]) -> dict[str, Any]:
     """Return the OpenAPI document of these routes. ``clusters`` are the names of the served clusters."""
-    schemas = {"cluster": {"type": "string", "enum": sorted(clusters)}, "group": {"type": "string"}}
+    text = {"type": "string"}
+    schemas = {"cluster": {**text, "enum": sorted(clusters)}, "group": text, "connector": text}
     paths = {}
     for route in routes:
         path = route.pattern

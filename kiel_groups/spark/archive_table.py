@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from kiel_groups.config import is_number
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark import side_tables
 from kiel_groups.spark.columns import FIELDS, INCARNATION, check_schema, merged_schema
@@ -187,6 +188,7 @@ BATCH_RECORDS = 5_000_000
 FILE_MB = 128
 #: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
 _CHECKPOINT = "_checkpoint"
+_YEAR_S = 365 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,8 +250,9 @@ class ArchiveSettings:
     def __post_init__(self) -> None:
         if not self.output.strip():
             raise ConfigError("output: nothing given; name the folder of the archive")
-        if self.interval_s is not None and self.interval_s <= 0:
-            raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        if self.interval_s is not None and not (is_number(self.interval_s) and 0 < self.interval_s <= _YEAR_S):
+            given = f"{self.interval_s:g}" if is_number(self.interval_s) else self.interval_s
+            raise ConfigError(f"interval_s: {given} given; expected seconds above 0, at most a year")
         if self.bad_records not in (FAIL, SKIP, QUARANTINE):
             raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
         if self.roll not in ROLLS:
@@ -262,6 +265,8 @@ class ArchiveSettings:
         merged_schema(self.schemas)
         _ = self.event_time
         for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
+            if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:/*", text):
+                raise ConfigError(f"{name}: {text!r} names no folder; expected such as 's3a://bucket/folder'")
             if names_a_host(text):
                 raise ConfigError(
                     f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"

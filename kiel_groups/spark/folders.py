@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from py4j.protocol import Py4JJavaError
 from pyarrow import ArrowException, NativeFile
 from pyarrow.fs import FileSelector
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kiel_groups.errors import KielGroupsError
@@ -136,12 +137,12 @@ class HadoopFolder:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Turn an exception of Java into a FolderError of one line."""
+        """Turn an exception of Java, or the exception that pyspark makes of it, into a FolderError of one line."""
         try:
             yield
-        except Py4JJavaError as error:
-            reason = str(error.java_exception.toString()).partition("\n")[0]
-            raise FolderError(f"{self._uri} cannot be used: {reason}") from error
+        except (Py4JJavaError, PySparkException) as error:
+            text = str(error if isinstance(error, PySparkException) else error.java_exception.toString())
+            raise FolderError(f"{self._uri} cannot be used: {text.strip().partition(chr(10))[0]}") from error
 
     def _path(self, name: str) -> Any:
         return self._path_of(f"{self._uri}/{name}" if name else self._uri)

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple, TypeAlias
 import pyspark
 from pyspark.sql.types import StructType
 
-from kiel_groups.config import CLIENT_ID, KAFKA_PORT, BrokerConfig, HostPort, ZooKeeperConfig, check_name, parse_hosts
+from kiel_groups.config import (
+    CLIENT_ID,
+    KAFKA_PORT,
+    BrokerConfig,
+    HostPort,
+    ZooKeeperConfig,
+    check_name,
+    is_whole,
+    parse_hosts,
+)
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, local_folder
@@ -244,7 +253,7 @@ def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
     found = set()
     for topic, numbers in _parsed_json(name, text, example).items():
         if not isinstance(numbers, list) or not all(
-            _is_number(number) and 0 <= number <= _LARGEST_PARTITION for number in numbers
+            is_whole(number) and 0 <= number <= _LARGEST_PARTITION for number in numbers
         ):
             raise ConfigError(f"{name}: {numbers!r} given for {topic}; expected such as {example}")
         found |= {TopicPartition(topic, number) for number in numbers}
@@ -269,7 +278,7 @@ def _offsets_by_partition(name: str, text: str, special: Collection[int]) -> dic
         for number, offset in offsets.items():
             if not _PARTITION.fullmatch(number) or int(number) > _LARGEST_PARTITION:
                 raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {_OFFSETS_EXAMPLE}")
-            if not _is_number(offset) or not (0 <= offset <= _LARGEST_OFFSET or offset in special):
+            if not is_whole(offset) or not (0 <= offset <= _LARGEST_OFFSET or offset in special):
                 allowed = "".join(f", {each}" for each in special)
                 raise ConfigError(
                     f"{name}: the offset {offset!r} of {topic}:{number} cannot be; expected 0 or more{allowed},"
@@ -277,10 +286,6 @@ def _offsets_by_partition(name: str, text: str, special: Collection[int]) -> dic
                 )
             found[TopicPartition(topic, int(number))] = offset
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # Parse the options of a read, check them against each other, and refuse invalid options with the reason.

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -251,7 +251,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         ConfigError: There is no Java, it is too old, there is no Python for workers, or a setting is not valid.
         KielGroupsError: No master can be reached, or Spark did not start. The message has the cause from Spark's log.
     """
-    pairs = dict(_pair(each) for each in settings)
+    pairs = settings_of(settings)
     if _SUBMITTED not in os.environ:
         check_java()
         master = master or "local[*]"
@@ -283,11 +283,15 @@ def stop_session(spark: SparkSession) -> None:
         log.info("Spark could not be stopped, as its Java process has ended: %s", error)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.startswith("spark."):
-        raise ConfigError(f"--conf: {text!r} given; expected such as 'spark.executor.memory=4g'")
-    return name.strip(), value.strip()
+def settings_of(texts: Iterable[str]) -> dict[str, str]:
+    """Return the settings of Spark in texts such as ``spark.cores.max=4``. Raise ConfigError for any other text."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise ConfigError(f"--conf: {text!r} given; expected such as 'spark.executor.memory=4g'")
+        found[name.strip()] = value.strip()
+    return found
 
 
 @contextmanager

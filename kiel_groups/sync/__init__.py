@@ -1,9 +1,9 @@
 """
 Provide blocking clients for programs without an event loop, such as scripts, notebooks and threaded services.
 
-Each client runs an event loop on a thread of its own. Its methods call their counterparts in ``kiel_groups.clients``;
-most methods wait for the outcome. Hooks that are plain functions run on further threads. The Spark source and
-sink use only ``LoopThread``.
+Each client runs an event loop on a thread of its own. Its methods call their counterparts in ``kiel_groups.clients``.
+Most methods wait for the outcome. Hooks that are plain functions run on further threads. The Spark source and sink use
+only ``LoopThread``.
 """
 
 from typing import TYPE_CHECKING

@@ -47,13 +47,13 @@ class HookThreads:
     """
     Replaces hooks that are plain functions with coroutine functions that run them on daemon threads.
 
-    Functions of one kind (listener, bad records, callbacks) run one at a time, in the order of their calls. The
-    exception is a function that is called because of a hook's own call: it runs at once, because that hook may wait for
-    its end.
+    Functions of one kind (listener, bad records, callbacks) run one at a time, in the order of their calls. A function
+    that is called because of a hook's own call is an exception: this function runs at once, because that hook may wait
+    for its end.
 
     A coroutine function stays as it is, and runs on the event loop. A thread cannot be cancelled. If the call of a hook
-    is cancelled, the call still waits for the thread, so that the next hook starts after it, unless the event loop is
-    being stopped.
+    is cancelled, the call still waits for the thread, so that the next hook starts after the thread has ended. If the
+    event loop is being stopped, the call does not wait.
 
     Args:
         thread: The loop's thread.
@@ -84,7 +84,10 @@ class HookThreads:
         return self._function("on_bad_record" if argument == "on_bad_record" else "callback", given)
 
     def _listener(self, listener: object) -> object:
-        """Return a listener with replaced rebalance hooks. ``on_stalled`` is kept: it is never called on the loop."""
+        """
+        Return a listener with replaced rebalance hooks, and the same ``on_stalled``. The loop's thread never calls
+        ``on_stalled``.
+        """
         hooks = {name: getattr(listener, name, None) for name in _REBALANCE_HOOKS}
         replaced = {name: self._function("listener", hook) for name, hook in hooks.items() if hook is not None}
         for name, hook in replaced.items():
@@ -95,7 +98,7 @@ class HookThreads:
         return SimpleNamespace(**replaced, **({} if on_stalled is None else {"on_stalled": on_stalled}))
 
     def _function(self, kind: str, function: Any) -> Any:
-        # The client refuses what is not a function, and classes.
+        # The client refuses classes, and objects that cannot be called.
         if not callable(function) or isinstance(function, type) or inspect.iscoroutinefunction(function):
             return function
 
@@ -151,7 +154,7 @@ class HookThreads:
             called.close()
         if cancelled:
             raise asyncio.CancelledError
-        # Of an object whose call is a coroutine function, for instance.
+        # The hook may be an object whose ``__call__`` is a coroutine function.
         if inspect.isawaitable(called):
             await called
 
@@ -180,7 +183,7 @@ AT_EXIT_S = 5.0
 
 
 class _Propagating(Exception):  # noqa: N818 -- not an error
-    """Takes the place, on the loop's thread, of the exception that is propagating in the calling thread."""
+    """Raised on the loop's thread, in place of the exception that is propagating in the calling thread."""
 
 
 class Blocking(Generic[C]):
@@ -262,7 +265,7 @@ class Blocking(Generic[C]):
 
     def _read_on_loop(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        Call a function on the loop, and return its result; once the client was closed, call it on this thread.
+        Call a function on the loop, and return its result. Once the client was closed, call it on this thread.
 
         Raises:
             ClosedError: An exception has ended the loop, or this is a fork of the process.
@@ -293,8 +296,8 @@ class Blocking(Generic[C]):
         """
         End the client without its event loop, because an exception has ended the loop.
 
-        A member's heartbeats have a thread of their own. They would keep its session and partitions until the process
-        ends.
+        A member's heartbeats have a thread of their own. These heartbeats would keep the member's session and
+        partitions until the process ends.
         """
         self._client._left_loop.abandon()
 
@@ -410,7 +413,8 @@ def takes_hook(
     """
     Wrap a blocking method, so that plain functions passed as ``argument`` run on threads of their own.
 
-    ``argument`` names a callback, or a listener with hooks. Without the wrapper, they would run on the loop's thread.
+    ``argument`` names a callback, or a listener with hooks. Without the wrapper, these functions would run on the
+    loop's thread.
     """
     index = list(inspect.signature(method).parameters).index(argument) - 1
 
@@ -430,7 +434,9 @@ def takes_hook(
 def until_closed(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """Return a method as ``blocking`` does, but the method returns None if a close comes before or during the call."""
+    """
+    Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being closed.
+    """
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -465,7 +471,9 @@ def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Con
 
 
 class Attribute(Generic[A, T]):
-    """A property of the asynchronous ``client``, which ``read`` reads on its loop."""
+    """
+    A property of an asynchronous client of the class ``client``. ``read`` reads the property on the client's loop.
+    """
 
     def __init__(self, client: type[A], read: Callable[[A], T]) -> None:
         self._client = client

@@ -1,10 +1,10 @@
 """
 The consumers for programs without an event loop, and loops over their records.
 
-The program's thread waits for the event loop's thread only for the next batch. It takes the batch's records by itself,
-from the same cursor as ``async for`` does. Before each record, it checks the gate, that is, whether the session permits
-delivery (decision 0025). A revocation, a seek, a pause or a loss takes back the remaining records. Then the cursor is
-empty, and the program waits for the event loop's thread again.
+The program's thread waits for the event loop's thread only for the next batch. The program's thread takes the batch's
+records by itself, from the same cursor as ``async for`` does. Before each record, the program's thread checks the gate,
+that is, whether the session permits delivery (decision 0025). A revocation, a seek, a pause or a loss takes back the
+remaining records. Then the cursor is empty, and the program waits for the event loop's thread again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Asker:
     """
     The part of a loop over records that runs on the event loop's thread.
 
-    It has no reference to the ``BlockingRecords``: that object must be deleted when the program leaves the loop, even
-    if the event loop's thread still uses this object.
+    This object has no reference to the ``BlockingRecords``: that object must be deleted when the program leaves the
+    loop, even if the event loop's thread still uses this object.
     """
 
     def __init__(self, records: RecordLoop) -> None:
@@ -66,14 +66,15 @@ class _Asker:
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
         """
-        After a Ctrl-C, finish the record in flight or, if the program never got it, have it delivered again.
+        After a Ctrl-C, finish the record in flight. If the program never got the record, deliver the record again
+        instead.
 
-        If the Ctrl-C arrived just after the record had left the cursor, or after ``ask`` had delivered the record, the
-        program never got the record. Otherwise, the program has processed the record, because it has asked for the next
-        record.
+        The program never got the record if the Ctrl-C arrived just after the record had left the cursor, or after
+        ``ask`` had delivered the record. Otherwise, the program has processed the record, because it has asked for the
+        next record.
 
         Args:
-            asking: The object that identifies the interrupted call of ``ask``; None if ``ask`` was not called.
+            asking: The object that identifies the interrupted call of ``ask``, or None if ``ask`` was not called.
             has_taken: Whether the program's thread had taken the record in flight from the cursor.
         """
         if has_taken or (asking is not None and self._asking is asking):
@@ -120,16 +121,17 @@ class BlockingRecords(BlockingSteps):
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
         """
-        After an exception such as a Ctrl-C, drop the cursor, and have the record in flight settled.
+        After an exception such as a Ctrl-C, drop the cursor, and have the event loop's thread settle the record in
+        flight.
 
-        The event loop's thread finishes the record, or has it delivered again. A KielGroupsError needs no action.
+        That thread finishes the record, or delivers it again. A KielGroupsError needs no action.
         """
         if not issubclass(error, KielGroupsError):
             self.ask_behind()
             self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
 
     def ask_behind(self) -> None:
-        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls before it."""
+        """Drop the cursor. So the event loop's thread runs all earlier calls, and then delivers the next record."""
         self._cursor = NO_RECORDS
 
     def __del__(self) -> None:
@@ -184,7 +186,9 @@ class BlockingConsumer(Blocking[C]):
         return records
 
     def _ask_behind(self) -> None:
-        """Drop the cursor, so that the event loop's thread delivers the next record, after the calls before it."""
+        """
+        Drop the loop's cursor. So the event loop's thread runs all earlier calls, and then delivers the next record.
+        """
         if self._loop is not None and (records := self._loop()) is not None:
             records.ask_behind()
 
@@ -262,7 +266,7 @@ class SingleConsumer(BlockingConsumer[clients.SingleConsumer]):
     """
     Reads every partition of its topics, for programs without an event loop.
 
-    The arguments are those of ``kiel_groups.SingleConsumer``. ``with SingleConsumer([...]) as consumer`` connects;
+    The arguments are those of ``kiel_groups.SingleConsumer``. ``with SingleConsumer([...]) as consumer`` connects.
     ``for record in consumer`` returns records until the consumer is closed. Hooks of a listener and ``on_bad_record``
     are called on a thread of their own, and may call methods of this object. But ``async`` functions and deserializers
     run on the loop's thread, and must not call methods of this object.

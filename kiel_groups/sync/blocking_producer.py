@@ -18,7 +18,7 @@ class Producer(Blocking[clients.Producer]):
     Sends records to topics, for programs without an event loop. The arguments are those of ``kiel_groups.Producer``.
 
     ``with Producer([...]) as producer`` connects, and flushes and closes at the end of the block. ``produce`` returns a
-    future; all other methods wait for their outcome. Several threads may call methods at once.
+    future. All other methods wait for their outcome. Several threads may call methods at once.
     """
 
     @takes_arguments_of(clients.Producer)
@@ -49,15 +49,15 @@ class Producer(Blocking[clients.Producer]):
         Send one record, whether or not the program waits for the future.
 
         If ``max_buffered_bytes`` are buffered already, this method first waits until at most half of them are buffered.
-        Apart from that, it works as ``kiel_groups.Producer.produce``: with a ``batch_size`` above 1 and no
-        ``linger_ms``, only the future of the record that completes a batch waits for the outcomes of the batch.
+        Apart from that wait, this method works as ``kiel_groups.Producer.produce`` does: with a ``batch_size`` above 1
+        and no ``linger_ms``, only the future of the record that completes a batch waits for the outcomes of the batch.
 
         Args:
             topic: The topic to write to.
-            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+            message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
-            key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
-            partition: The partition's number; if it is given, the partitioner is not called.
+            key: The producer sends bytes unchanged, None as null, and any other key as the UTF-8 of its ``str()``.
+            partition: The partition's number. If this argument is given, the producer does not call the partitioner.
 
         Returns:
             A future: ``result()`` waits until the record is stored, and returns its topic, partition and offset, or

@@ -34,7 +34,7 @@ SIGNAL_S = 0.5
 
 
 class LoggedFuture(concurrent.futures.Future[_Result]):
-    """A future for work for which no caller need wait. An error that was never retrieved is logged."""
+    """A future for work for which no caller has to wait. If an error is never retrieved, the future logs the error."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class LoggedFuture(concurrent.futures.Future[_Result]):
 
 class LoopThread:
     """
-    An event loop on a daemon thread, started when it is first needed.
+    An event loop on a daemon thread. The first call that needs the loop starts the loop.
 
     Several threads may use the object at once. A fork of the process has neither the thread nor its tasks. In the fork,
     calls raise ClosedError, and the program must create another LoopThread.
@@ -86,7 +86,7 @@ class LoopThread:
         self._instead = instead
         self._on_failure = on_failure
         self._pid = os.getpid()
-        # Reentrant: a signal handler or a finalizer may call this object while its own thread has the lock.
+        # The lock is reentrant: a signal handler or a finalizer may call this object while its own thread has the lock.
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,10 +121,10 @@ class LoopThread:
         """
         Run a coroutine on the loop, and wait for its end.
 
-        If Ctrl-C or the timeout ends the wait, the coroutine is cancelled.
+        If Ctrl-C or the timeout ends the wait, cancel the coroutine.
 
         Args:
-            work: The coroutine; it is closed if it cannot be run.
+            work: The coroutine. If the coroutine cannot be run, this method closes it.
             timeout_s: Seconds to wait, or None for no limit.
 
         Returns:
@@ -149,7 +149,7 @@ class LoopThread:
 
         Since the coroutine is created on the loop, an early Ctrl-C leaves no coroutine that was never awaited.
         """
-        # Created before the work starts, so that a Ctrl-C at any moment has a future to cancel.
+        # The future exists before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
             self._check_process()
@@ -167,10 +167,12 @@ class LoopThread:
 
     def begin(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> LoggedFuture[_Result]:
         """
-        Call a function that creates a coroutine, and run the coroutine, both on the loop; do not wait for the end.
+        Call a function that creates a coroutine, and run the coroutine, both on the loop. Do not wait for the
+        coroutine's end.
 
         Returns:
-            The outcome. Cancelling it cancels the coroutine. If nothing retrieves its error, the error is logged.
+            The outcome. A cancellation of the future cancels the coroutine. If the program never retrieves the
+            coroutine's error, the future logs the error.
 
         Raises:
             ClosedError: The loop was stopped, or belongs to the parent process of this fork.
@@ -228,8 +230,8 @@ class LoopThread:
         A further call only waits for the thread. A call in a fork of the process does nothing.
 
         Args:
-            timeout_s: Seconds to wait for the thread. If the thread has not ended after this time, an error is logged,
-                and the thread is left running.
+            timeout_s: Seconds to wait for the thread. If the thread has not ended after this time, this method logs an
+                error, and leaves the thread running.
 
         Returns:
             Whether the thread has ended or was never started. False in a fork, and in a call on the thread itself.
@@ -263,7 +265,9 @@ class LoopThread:
         return f"its event loop was ended by {self._failure!r}; make another one"
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, and start it if needed. Raise ClosedError if it has ended. The caller holds the lock."""
+        """
+        Return the loop, and start it if needed. Raise ClosedError if the loop has ended. The caller holds the lock.
+        """
         if self._failure is not None:
             raise ClosedError(f"{self._name}: {self._ended_by()}") from self._failure
         if self._stopped:
@@ -282,8 +286,8 @@ class LoopThread:
                 try:
                     runner.run(self._end.wait())
                 except BaseException as error:
-                    # Before the runner cancels the tasks, and closes the loop: their callers need the reason, and a
-                    # further call must not reach a loop that is about to be closed.
+                    # This happens before the runner cancels the tasks and closes the loop: the callers need the reason,
+                    # and a further call must not reach a loop that is about to be closed.
                     with self._lock:
                         self._failure, self._stopped = error, True
                     self._call_on_failure()
@@ -316,7 +320,8 @@ def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concur
     outcome.add_done_callback(lambda _: _cancel(task, loop))
     task.add_done_callback(lambda _: _settle(outcome, task))
     if outcome.cancelled():
-        # The thread has stopped waiting since the first check. What it posts after that must not find the work done.
+        # The thread has stopped waiting since the first check. A function that it posts later must not find the work
+        # done.
         task.cancel()
 
 
@@ -335,7 +340,7 @@ def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Res
 
 
 def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel a task whose caller has stopped waiting; do nothing if the task has ended or the loop is closed."""
+    """Cancel a task whose caller has stopped waiting. Do nothing if the task has ended or the loop is closed."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
 

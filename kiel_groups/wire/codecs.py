@@ -1,7 +1,7 @@
 """
 Compress and decompress message sets: gzip, snappy, and lz4 in the framing of Kafka 0.8.
 
-``wire.message_sets`` compresses and decompresses with this module; the clients and ``constants`` look codecs up by
+``wire.message_sets`` compresses and decompresses with this module. The clients and ``constants`` look codecs up by
 name. Decompression stops at a limit of the unpacked size. A result depends only on the arguments: no codec reads a
 file, or keeps state between calls.
 """
@@ -26,8 +26,8 @@ class Codec:
     """
     A way to compress message sets, with its number in message attributes.
 
-    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes. It raises MessageTooLargeError
-    above the limit, and ProtocolError for data that is not one whole packed stream.
+    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes. ``decompress`` raises
+    MessageTooLargeError above the limit, and ProtocolError for data that is not one whole packed stream.
     """
 
     number: int
@@ -48,10 +48,11 @@ def _too_large(limit: int) -> MessageTooLargeError:
 # gzip: one member (RFC 1952).
 
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
-# Measured on JSON lines: as small as cramjam's level 4 and as zlib's own level 6, at 1.5 and 2 times their speed.
+# Measured on JSON lines: the result is as small as with cramjam's level 4 and with zlib's own level 6, at 1.5 and 2
+# times their speed.
 _GZIP_LEVEL = 4
 #: zlib releases the interpreter's lock while it works, but not while it copies the rest of its input, or joins its
-#: output. So it gets and returns this much at a time.
+#: output. So zlib gets and returns at most this many bytes at a time.
 _GZIP_STEP_BYTES = 1 << 20
 
 
@@ -124,7 +125,7 @@ def _snappy_unpack(data: Buffer, limit: int) -> bytes:
     """
     Unpack a snappy stream in xerial's format, or a bare snappy block, to at most ``limit`` bytes.
 
-    Every block states its unpacked size. This size is checked before memory is allocated for the content.
+    Every block states its unpacked size. The function checks this size before it allocates memory for the content.
 
     Raises:
         MessageTooLargeError: The data unpacks to more than ``limit`` bytes.
@@ -232,8 +233,8 @@ def _lz4_unpack(data: Buffer, limit: int) -> Buffer:
     Unpack one lz4 frame to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: The frame unpacks to more than ``limit`` bytes; or it cannot be unpacked, and its block
-            sizes allow more than ``limit`` bytes.
+        MessageTooLargeError: The frame unpacks to more than ``limit`` bytes. Or the frame cannot be unpacked, and its
+            block sizes allow more than ``limit`` bytes.
         ProtocolError: The frame is damaged, truncated, or followed by other bytes.
     """
     header_bytes = _header_bytes(data)
@@ -269,7 +270,7 @@ def _unpack_large(frame: Buffer, room_bytes: int) -> Buffer:
 
 
 def _header_bytes(data: Buffer) -> int:
-    """Check the header of an lz4 frame, and return its length in bytes, including the checksum."""
+    """Check the header of an lz4 frame, and return the length of the header in bytes, including the checksum."""
     if len(data) <= len(_LZ4_MAGIC) + 2:
         raise _truncated_lz4(data)
     if data[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
@@ -284,7 +285,10 @@ def _header_bytes(data: Buffer) -> int:
 
 
 def _most_content(data: Buffer, position: int) -> int:
-    """Return the largest number of bytes to which the blocks from ``position`` on can unpack. Check their sizes."""
+    """
+    Check the sizes of the blocks from ``position`` on. Return the largest number of bytes to which these blocks can
+    unpack.
+    """
     flags, largest = data[len(_LZ4_MAGIC)], _LZ4_BLOCK_BYTES.get(data[len(_LZ4_MAGIC) + 1] >> 4)
     if largest is None:
         raise ProtocolError("its lz4 frame has blocks of a size that does not exist")
@@ -314,7 +318,7 @@ def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
     Return the frame with the header checksum that the lz4 format requires.
 
     Raises:
-        ProtocolError: The frame has neither that checksum nor the wrong one of Kafka 0.8.
+        ProtocolError: The frame has neither that checksum nor the wrong checksum of Kafka 0.8.
     """
     header, given, rest = bytes(data[: header_bytes - 1]), data[header_bytes - 1 : header_bytes], data[header_bytes:]
     right = _checksum(header[len(_LZ4_MAGIC) :])

@@ -36,8 +36,8 @@ class ConnectMetadata(MemberData):
 
     Args:
         url: The URL of the worker's REST interface.
-        offset: The configuration offset up to which the worker has read; ``NO_OFFSET`` if it has not read any.
-        version: The version of the bytes that were parsed; only version 0 is encoded.
+        offset: The configuration offset up to which the worker has read, or ``NO_OFFSET`` if it has not read any.
+        version: The version of the parsed bytes. Only version 0 can be encoded.
     """
 
     PROTOCOL, EXPECTED = "connect", " (expected: version, URL, configuration offset)"
@@ -58,10 +58,10 @@ class StickyMetadata(MemberData):
 
     Args:
         url: The URL of the worker's REST interface.
-        offset: The configuration offset up to which the worker has read; ``NO_OFFSET`` if it has not read any.
-        generation: The generation of the worker's last assignment; -1 if it had no assignment.
-        work: The numbers of the last assigned tasks by connector, ``CONNECTOR_TASK`` for the connector itself.
-        version: The version of the bytes that were parsed; only version 0 is encoded.
+        offset: The configuration offset up to which the worker has read, or ``NO_OFFSET`` if it has not read any.
+        generation: The generation of the worker's last assignment, or -1 if it had no assignment.
+        work: The numbers of the last assigned tasks by connector. ``CONNECTOR_TASK`` stands for the connector itself.
+        version: The version of the parsed bytes. Only version 0 can be encoded.
     """
 
     PROTOCOL, EXPECTED = "connect", " (expected: version, URL, configuration offset, generation, work)"
@@ -80,13 +80,13 @@ class ConnectAssignment(MemberData):
     The connectors and tasks that the leader assigns to one worker: one of the assignments of a ``SyncGroupRequest``.
 
     Args:
-        error: 0, or ``CONFIG_MISMATCH`` if the leader's configuration is behind that of another worker.
+        error: 0, or ``CONFIG_MISMATCH`` if the leader's configuration is behind the configuration of another worker.
         leader: The member id of the leader.
         leader_url: The URL of the leader's REST interface.
         offset: The configuration offset up to which the leader has read.
-        work: The numbers of the assigned tasks by connector, ``CONNECTOR_TASK`` for the connector itself. A task that
-            the leader names twice is kept once.
-        version: The version of the bytes that were parsed; only version 0 is encoded.
+        work: The numbers of the assigned tasks by connector. ``CONNECTOR_TASK`` stands for the connector itself. A task
+            that the leader names twice is kept once.
+        version: The version of the parsed bytes. Only version 0 can be encoded.
     """
 
     PROTOCOL, EXPECTED = "connect", " (expected: version, error, leader, URL, configuration offset, work)"

@@ -1,8 +1,8 @@
 """
 The "consumer" protocol: the subscriptions that members send to their leader, and the assignments that it returns.
 
-A group may have members of other clients, such as Java's, so the format is Kafka's ConsumerProtocol. Versions
-after 0 append fields, such as the partitions that the member owns.
+A group may have members of other clients, such as Java's, so the format is Kafka's ConsumerProtocol. Versions after 0
+append fields, such as the partitions that the member owns. User data belongs to the assignment strategy.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ConsumerSubscription(MemberData):
     """
     The subscription that a joining member sends to the leader: the metadata of a ``GroupProtocol``.
 
-    ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is the
-    version of the parsed bytes; only version 0 is encoded.
+    ``topics`` are in the member's own order. ``version`` is the version of the parsed bytes. Only version 0 can be
+    encoded.
     """
 
     PROTOCOL = "consumer"
@@ -40,9 +40,9 @@ class ConsumerAssignment(MemberData):
     """
     The partitions that the leader assigns to one member: one of the assignments of a ``SyncGroupRequest``.
 
-    ``partitions`` has the partition numbers of each topic, in the leader's order. ``user_data`` belongs to the
-    assignment strategy. ``version`` is the version of the parsed bytes; only version 0 is encoded. A topic or partition
-    that a leader names twice is kept once, as in Java's consumer.
+    ``partitions`` has the partition numbers of each topic, in the leader's order. ``version`` is the version of the
+    parsed bytes. Only version 0 can be encoded. A topic or partition that a leader names twice is kept once, as in
+    Java's consumer.
     """
 
     PROTOCOL = "consumer"

@@ -19,11 +19,11 @@ from kiel_groups.wire.primitives import FieldType
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
     """
-    The outcome that a broker reports, such as for one partition, topic or group.
+    The outcome that a broker reports for a request, or for one partition, topic or group in the request.
 
-    ``retriable``: the same request may succeed later without a change by the user. ``refuses``: the broker has
-    certainly not executed the request, for example has not stored the record. After an error without ``refuses``, it
-    is unknown whether the broker has executed the request.
+    ``retriable`` is true if the same request may succeed later without a change by the user. ``refuses`` is true if the
+    broker has certainly not executed the request, for example has not stored the record. After an error without
+    ``refuses``, it is unknown whether the broker has executed the request.
     """
 
     number: int

@@ -20,7 +20,7 @@ _RESULT = Struct(">hqi")
 
 
 class FetchPosition(NamedTuple):
-    """The offset to read from in one partition, and the largest message set to return for it, in bytes."""
+    """The offset at which to read one partition, and the largest size of the returned message set, in bytes."""
 
     offset: int
     max_bytes: int
@@ -31,8 +31,8 @@ class FetchedPartition(NamedTuple):
     The fetched messages of one partition, and the error of the partition.
 
     ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
-    ``message_set`` is a view into the response. The set may begin before the requested position and end inside a
-    message, or with filler.
+    ``message_set`` is a view into the response. The set may begin before the requested position. It may end with an
+    unfinished message, or with filler (see ``FetchRequest``).
     """
 
     error: ErrorCode
@@ -55,10 +55,10 @@ class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
     """
     Read message sets. The broker answers when it has ``min_bytes`` in total, or after ``max_wait_ms``.
 
-    The response has up to the sum of all ``max_bytes``. If the next message of a partition is larger than its
-    ``max_bytes``, the response has the beginning of that message, but brokers of 3.x return an empty set. Newer brokers
-    convert later formats of their logs to magic 0. They may fill the rest of a set with an unfinished message of offset
-    -1 (filler).
+    The sets of a response together have at most the sum of all ``max_bytes``. If the next message of a partition is
+    larger than the partition's ``max_bytes``, the set has only the beginning of that message. Brokers of 3.x return an
+    empty set instead. Newer brokers convert later formats of their logs to magic 0. These brokers may fill the rest of
+    a set with an unfinished message of offset -1 (filler).
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"

@@ -99,7 +99,8 @@ def decode_size(header: Buffer, limit: int) -> int:
         limit: The largest response to accept, in bytes.
 
     Raises:
-        ProtocolError: The header has not four bytes, or the size is below 4 (the correlation id) or above the limit.
+        ProtocolError: The header does not have four bytes, or the size is below 4 (the correlation id) or above the
+            limit.
     """
     if len(header) != SIZE_BYTES:
         raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")

@@ -63,8 +63,8 @@ class JoinGroupResponse(NamedTuple):
     The new generation of the group, as this member gets it.
 
     ``protocol`` is the name of a protocol that all members support. The member is the leader if its ``member_id``
-    equals ``leader_id``. ``members`` has the metadata of each member by member id; it is empty for other members than
-    the leader.
+    equals ``leader_id``. ``members`` has the metadata of each member by member id. ``members`` is empty unless this
+    member is the leader.
     """
 
     error: ErrorCode

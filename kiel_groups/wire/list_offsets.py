@@ -37,7 +37,7 @@ class OffsetQuery(NamedTuple):
 
 class ListedOffsets(NamedTuple):
     """
-    The offsets that were found in one partition, in descending order, at most ``max_offsets``.
+    The offsets that were found in one partition: at most ``max_offsets``, in descending order.
 
     There are no offsets if no segment is older than the requested time.
     """
@@ -75,7 +75,7 @@ class ListOffsetsRequestV1(Request[Mapping[TopicPartition, FoundOffset]]):
     """
     Look up one offset in each of these partitions, which the broker leads.
 
-    Each value is EARLIEST, LATEST or a time in epoch milliseconds.
+    For each partition, ``partitions`` has EARLIEST, LATEST, or a time in milliseconds since the epoch.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 2, 1, "a list-offsets response"

@@ -1,8 +1,8 @@
 """
 Declare the data that members of a group and their leader send to each other: a version, and the fields of version 0.
 
-Coordinators pass these bytes on unread. Members of other clients may send later versions, which append fields. Only
-the fields of version 0 are read; the rest is ignored.
+Coordinators pass these bytes on unread. Members of other clients may send later versions, which append fields. The
+parser reads only the fields of version 0.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MemberData:
     @classmethod
     def parse(cls, data: Buffer, what: str) -> Self:
         """
-        Parse the data of a member of any client. Fields of later versions are ignored.
+        Parse the data of a member of any client. The parser ignores fields of later versions.
 
         Args:
             data: The bytes.

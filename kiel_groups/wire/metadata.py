@@ -59,8 +59,8 @@ class MetadataResponse(NamedTuple):
     """
     A broker's view of the cluster.
 
-    ``brokers`` leaves out brokers without a host, so a leader may be missing. A new cluster of 0.8.1 without topics
-    lists no brokers.
+    ``brokers`` leaves out brokers without a host, so this field may lack the leader of a partition. A new cluster of
+    0.8.1 without topics lists no brokers.
     """
 
     brokers: tuple[BrokerAddress, ...]
@@ -68,7 +68,7 @@ class MetadataResponse(NamedTuple):
 
     @classmethod
     def of(cls, brokers: tuple[BrokerAddress, ...], topics: tuple[TopicMetadata, ...]) -> MetadataResponse:
-        """Create a response from these brokers, without those that have no host, and these topics."""
+        """Create a response with these topics, and with the given brokers that have a host."""
         # A broker of 0.9 or later without a listener in plain text registers no host, and those of 0.8 pass that on.
         return cls(tuple(broker for broker in brokers if broker.host), topics)
 
@@ -79,9 +79,9 @@ _PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), arr
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request[MetadataResponse]):
     """
-    Ask for the brokers, and for these topics, or for all topics if ``topics`` is empty.
+    Ask for the brokers, and for the topics in ``topics``, or for all topics if ``topics`` is empty.
 
-    A broker with ``auto.create.topics.enable`` creates a missing topic that is named.
+    If ``topics`` names a topic that does not exist, a broker with ``auto.create.topics.enable`` creates the topic.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 0, "a metadata response"
@@ -106,7 +106,9 @@ class ClusterAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest(Request[ClusterAnswer]):
-    """Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support it from 0.10.1 on."""
+    """
+    Ask for the ids of the cluster and its controller, with Metadata v2. Brokers support this version from 0.10.1 on.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster response"
     BODY = fields(topics=array(STRING))

@@ -78,11 +78,11 @@ class OffsetCommitRequest(_CommitRequest):
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequestV1(_CommitRequest):
     """
-    Store offsets in Kafka, through the group's coordinator, of 0.8.2 to 3.9. Each partition succeeds or fails
-    independently.
+    Store offsets in Kafka, through the group's coordinator, a broker of 0.8.2 to 3.9.
 
-    A client that is not a member sends the generation -1 and an empty member id. ``timestamp_ms`` is the time of the
-    commit, from which the offset's retention counts; -1 means the broker's own time.
+    Each partition succeeds or fails independently. A client that is not a member sends the generation -1 and an empty
+    member id. ``timestamp_ms`` is the time of the commit, from which the offset's retention counts. -1 means the
+    broker's own time.
     """
 
     API_VERSION = 1
@@ -108,12 +108,12 @@ class OffsetCommitRequestV1(_CommitRequest):
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequestV2(_CommitRequest):
     """
-    Store offsets in Kafka, through the group's coordinator, of 0.9 or later. Each partition succeeds or fails
-    independently.
+    Store offsets in Kafka, through the group's coordinator, a broker of 0.9 or later.
 
-    A client that is not a member sends the generation -1 and an empty member id. The coordinator accepts such a commit
-    only while the group has no members. It checks the generation of a member, but not that the member owns the
-    partitions. ``retention_ms`` is how long the offsets are kept; -1 means the broker's ``offsets.retention.minutes``.
+    Each partition succeeds or fails independently. A client that is not a member sends the generation -1 and an empty
+    member id. The coordinator accepts such a commit only while the group has no members. The coordinator checks the
+    generation of a member, but not that the member owns the partitions. ``retention_ms`` is how long the offsets are
+    kept. -1 means the broker's ``offsets.retention.minutes``.
     """
 
     API_VERSION = 2
@@ -148,7 +148,7 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
     """
     Read the committed offsets of some partitions from Kafka.
 
-    The bytes are the same as in v0; the version makes the coordinator read the offsets from Kafka instead of ZooKeeper.
+    The bytes are the same as in v0. The version makes the coordinator read the offsets from Kafka instead of ZooKeeper.
     A partition without a committed offset has the offset -1 and no error.
     """
 
@@ -156,7 +156,9 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
 
 
 class DeletedOffsets(NamedTuple):
-    """The outcome of a deletion of offsets for the group and, unless that is an error, for each partition."""
+    """
+    The outcome of a deletion of offsets: the error of the group and, if that is no error, the error of each partition.
+    """
 
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
@@ -173,7 +175,7 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
 
     API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"
     BODY = fields(group=STRING, numbers=_NO_VALUES)
-    # Unlike in other answers, the time for which the broker has delayed it comes second.
+    # Unlike in other answers, the throttle time comes second.
     ANSWER = structure(DeletedOffsets, ERROR, throttled(by_partition(ERROR)))
 
     group: str

@@ -29,7 +29,7 @@ LONGEST_STRING = 0x7FFF
 
 
 def _packing(code: str) -> Callable[[Writer, int], None]:
-    """Return a method that writes numbers of this ``struct`` code. It is faster than one method for all codes."""
+    """Return a method that writes numbers of this ``struct`` code. Such a method is faster than one for all codes."""
     pack, bits = Struct(f">{code}").pack, 8 * calcsize(code)
 
     def write(self: Writer, value: int) -> None:
@@ -90,12 +90,12 @@ class Writer:
         self._parts += (_INT16.pack(len(encoded)), encoded)
 
     def blob(self, value: bytes) -> None:
-        """Write bytes after their length."""
+        """Write the length of these bytes, and then the bytes."""
         self.int32(len(value))
         self._parts.append(value)
 
     def optional_blob(self, value: bytes | None) -> None:
-        """Write bytes after their length, or the protocol's null for None."""
+        """Write the length of these bytes, and then the bytes. For None, write the protocol's null."""
         if value is None:
             self.int32(_NULL)
         else:
@@ -106,11 +106,11 @@ class Writer:
         self._parts.append(value)
 
     def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
-        """Write several numbers at once. This is faster than one call for each number."""
+        """Write several numbers at once. One call is faster than one call for each number."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
-            # One of them raises an error with its own type.
+            # One of these calls raises an error that names the type of its number.
             for value, code in zip(values, layout.format[1:], strict=True):
                 _packing(code)(self, value)
 
@@ -123,9 +123,9 @@ class Reader:
     """
     Decodes values one after the other from a payload.
 
-    All input is checked. The methods raise ProtocolError if a value would reach past the end, if an array has more
-    elements than the remaining bytes can contain, or if text is not UTF-8. Lengths and counts are checked before memory
-    is allocated.
+    The reader checks all input. The methods raise ProtocolError if a value would reach past the end, if an array has
+    more elements than the remaining bytes can contain, or if text is not UTF-8. The reader checks lengths and counts
+    before it allocates memory.
 
     Args:
         payload: The bytes to read. Blobs are returned as views into the payload, without a copy.
@@ -174,16 +174,16 @@ class Reader:
             raise self.refuse("a text that is no UTF-8", start) from error
 
     def blob(self) -> memoryview:
-        """Read a length and as many bytes, as a view. Null becomes the empty view."""
+        """Read a length, and return a view of as many bytes. Null becomes the empty view."""
         return self.blob_of(self.int32())
 
     def optional_blob(self) -> memoryview | None:
-        """Read a length and as many bytes, as a view. Null becomes None."""
+        """Read a length, and return a view of as many bytes. Null becomes None."""
         length = self.int32()
         return None if length == _NULL else self.blob_of(length)
 
     def blob_of(self, length: int) -> memoryview:
-        """Read bytes of a length that was read before, as a view. The length -1 (null) gives the empty view."""
+        """Return a view of the next bytes, whose length was read before. The length -1 (null) gives the empty view."""
         if length in (0, _NULL):
             return _EMPTY
         start = self._position - _INT32.size
@@ -192,7 +192,9 @@ class Reader:
         return self.take(length, start)
 
     def take(self, size: int, start: int | None = None) -> memoryview:
-        """Read ``size`` bytes, as a view. ``start`` is the position for errors, by default the present position."""
+        """
+        Return a view of the next ``size`` bytes. ``start`` is the position for errors, by default the present position.
+        """
         end = self._position + size
         if end > len(self._buffer):
             raise self._truncated(self._position if start is None else start, size)
@@ -217,7 +219,8 @@ class Reader:
         """
         Check the number of elements of an array, which the caller has read, and return a range of this length.
 
-        ``start`` is the position for errors, by default the present position. Otherwise this method is as ``array``.
+        ``start`` is the position for errors, by default the present position. See ``array`` for the other argument and
+        the errors.
         """
         start = self._position if start is None else start
         left = len(self._buffer) - self._position
@@ -242,7 +245,7 @@ class Reader:
         return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
-        """Read several numbers at once. This is faster than one call for each number."""
+        """Read several numbers at once. One call is faster than one call for each number."""
         start = self._position
         try:
             values = layout.unpack_from(self._buffer, start)
@@ -302,7 +305,7 @@ INT64: Final = FieldType(Reader.int64, Writer.int64, 8)
 STRING: Final = FieldType(Reader.string, Writer.string, 2)
 #: Null is read as the empty text.
 NULLABLE_STRING: Final = FieldType(Reader.optional_string, Writer.string, 2)
-#: Null is read as no bytes. What is read is a copy.
+#: Null is read as no bytes. Reading makes a copy.
 BYTES: Final = FieldType[bytes](lambda reader: bytes(reader.blob()), Writer.blob, 4)
 NULLABLE_BYTES: Final = FieldType[bytes | None](
     lambda reader: None if (blob := reader.optional_blob()) is None else bytes(blob), Writer.optional_blob, 4
@@ -328,8 +331,8 @@ def structure(make: Callable[..., T], *fields: FieldType[Any]) -> FieldType[T]:
     """
     Return the type of a structure: its fields, one after the other.
 
-    When a structure is read, ``make`` creates its value from the fields. A value to write must be a tuple of the
-    fields, such as a NamedTuple.
+    When the decoder reads a structure, ``make`` creates the value from the fields. A value to write must be a tuple of
+    the fields, such as a NamedTuple.
     """
     reads, writes = [each.read for each in fields], [(place, each.write) for place, each in enumerate(fields)]
 
@@ -357,7 +360,10 @@ def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
 
 
 def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
-    """Return the type of a structure of numbers with these ``struct`` codes. It is faster than ``structure``."""
+    """
+    Return the type of a structure of numbers with these ``struct`` codes. This type is faster than a type from
+    ``structure``.
+    """
     layout = Struct(f">{codes}")
 
     def write(writer: Writer, value: Any) -> None:
@@ -368,7 +374,7 @@ def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
 
 def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapping[K, V]]:
     """
-    Return the type of an array of pairs of key and value. An array is read as a dictionary.
+    Return the type of an array of pairs of key and value. The decoder returns a dictionary.
 
     A duplicate key raises ProtocolError, which calls the key ``what``.
     """
@@ -393,7 +399,7 @@ def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapp
 
 def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
     """
-    Return the type of an array of (topic, array of (partition number, value)). It is read as a dictionary.
+    Return the type of an array of (topic, array of (partition number, value)). The decoder returns a dictionary.
 
     A duplicate partition raises ProtocolError.
     """
@@ -427,7 +433,7 @@ def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
 
 def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, ...]]]:
     """
-    Return the type of an array of (name, array of numbers). It is read as a dictionary.
+    Return the type of an array of (name, array of numbers). The decoder returns a dictionary.
 
     A name that occurs twice gets the numbers of both arrays, each number once. A number below ``least`` raises
     ProtocolError, which calls the number ``what``.
@@ -449,7 +455,9 @@ def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, 
 
 
 def throttled(answer: FieldType[T]) -> FieldType[T]:
-    """Return the type of a response that begins with its throttle time in milliseconds. This time is ignored."""
+    """
+    Return the type of a response that begins with its throttle time in milliseconds. The decoder ignores this time.
+    """
 
     def read(reader: Reader) -> T:
         reader.int32()

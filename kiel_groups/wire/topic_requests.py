@@ -1,11 +1,11 @@
 """
 The requests that create, delete and grow topics, and that read and change their settings.
 
-All have version 0, except DescribeConfigs with version 1. Brokers support CreateTopics and DeleteTopics from 0.10.1 to
-3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode, only the controller executes these three requests; other
-brokers refuse them. In KRaft mode, each broker forwards them to the controller. DescribeConfigs (from 1.1 on),
-AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) concern the settings of one topic. Every broker
-executes these.
+All have version 0, except DescribeConfigs, which has version 1. Brokers support CreateTopics and DeleteTopics from
+0.10.1 to 3.9, and CreatePartitions from 1.0 on. In ZooKeeper mode, only the controller executes these three requests.
+Other brokers refuse these requests. In KRaft mode, each broker forwards them to the controller. DescribeConfigs (from
+1.1 on), AlterConfigs (from 0.11 on) and IncrementalAlterConfigs (from 2.3 on) concern the settings of one topic. Every
+broker executes these last three requests.
 """
 
 from __future__ import annotations
@@ -141,13 +141,15 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, int], ...]:
-        """The topic, as the request sends it. Null in place of names of settings requests all settings."""
+        """The topic, as the request sends it. The null in place of the names of settings requests all settings."""
         return ((_TOPIC, self.topic, -1),)
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Replace all of a topic's own settings. With ``validate_only``, only check whether that would succeed."""
+    """
+    Replace all of a topic's own settings. With ``validate_only``, the broker only checks whether it could do that.
+    """
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _answer()
     BODY = fields(resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))), validate_only=INT8)

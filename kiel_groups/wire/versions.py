@@ -14,11 +14,11 @@ from kiel_groups.wire.primitives import INT16, Buffer, fields, mapping, numbers,
 
 # Fetch v3 as a question: is the broker of 0.10.1 or later?
 #
-# ApiVersions, which asks for that, harms the other clients of a broker of 0.9: the broker fails on the unknown API key
-# while it takes the requests that have just arrived on all its connections, and drops the rest of them. They are never
-# answered. A fetch request harms no client. Brokers of 0.9 do not look at its version: where v3 has the most bytes of
-# the answer, they read the number of topics, and ignore what follows. So this request has 0 there, and one topic after
-# it.
+# ApiVersions, which asks for the release's versions, harms the other clients of a broker of 0.9. The broker fails on
+# the unknown API key while it takes the requests that have just arrived on all its connections. It drops the rest of
+# these requests, and never answers them. A fetch request harms no client. Brokers of 0.9 do not look at the version of
+# the request: where v3 has the most bytes of the answer, they read the number of topics, and ignore what follows. So
+# this request has 0 there, and one topic after it.
 
 
 #: The sizes of an answer of v0 without topics, and of the field that later versions put before it.
@@ -44,7 +44,7 @@ class FetchProbeRequest(Request[bool]):
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bool:
-        """Return whether the response names a topic. Only brokers of 0.10.1 and later name it."""
+        """Return whether the response names a topic. Only brokers of 0.10.1 or later return such a response."""
         # Brokers of 0.8 answer without the time for which they have throttled the client, as in v0.
         in_v0 = payload if len(payload) == _EMPTY_BYTES else memoryview(payload)[_THROTTLE_BYTES:]
         return bool(FetchRequest.decode_response(in_v0))
@@ -66,7 +66,8 @@ class ApiVersionsResponse(NamedTuple):
     """
     The versions of each request that a broker supports, by API key.
 
-    Brokers of 4.x list version 0 of produce requests for old clients, but close the connection when they receive one.
+    Brokers of 4.x list version 0 of produce requests for old clients, but close the connection when they receive such a
+    request.
     """
 
     error: ErrorCode

@@ -276,11 +276,10 @@ class WorkerRole(SessionRole):
         """
         Release a claim, drop the unwritten statuses of its work, and store the last source offsets of a task.
 
-        The offsets are stored in the transaction of the release if they fit, else before the release. If the claim is
-        gone, the offsets are not stored.
+        The offsets are stored in the transaction of the release if they fit, else before the release.
 
         Raises:
-            ClaimLostError: The offsets are stored before the release, and the claim is gone.
+            ClaimLostError: There are offsets, which are not stored because the claim is gone.
             CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
             SessionLostError: The session is over.
         """

@@ -4,7 +4,9 @@ Decide whether this member may deliver records and commit offsets at this moment
 The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. A gate that was shut
 never opens again. A check after the end of the lease shuts the gate: a session whose lease ran out is closed, even if
 ZooKeeper still has the session.
-Several threads renew, check and shut a gate. Each field is written by one plain assignment, so no lock is needed.
+
+Times are boot times: seconds of a clock that also runs while the computer is suspended. Several threads renew, check
+and shut a gate. Each field is written by one plain assignment, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class DeliveryGate:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
 
     def shut(self, reason: str) -> None:
-        """Shut the gate for good. If it was shut before, the first reason remains."""
+        """Shut the gate for good. If an earlier call has shut the gate, the first reason remains."""
         if self.shut_reason is None:
             self.shut_reason = reason
 

@@ -1,5 +1,5 @@
 """
-Send transactions that are fenced by the member znode: the first operation of a transaction checks that it exists.
+Send transactions that the member znode fences: the first operation of each transaction checks that this znode exists.
 
 The member znode is ephemeral. So ZooKeeper refuses a transaction that kazoo sends again on a later session, or that
 arrives after the end of the session.
@@ -45,7 +45,7 @@ class Stop(Exception):  # noqa: N818 -- not an error
 
 
 def give_up(key: object, operation: Operation, failure: Failure) -> None:
-    """Raise Stop, so that all remaining items are left unwritten. This function is an ``OnRefused``."""
+    """Raise Stop. If ``write`` gets this function as ``on_refused``, a refusal leaves all remaining items unwritten."""
     raise Stop
 
 
@@ -54,9 +54,10 @@ class Outcome(Generic[Key]):
     """
     The results of writing a set of items.
 
-    ``done`` maps an item to the versions that its operations produced, and ``dropped`` an item to the reason of its
-    refusal. Items in ``unknown`` may or may not have been written. The member znode was checked after these writes, so
-    a read now finds the final state. No field has the items that ``renew`` removed or that ``Stop`` left unwritten.
+    ``done`` maps an item to the versions that its operations produced. ``dropped`` maps an item to the reason why
+    ZooKeeper refused the item. Items in ``unknown`` may or may not have been written. The member znode was checked
+    after these writes, so a read now finds the final state. No field has the items that ``renew`` removed or that
+    ``Stop`` left unwritten.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class FencedWriter:
         """
         Check the member znode in a transaction, and repeat the transaction until ZooKeeper answers.
 
-        The transaction goes through the quorum, so later reads on this session are no older than its answer.
+        The transaction goes through the quorum, so later reads on this session are no older than the answer.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -108,11 +109,11 @@ class FencedWriter:
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
-        Write many items. A transaction has all operations of one or more items, and up to ``most`` operations.
+        Write many items, in transactions of up to ``most`` operations. One transaction has all operations of an item.
 
-        ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the other items are sent again. If
-        ``on_refused`` is ``give_up``, all remaining items are left unwritten. Right before each transaction, ``renew``
-        confirms, changes or removes each of its items.
+        If ZooKeeper refuses an item, ``on_refused`` replaces or drops that item, and the writer sends the other items
+        again. If ``on_refused`` is ``give_up``, all remaining items are left unwritten. Right before each transaction,
+        ``renew`` confirms, changes or removes each of its items.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -125,7 +126,7 @@ class FencedWriter:
             batch = _first_batch(pending, most)
             if not self._renew(pending, batch, renew) or not self._session.trusted:
                 continue
-            # No await since ``renew`` confirmed the items: they cannot have become outdated.
+            # There is no await between ``renew`` and this transaction, so the items cannot have become outdated.
             answer = await self._session.transact([self._proof, *(op for key in batch for op in pending[key])])
             if isinstance(answer, Unknown):
                 await self.prove()
@@ -176,7 +177,7 @@ class FencedWriter:
 
     @staticmethod
     def _renew(pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key]) -> bool:
-        """Apply ``renew`` to a batch, and return whether it left every item unchanged."""
+        """Apply ``renew`` to each item of a batch. Return whether every item is unchanged."""
         renewed = {key: renew(key, pending[key]) for key in batch}
         changed = {key: operations for key, operations in renewed.items() if operations != pending[key]}
         for key, operations in changed.items():

@@ -2,7 +2,7 @@
 Send the heartbeats of one session on a thread of its own, so that a busy event loop does not lose the lease.
 
 Each heartbeat (a beat, for short) is a transaction that only checks the member znode. A transaction goes through the
-quorum, unlike pings and reads. kazoo counts requests as pings, so beats disable its detection of dead connections.
+quorum, unlike pings and reads. kazoo counts requests as pings, so beats disable kazoo's detection of dead connections.
 Therefore this thread drops the connection if a beat stays unanswered. Then kazoo tries the next server while the
 session is still alive.
 """
@@ -34,8 +34,8 @@ class Heartbeat:
     Args:
         session: The session. The heartbeat's thread or kazoo's thread abandons it.
         proof: The znode that every beat checks: the member znode, or the election folder for an allocator process.
-        interval_ms: The time between beats. None means a sixth of the granted timeout.
-        metrics: Observes ``heartbeat``, the time to an answer.
+        interval_ms: The time between beats, in milliseconds. None means a sixth of the granted session timeout.
+        metrics: Observes ``heartbeat``, the seconds from the sending of a beat to the answer.
         runtime: Clock and thread.
     """
 
@@ -97,7 +97,7 @@ class Heartbeat:
         if self._gate.is_over(now_s):
             self._session.abandon("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
             return None
-        # Computed each time: another server may have granted another timeout.
+        # The interval is computed each time: another server may have granted another timeout.
         interval_s = heartbeat_interval_s(self._gate.timeout_ms, self._interval_ms)
         limit_s = answer_limit_s(self._gate.timeout_ms)
         sent_s = self._sent_s
@@ -111,7 +111,9 @@ class Heartbeat:
         return self._pause_s(now_s, limit_s)
 
     def _end_orphaned(self) -> None:
-        """End the session of a closed event loop: beats would keep its claims for as long as the process lives."""
+        """
+        End the session of a closed event loop. Further beats would keep the session's claims while the process lives.
+        """
         if self._gate.shut_reason is None:
             log.error("the event loop of %s was closed before its client; closing its session", self._proof)
         self._session.abandon("its event loop is closed")
@@ -139,7 +141,11 @@ class Heartbeat:
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
     def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
-        """Process a beat's answer: on kazoo's thread, or on the heartbeat's if the answer came before ``rawlink``."""
+        """
+        Process a beat's answer.
+
+        kazoo's thread calls this method. If the answer came before ``rawlink``, the heartbeat's thread calls it.
+        """
         if self._sent_s == sent_s:
             self._sent_s = None
             if self._runtime.boot_time_s() >= self._due_s:

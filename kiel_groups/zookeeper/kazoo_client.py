@@ -43,7 +43,8 @@ class Wakeup:
         self._closed = False
 
     def __del__(self) -> None:
-        # Not in close(): another thread may be about to write, and the number might belong to another file by then.
+        # This is not done in close(): another thread may be about to write, and the number might belong to another file
+        # by then.
         os.close(self._descriptor)
 
     def fileno(self) -> int:
@@ -95,9 +96,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
     Delivers responses and watch events on the thread that reads them, in the order in which the server sent them.
 
-    The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
-    response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
-    a request. The queue and the epoll objects cost half of the time of a request.
+    The callbacks must not block. In this package, the callbacks only wake an event loop or a thread. kazoo's own
+    handler passes each response through a queue to another thread, and creates an epoll object for each poll of a
+    socket, five or six times a request. The queue and the epoll objects cost half of the time of a request.
 
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
@@ -118,7 +119,10 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._running = False
 
     def create_socket_pair(self) -> tuple[Wakeup, Wakeup]:
-        """Return the pair that wakes kazoo's thread: the end that it reads, and the end that other threads write."""
+        """
+        Return the pair that wakes kazoo's thread: the end that this thread reads, and the end that other threads write
+        to.
+        """
         wakes = Wakeup()
         return wakes, wakes
 
@@ -130,9 +134,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """
-        Return the sockets that are ready, as ``select.select`` does, without its limit on descriptor numbers.
+        Return the sockets that are ready. Unlike ``select.select``, this method has no limit on descriptor numbers.
 
-        ``timeout`` is in seconds; None means no limit.
+        ``timeout`` is in seconds. None means no limit.
         """
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
@@ -160,10 +164,10 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     """
     Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for the connection, and another one for the answer. A lease is shorter. A host
-    that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start, accepts the connection
-    and does not answer. When a dead connection is noticed, a third of the session timeout is over. The rest of the
-    lease, a sixth of the timeout, must suffice for such a server and the next server.
+    kazoo waits a whole session timeout for the connection, and another session timeout for the answer. A lease is
+    shorter. A host that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start,
+    accepts the connection and does not answer. When a dead connection is noticed, a third of the session timeout is
+    over. The rest of the lease, a sixth of the timeout, must suffice for such a server and the next server.
 
     Args:
         asked_timeout_ms: The session timeout that the client requests, in milliseconds.
@@ -175,8 +179,8 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
     """
     A kazoo client that does not swallow a KeyboardInterrupt.
 
-    kazoo treats any exception that is raised while it wakes its connection thread as the end of the connection. A
-    Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
+    kazoo wakes its connection thread for each request. kazoo treats any exception that is raised meanwhile as the end
+    of the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
     """
 
     def _call(self, request: Any, answer: Any) -> bool | None:
@@ -201,7 +205,10 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Stop a client as kazoo's ``stop()`` does, without waiting for its end. A connected client closes its session."""
+    """
+    Stop a client as kazoo's ``stop()`` does, but do not wait for the client's end. A connected client closes its
+    session.
+    """
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -264,8 +271,8 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     kazoo keeps the requested timeout, but not the granted timeout. The granted timeout is 0 if the server does not know
     the session any more.
 
-    Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
-    to kazoo's own limit. A slow server can thus answer in time, too.
+    Before the first session there is no lease to keep. So each attempt may take twice as long as the previous attempt,
+    up to kazoo's own limit. A slow server can thus answer in time, too.
     """
     connection = client._connection
     invoke = connection._invoke
@@ -288,13 +295,14 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
 # kazoo retries such hosts until the connect timeout, and does not report why the connection failed.
 
 
-#: How long a server may take to close a connection that it does not want, in seconds. Others wait for a request.
+#: How long a server may take to close a connection that it does not want, in seconds. Other servers wait for a
+#: request.
 _CLOSING_S = 2.0
 
 
 def check_hosts(config: ZooKeeperConfig) -> None:
     """
-    Resolve the addresses of all hosts. This may block.
+    Resolve the addresses of all hosts. This function may block.
 
     Raises:
         NoZooKeeperError: No host has an address, so no connection can succeed.
@@ -307,9 +315,9 @@ def check_hosts(config: ZooKeeperConfig) -> None:
 
 def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
     """
-    Return the text of the error that no server has opened a session within ``limit_s``, with the likely reason.
+    Return the text of the error that no server has opened a session within ``limit_s`` seconds, with the likely reason.
 
-    This may block: up to two seconds for each host, and while host names are resolved.
+    This function may block for up to two seconds for each host, and while host names are resolved.
     """
     servers = _servers(config)
     if full := next((server for server in servers if _closes_at_once(server)), None):
@@ -324,7 +332,7 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
 
 
 def _closes_at_once(server: HostPort) -> bool:
-    """Return whether a server accepts a connection, and closes it before it has received a request."""
+    """Return whether a server accepts a connection, and closes the connection before any request."""
     try:
         with socket.create_connection(server, _CLOSING_S) as connection:
             return connection.recv(1) == b""

@@ -61,21 +61,21 @@ def reports_move(results: Any) -> bool:
     """
     Return whether a transaction failed with SessionMovedError.
 
-    ZooKeeper's leader raises this error wrongly if it processes a client's abandoned connection after the connection
-    that replaced it. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions close
-    the connection, as all versions do for other requests. Only a new connection makes the session usable again.
+    ZooKeeper's leader raises this error wrongly if it processes an abandoned connection of a client later than the
+    client's new connection. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions
+    close the connection, as all versions do for other requests. Only a new connection makes the session usable again.
     """
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
 
 def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """Return the index and the error of the operation that made a transaction fail; None if it was executed."""
+    """Return the index and the error of the operation that made a transaction fail, or None if it was executed."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     return next((each for each in errors if not isinstance(each[1], _BYSTANDERS)), errors[0] if errors else None)
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among its results."""
+    """Convert kazoo's results to an answer. The results include the errors of a refused transaction."""
     if failed := first_error(results):
         index, error = failed
         return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
@@ -95,17 +95,17 @@ class PendingRequests:
     """
     The requests of one session that are not answered yet.
 
-    Requests that are sent together are answered together: a thousand reads wake the event loop once.
+    The answers of one ``send`` reach the event loop together: a thousand reads wake the loop once.
 
     Args:
-        call_loop: Calls a function with arguments on the event loop; may be called from any thread.
+        call_loop: Calls a function with arguments on the event loop. Any thread may use ``call_loop``.
     """
 
     def __init__(self, call_loop: Callable[..., None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._call_loop = call_loop
         self._end_reason: str | None = None
-        #: In the order of sending, so that unanswered requests fail in that order when the session ends.
+        #: The futures of ``send``, in the order of sending, so that they fail in that order when the session ends.
         self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
 
     def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:

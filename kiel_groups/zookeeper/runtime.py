@@ -42,10 +42,12 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
     """
     Run a function on a new daemon thread.
 
-    asyncio's default executor is not used, because ``asyncio.run`` waits for its threads before it returns.
+    Do not use asyncio's default executor, because ``asyncio.run`` waits for the executor's threads before it returns.
 
     Returns:
-        A future of the running loop, with the function's result or exception. To cancel the future abandons the thread.
+        A future of the running loop, with the function's result or exception. If the caller cancels the future, the
+        thread runs on, and nothing receives the function's result. RuntimeError replaces StopIteration, and an
+        exception that is not an ``Exception``, such as SystemExit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
@@ -62,8 +64,13 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
         result, error = None, None
         try:
             result = function()
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
+            if not isinstance(raised, Exception) or isinstance(raised, StopIteration):
+                # A future refuses StopIteration. An error such as SystemExit would end the caller's event loop, and
+                # CancelledError would look like a cancellation of the caller.
+                error = RuntimeError(f"the function of the thread {name!r} raised {raised!r}")
+                error.__cause__ = raised
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
@@ -78,7 +85,7 @@ class Ticker:
     Calls ``tick`` repeatedly on a thread of its own.
 
     ``tick`` returns the seconds until the next call, or None to end the thread. ``wake`` shortens the wait for the next
-    call. ``tick`` must not raise, because an exception would end the thread unnoticed.
+    call. ``tick`` must not raise an exception, because an exception would end the thread unnoticed.
     """
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
@@ -87,7 +94,7 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. It calls ``tick`` at once."""
+        """Start the thread. The thread calls ``tick`` at once."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -106,7 +113,8 @@ class Ticker:
 # own, so it runs the same code on simulated time, without threads, against a simulated ZooKeeper.
 
 
-#: Silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the user is kept.
+#: This logger is silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the
+#: user is kept.
 kazoo_log = logging.getLogger("kiel_groups.kazoo")
 if kazoo_log.level == logging.NOTSET:
     kazoo_log.setLevel(logging.CRITICAL)
@@ -126,8 +134,9 @@ class Runtime:
     The object has no state. The simulator's runtime is a subclass.
     """
 
-    #: Return the seconds of a clock that also runs while the computer is suspended, as leases do. Loops read it before
-    #: each record, so no Python code is in between.
+    #: Return the seconds of a clock that also runs while the computer is suspended, because leases end then, too.
+    #: Loops
+    #: read it before each record, so no Python code is in between.
     boot_time_s = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
 
     def wall_ms(self) -> int:
@@ -160,7 +169,7 @@ class Runtime:
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
         """
-        Raise NoZooKeeperError if no host has an address; see ``check_hosts``.
+        Raise NoZooKeeperError if no host has an address; see the function ``check_hosts``.
 
         If the addresses are not known after the connect timeout, return without an error.
         """

@@ -46,8 +46,9 @@ class SessionClose:
     """
     Starts and stops a session's client, and closes the session.
 
-    A client that resumes the session connects with the session's id and password, sends one request, Close, and stops.
-    If a server answers that the session is over, kazoo would open a new session. The client is stopped before that.
+    If the session's own client has no connection, a new client closes the session. That client connects with the
+    session's id and password, sends one request, Close, and stops. If a server answers that the session is over, kazoo
+    would open a new session. The client is stopped before that.
 
     Args:
         config: The servers, and the session timeout to request.
@@ -72,7 +73,8 @@ class SessionClose:
         self._runtime = runtime
         self._is_own = True
         self._is_closing = False
-        #: Held while the client starts, and by its stop: a client that is stopped before its start has ended runs on.
+        #: This lock is held while the client starts and while it is stopped: if a stop came before the end of the
+        #: start, the client would run on.
         self._start_lock = threading.Lock()
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
@@ -93,7 +95,7 @@ class SessionClose:
                 self._client.start_async()
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
-        """Process a server's response to Connect. This is called on kazoo's thread."""
+        """Process a server's response to Connect. kazoo's thread calls this method."""
         if self._session is not None and (timeout_ms <= 0 or session_id != self._session[0]):
             self._is_over = True
             if not self._is_own:
@@ -104,7 +106,7 @@ class SessionClose:
         """
         Process a change of the connection's state.
 
-        This is called on kazoo's thread. The order in which kazoo calls its listeners is not fixed.
+        kazoo's thread calls this method. The order in which kazoo calls its listeners is not fixed.
         """
         if state == KazooState.CONNECTED:
             self._connected = True
@@ -118,7 +120,8 @@ class SessionClose:
     def begin(self) -> None:
         """Start a thread that closes the session. Any thread may call this method, but only once."""
         self._give_up_s = self._runtime.boot_time_s() + self._timeout_ms / 1000
-        # Without the lock, which would block the caller: a start that does not see this is waited for by the stop.
+        # The caller must not block, so the flag is set without the lock. The stop waits for a start that does not see
+        # the flag.
         self._is_closing = True
         self._ticker.start()
 
@@ -198,8 +201,8 @@ class Node(NamedTuple):
     """
     A znode's data and state, as read from ZooKeeper.
 
-    ``owner`` is the id of the session that an ephemeral znode belongs to, 0 for any other znode. ``pzxid`` is the zxid
-    of the last change of the znode's children, and ``children`` the number of its children.
+    ``owner`` is the id of the session that an ephemeral znode belongs to, or 0 for any other znode. ``pzxid`` is the
+    zxid of the last change of the znode's children. ``children`` is the number of the children.
     """
 
     data: bytes
@@ -218,8 +221,9 @@ class Session:
     """
     One ZooKeeper session, for use on the event loop.
 
-    If the connection breaks, the session repeats reads after the next connection, but the answer to a transaction is
-    ``Unknown``. ``listener`` is called on the loop with each SessionEvent. A session is opened and closed only once.
+    If the connection breaks, the session repeats unanswered reads after the next connection. An unanswered transaction
+    gets the answer ``Unknown``. The session calls ``listener`` on the loop with each SessionEvent. A session is opened
+    and closed only once.
     """
 
     def __init__(
@@ -262,12 +266,15 @@ class Session:
         return self._connected.is_set() and self.ended is None
 
     def add_connect_listener(self, listener: Callable[[], None]) -> None:
-        """Register a function that is called on kazoo's thread after each connection, when the gate was updated."""
+        """Register a function that kazoo's thread calls after each connection, when the gate has been updated."""
         self._connect_listeners = (*self._connect_listeners, listener)
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the session's event loop is closed, so that nothing can use the session. Safe on any thread."""
+        """
+        Whether the session's event loop is closed, so that nothing can use the session. Any thread may read this
+        property.
+        """
         return self._loop.is_closed()
 
     @property
@@ -344,9 +351,7 @@ class Session:
         """
         Stop using the session: shut the gate, fail all unanswered requests, and notify the listener.
 
-        Later calls do nothing.
-
-        The caller must still call ``close``.
+        Later calls do nothing. The caller must still call ``close``.
         """
         if self.ended is not None:
             return
@@ -356,13 +361,18 @@ class Session:
         self._listener(SessionEvent.ENDED)
 
     def abandon(self, reason: str) -> None:
-        """Shut the gate, and end and close the session. Any thread may call this, even if the loop never runs again."""
+        """
+        Shut the gate, and end and close the session. Any thread may call this method, even if the loop never runs
+        again.
+        """
         self.gate.shut(reason)
         self._call_loop(self.end, reason)
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
-        """Abandon the session, and block until it has ended. Return False if that took longer than ``timeout_s``."""
+        """
+        Abandon the session, and block until it has ended. Return False if it has not ended after ``timeout_s`` seconds.
+        """
         self.abandon(reason)
         closed = self._open_lock.acquire(timeout=timeout_s)
         if closed:
@@ -371,7 +381,7 @@ class Session:
 
     def close(self) -> asyncio.Future[None]:
         """
-        Close the session. ZooKeeper then deletes its ephemeral znodes immediately.
+        Close the session. ZooKeeper then deletes the session's ephemeral znodes immediately.
 
         The close begins before this method returns, and continues if the returned future is cancelled. The future is
         done when kazoo's client has stopped. If the client had no connection or got no answer, a thread closes the
@@ -395,7 +405,8 @@ class Session:
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """
-        Call a function on the loop. If the loop is closed, close the session, because nothing can use it any more.
+        Call a function on the loop. If the loop is closed, close the session, because nothing can use the session any
+        more.
 
         Any thread may call this method.
         """
@@ -415,7 +426,7 @@ class Session:
         Send pipelined reads, and repeat the reads that a broken connection lost.
 
         Returns:
-            What each read found, or None for a missing znode.
+            The result of each read, or None for a missing znode.
 
         Raises:
             SessionLostError: The session is over.
@@ -469,7 +480,8 @@ class Session:
         """
         Read a znode's data and state. If the znode does not exist, return None and set no watch.
 
-        ``watcher`` is called on the loop when the znode changes or the connection breaks: a hint to read again.
+        The session calls ``watcher`` on the loop when the znode changes or the connection breaks, as a hint to read
+        again.
         """
         return _with_data(await self._read(self.client.get_async, path, watcher))
 
@@ -496,14 +508,16 @@ class Session:
 
     def transact(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """
-        Send one transaction at once, and return a coroutine that waits for its answer.
+        Send one transaction at once, and return a coroutine that waits for the answer.
 
         The server handles requests in order, so a read that is sent after this call is no older than the transaction.
-        The answer Done proves that the session was alive when the transaction was sent, and renews the lease from then.
+        The answer Done proves that the session was alive when the transaction was sent, and renews the lease from that
+        time.
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing; raised by the coroutine.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing. The coroutine raises this
+                error.
         """
         listed = list(operations)
         used, sent_s = self.connection.current, self._runtime.boot_time_s()
@@ -550,7 +564,7 @@ class Session:
                     and answer.failure is Failure.NO_NODE
                     and await self.get("/") is not None
                 ):
-                    # The parent was deleted since, so start again. If the chroot were gone, that would never end.
+                    # The parent was deleted since, so start again. If the chroot were gone, the loop would never end.
                     break
                 if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                     raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")

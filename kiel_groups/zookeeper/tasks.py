@@ -35,7 +35,8 @@ class CloseLimit:
     A close passes the limit on to all its parts. Waits that have begun end earlier if the limit is shortened.
 
     Args:
-        timeout_s: Seconds from now, or None: the close takes as long as it needs, unless ``shorten`` sets a limit.
+        timeout_s: The limit in seconds from now. With None, the close takes as long as it needs, unless ``shorten``
+            sets a limit.
     """
 
     def __init__(self, timeout_s: float | None = None) -> None:
@@ -57,7 +58,7 @@ class CloseLimit:
     @asynccontextmanager
     async def timeout(self, most_s: float = math.inf, *, reserves: bool = False) -> AsyncIterator[None]:
         """
-        Limit the block, as ``asyncio.timeout`` does.
+        Limit the time of a ``with`` block, as ``asyncio.timeout`` does.
 
         Args:
             most_s: The longest time that the block may take, in seconds.
@@ -93,8 +94,8 @@ async def cancelled_by(tasks: Collection[asyncio.Future[Any]], limit: CloseLimit
     """
     Cancel tasks, and wait until they have ended.
 
-    From the limit on, tasks that have not ended are cancelled again and again, so that they stop waiting for servers.
-    Threads then close their sessions.
+    From the limit on, tasks that have not ended are cancelled again and again, so that they stop waiting for servers. A
+    task that closes a session then leaves the close to a thread.
     """
     late = set(tasks)
     for task in late:
@@ -113,7 +114,7 @@ class TaskSet:
     """
     The tasks of one session.
 
-    A task that fails because the session is over ends silently. Any other error is passed to ``on_error``.
+    A task that fails because the session is over ends silently. For any other error, the object calls ``on_error``.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
@@ -149,7 +150,8 @@ class TaskSet:
         return asyncio.gather(*tasks, return_exceptions=True)
 
 
-#: When the first warning comes. Each later one comes when the step has taken twice as long, but after a minute at most.
+#: The time of the first warning, and the longest pause between two warnings, in seconds. Each later warning comes
+#: when the step has taken twice as long.
 FIRST_S, LONGEST_SILENCE_S = 5.0, 60.0
 
 

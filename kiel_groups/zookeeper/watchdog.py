@@ -40,13 +40,13 @@ CATCH_UP_S = 0.05
 
 async def caught_up(in_progress: Callable[[], Collection[Work]], stalled: Collection[Work]) -> None:
     """
-    Wait until the application makes progress, after the watchdog ended a membership.
+    Wait until the application makes progress, after the watchdog has ended a member session.
 
-    If the member joined before that, its new partitions would stall like the partitions that it has just lost.
+    If the member joined earlier, the new partitions would stall like those that the member has just lost.
 
     Args:
         in_progress: Returns the application's work in progress.
-        stalled: The work in progress when the membership ended.
+        stalled: The work in progress when the member session ended.
     """
     while any(now.token is then.token for now in in_progress() for then in stalled):  # noqa: ASYNC110
         await asyncio.sleep(CATCH_UP_S)
@@ -68,7 +68,8 @@ class Watchdog:
     Args:
         config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop. 0 means no limit.
         in_progress: Returns the application's work in progress. The watchdog's thread calls it.
-        hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
+        hurry: Called with a stall at half of the stall's time limit. Each call has a thread of its own, which it may
+            block.
         on_stalled: Called once with the reason, on the watchdog's thread, when a time limit is reached.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
         runtime: Clock and threads.
@@ -167,6 +168,6 @@ class Watchdog:
         return None
 
     def _notify(self, stall: Stall) -> None:
-        """Log a stall and call ``hurry``. This runs on a thread of its own."""
+        """Log a stall and call ``hurry``. This method runs on a thread of its own."""
         log.warning("%s", stall)
         self._hurry(stall)

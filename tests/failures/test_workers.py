@@ -158,9 +158,9 @@ async def test_a_connector_or_a_task_returns_garbage(cluster_39: Cluster, unique
 
 async def test_hundreds_of_idle_connections_to_a_worker(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
     """
-    The REST interface takes one in four of the file descriptors that the process may have, and accepts nothing more
-    then; the log says so. Connections that are idle end after ten seconds, and others are accepted. The session,
-    the tasks and their statuses are not affected.
+    The REST interface takes one in four of the file descriptors that the process may have; the log says so. Then a new
+    connection replaces the one that has been idle for the longest time. The session, the tasks and their statuses are
+    not affected.
     """
     journal, name = await journal_on(cluster_39, unique, tmp_path), unique("source")
     with WorkerPrograms(cluster_39, unique("workers"), SESSION_TIMEOUT_MS, descriptors=160) as workers:

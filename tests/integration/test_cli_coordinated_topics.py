@@ -74,7 +74,8 @@ async def test_topics_are_created_and_deleted_by_requests_to_brokers(
     again = topics(coordinating_cluster, "create", topic)
     assert (again[0], again[2].partition(" in ")[0]) == (
         2,
-        f"error: topic {topic!r} exists already; delete it first, or choose another name\n",
+        f"error: topic {topic!r} exists already; delete it first, or choose another name;"
+        " 'topics create --if-missing' accepts it\n",
     )
     assert topics(coordinating_cluster, "create", topic, "--if-missing", "--wait=5") == (
         0,

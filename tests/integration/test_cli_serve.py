@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
@@ -23,7 +26,9 @@ from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.members import group_of
-from tests.helpers.waiting import eventually
+from tests.helpers.metrics_page import check_exposed
+from tests.helpers.rest_requests import ask
+from tests.helpers.waiting import eventually, within
 
 pytestmark = pytest.mark.integration
 
@@ -72,22 +77,81 @@ async def test_the_process_leads_members_that_join_and_leave(cluster: Cluster, u
             await group.balanced(topic, PARTITIONS)
 
 
-async def test_a_second_process_takes_over(cluster_39: Cluster, unique: Unique) -> None:
-    """The second process leads as soon as the first process resigns, as it also does on SIGTERM."""
-    name = unique("group")
-    with serving(cluster_39, name) as first:
-        await await_leading(first)
-        with serving(cluster_39, name) as second, zookeeper(cluster_39) as client:
-            folder = GroupLayout(name).election
-            await eventually(lambda: len(client.get_children(folder)) == 2, "both are candidates")
+async def test_services_take_over_from_each_other(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    The next candidate leads when the session of a killed service has expired, and at once after SIGTERM. Each service
+    shows over HTTP which candidate leads, and the new leader plans for members that join.
+    """
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+
+    def service(session_timeout_ms: int, *options: str) -> Running:
+        given = ["--session-timeout-ms", str(session_timeout_ms), "--log-format", "json", *options]
+        return serving(cluster_39, name, *given)
+
+    # ZooKeeper grants at most ten seconds.
+    with service(2_000, "--advertised-host", "proxy.example") as first:
+        leader = await leader_in_log(first, name)
+        assert (await url_in_log(first)).startswith("http://proxy.example:")
+        with service(10_000) as second:
             stands_by = " is standing by, another process leads"
             await eventually(
-                lambda: any(line.endswith(stands_by) for line in second.errors),
+                lambda: any(stands_by in each["message"] for each in documents(second)),
                 "the second logs that it is standing by",
             )
-            assert not any(stands_by in line for line in first.errors)
-            assert await asyncio.to_thread(first.end, signal.SIGTERM) == 143
-            await await_leading(second)
+            url = await url_in_log(second)
+            async with group_of(cluster_39, name, [topic]) as group:
+                await group.join()
+                await group.balanced(topic, PARTITIONS)
+                await leader_over_http(url, name, lambda found: found == leader)
+                await asyncio.to_thread(first.end, signal.SIGKILL)
+                leader = await leader_over_http(url, name, lambda found: found != leader, 10)
+                assert leader == await leader_in_log(second, name)
+                joined = await group.join()
+                await group.balanced(topic, PARTITIONS)
+                (line,) = [each for each in documents(second) if each.get("moved")]
+                assert (line["group"], line["moved"], line["took_ms"] > 0) == (name, PARTITIONS // 2, True)
+                assert line["cause"].endswith(f"join of {joined.consumer.member_id}")
+                assert line["message"].startswith(f"group {name}: generation {line['generation']} is published after ")
+                exposed = (await AsyncHTTPClient(force_instance=True).fetch(f"{url}/metrics")).body.decode()
+                check_exposed(exposed)
+                assert f'kiel_elections_won_total{{cluster="default",group="{name}"}} 1.0' in exposed
+                # The member is the next candidate. It would have to wait ten seconds for the end of the session.
+                assert await asyncio.to_thread(second.end, signal.SIGTERM) == 143
+                assert await within(lambda: group.members[0].consumer.is_leader, 5)
+
+
+def documents(process: Running) -> list[Any]:
+    """Return the log of a service that prints JSON documents."""
+    return list(map(json.loads, process.errors))
+
+
+async def url_in_log(process: Running) -> str:
+    """Wait until a service logs its URL, and return it."""
+    return await _in_log(process, r"serves default at (\S+)")
+
+
+async def leader_in_log(process: Running, group: str) -> str:
+    """Wait until a service logs that it leads a group, and return its candidate's id."""
+    return await _in_log(process, rf"group {group}: (\S+) leads")
+
+
+async def _in_log(process: Running, pattern: str) -> str:
+    def found() -> str:
+        matches = [re.fullmatch(pattern, each["message"]) for each in documents(process)]
+        return next((match[1] for match in matches if match), "")
+
+    return await eventually(found, f"the log has {pattern}")
+
+
+async def leader_over_http(url: str, group: str, is_wanted: Callable[[str], bool], timeout_s: float = 30) -> str:
+    """Wait until a service shows a leader of a group that is the wanted one, and return it."""
+
+    async def leader() -> str:
+        found = (await ask(f"{url}/v1/clusters/default/groups/{group}")).document.get("leader") or ""
+        return found if found and is_wanted(found) else ""
+
+    return await eventually(leader, "the wanted candidate leads", timeout_s)
 
 
 async def test_a_member_leads_after_kill_9(cluster_39: Cluster, unique: Unique) -> None:
@@ -129,7 +193,7 @@ async def test_plans_use_the_given_allocator_and_their_causes_are_logged(cluster
                 await group.join()
                 await group.balanced(topic, PARTITIONS)
                 second = await group.join()
-                line = f" is published, {PARTITIONS // 2} partitions move: join of {second.consumer.member_id}"
+                line = f" ms, {PARTITIONS // 2} partitions move: join of {second.consumer.member_id}"
                 await eventually(lambda: has_logged(process, line), "the plan and its cause are logged")
                 assert GroupState.parse(client.get(layout.group_state)[0], layout.group_state).allocator == "sticky"
         settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
@@ -270,6 +334,12 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
             "--debounce-ms: 1001 given; expected at most --debounce-bound-ms, which is 1000",
         ),
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
+        (
+            ["--zookeeper", "{hosts}", "--webhook", "http://u:pass@h/"],
+            2,
+            "without a user and a password; the given one",
+        ),
+        (["--zookeeper", "{hosts}", "--webhook-secret-file", "/none"], 2, "/none cannot be read: No such file"),
     ],
 )
 def test_mistakes_give_one_line(

@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
-from kiel_groups.rest.settings import RestSettings
-from kiel_groups.service.service import Service
+from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
 from tests.helpers.cluster_data import committed, produce, zookeeper
 from tests.helpers.members import end_session, group_of
 
-#: Debian's package is called so, and its program.
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt install chromium)"),
-]
+pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM]
 
 Unique = Callable[[str], str]
-
-TOKEN = "t0ken-of-the-service"
-
-#: How long the page may take on a busy machine, in milliseconds.
-PATIENCE_MS = 30_000
-
-
-@asynccontextmanager
-async def console(cluster: Cluster, **settings: int) -> AsyncIterator[tuple[str, Browser]]:
-    """Run a service and a browser, and yield the URL of the service and the browser."""
-    address = ClusterAddress(ZOOKEEPER, cluster.zk_hosts, 10.0)
-    service = Service(RestSettings(port=0, token=TOKEN, open_reads=True), {"main": address}, interval_s=2)
-    service.start()
-    try:
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            try:
-                yield service.url, browser
-            finally:
-                await browser.close()
-    finally:
-        await service.close()
-
-
-async def new_page(browser: Browser, url: str, *, width: int = 1200, scheme: str = "light") -> tuple[Page, list[str]]:
-    """Open a page, and return it with the errors that it will have reported."""
-    context = await browser.new_context(
-        viewport={"width": width, "height": 800},
-        color_scheme=scheme,  # type: ignore[arg-type]
-    )
-    context.set_default_timeout(PATIENCE_MS)
-    page, errors = await context.new_page(), list[str]()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    await page.goto(url)
-    return page, errors
 
 
 async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, unique: Unique) -> None:
@@ -85,6 +39,7 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
         cells = page.locator("ol.grid li")
         await expect(cells.get_by_text("–")).to_have_count(0, timeout=PATIENCE_MS)
+        await preview_and_colour(page)
         drained = members[1].consumer.member_id
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Drain…").click()
         await page.get_by_label("Token").fill(TOKEN)
@@ -94,7 +49,44 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await expect(page.locator("#outcome")).to_contain_text("Done.", timeout=PATIENCE_MS)
         await page.get_by_role("button", name="Close").click()
         await expect(rows.filter(has_text=str(drained))).to_contain_text("drained", timeout=PATIENCE_MS)
-        assert not errors
+        await drain_the_host(page)
+        await rows.filter(has_text=str(drained)).get_by_role("button", name="Undrain…").click()
+        await page.get_by_role("button", name="Show what changes").click()
+        await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 0 partitions", timeout=PATIENCE_MS)
+        assert [error for error in errors if "400" not in error] == []
+
+
+async def preview_and_colour(page: Page) -> None:
+    """Preview the plan with another member, and see the lag of each partition, by keyboard."""
+    await page.locator("#a-plan").press("Enter")
+    await page.get_by_label("How many members join").fill("1")
+    await page.keyboard.press("Enter")
+    outcome = page.locator("#outcome")
+    await expect(outcome).to_contain_text("would go to new-1: ", timeout=PATIENCE_MS)
+    await expect(outcome).to_contain_text("new-1 would own 1 partition (0 now)")
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#a-plan")).to_be_focused()
+    await page.locator("#by-lag").press("Enter")
+    await expect(page.locator("ol.grid li.l0")).to_have_count(4, timeout=PATIENCE_MS)
+    await expect(page.locator("#by-lag")).to_have_attribute("aria-current", "true")
+    drawn = await page.locator("#chart").get_attribute("data-lags")
+    assert drawn is not None
+    await expect(page.locator("#chart")).not_to_have_attribute("data-lags", drawn, timeout=PATIENCE_MS)
+    await expect(page.locator("ol.grid li").get_by_text("0")).to_have_count(4)
+
+
+async def drain_the_host(page: Page) -> None:
+    """Draining the only host is refused, and the box below permits it; nothing is changed."""
+    await page.locator("#a-drain-host").click()
+    await page.get_by_label("Host whose members").fill(str(await page.locator("#hosts option").get_attribute("value")))
+    await page.get_by_label("Token").fill(TOKEN)
+    await page.get_by_role("button", name="Show what changes").click()
+    outcome = page.locator("#outcome")
+    await expect(outcome).to_contain_text("no member that is not drained would be left", timeout=PATIENCE_MS)
+    await page.get_by_label("Even if partitions are left").check()
+    await page.get_by_role("button", name="Show what changes").click()
+    await expect(outcome).to_contain_text("drained:", timeout=PATIENCE_MS)
+    await page.keyboard.press("Escape")
 
 
 async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: Cluster, unique: Unique) -> None:
@@ -150,8 +142,11 @@ async def test_pages_are_accessible_at_every_width(
             client.ensure_path(f"/consumers/{hostile}/ids")
         page, errors = await new_page(browser, f"{url}/", width=width, scheme=scheme)
         await expect(page.get_by_role("link", name=group.name, exact=True)).to_be_visible(timeout=PATIENCE_MS)
-        for path in ("/", f"/clusters/main/groups/{group.name}"):
+        of_group = f"/clusters/main/groups/{group.name}"
+        for path, opener in (("/", ""), (of_group, ""), (f"{of_group}?colour=lag", ""), (of_group, "#a-plan")):
             await page.goto(f"{url}{path}")
+            if opener:
+                await page.locator(opener).click()
             found = await Axe().run(page)
             serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
             assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]

@@ -6,7 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
@@ -19,7 +21,8 @@ from kiel_groups.service.service import Service
 from tests.helpers.cluster_data import committed, produce
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.members import group_of
-from tests.helpers.rest_requests import JSON, Got, ask
+from tests.helpers.rest_requests import JSON, Got, ask, send_bytes
+from tests.helpers.telegraf_input import gather
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -31,10 +34,10 @@ WITH_TOKEN = {**JSON, "Authorization": f"Bearer {TOKEN}"}
 
 
 @asynccontextmanager
-async def serving(address: ClusterAddress, *, token: str = TOKEN) -> AsyncIterator[str]:
+async def serving(address: ClusterAddress, *, token: str = TOKEN, folder: Path | None = None) -> AsyncIterator[str]:
     """Run a service of one cluster, and yield the URL of that cluster when its groups are known."""
     settings = RestSettings(port=0, token=token, open_reads=True)
-    service = Service(settings, {"main": address}, interval_s=1)
+    service = Service(settings, {"main": address}, interval_s=1, restore_folder=folder)
     service.start()
     try:
 
@@ -85,9 +88,12 @@ async def test_a_group_in_zookeeper(cluster: Cluster, unique: Unique) -> None:
         client = AsyncHTTPClient(force_instance=True)
         page = (await client.fetch(f"{root}/metrics")).body.decode()
         assert f'kiel_group_owned_partitions{{cluster="main",group="{name}"}} 4.0' in page
-        status = (await ask(f"{root}/v3/kafka/main/consumer/{name}/lag")).document["status"]
-        assert (status["status"], status["partition_count"], status["totallag"]) == ("OK", 4, 0)
-        assert sum((await ask(f"{root}/v3/kafka/main/topic/{topic}")).document["offsets"]) == 40
+        measured = await gather(root)
+        (of_group,) = [each for each in measured if each.name == "burrow_group" and each.tags["group"] == name]
+        wanted = {"status": "OK", "partition_count": 4, "total_lag": 0, "offset": 40}
+        assert {field: of_group.fields[field] for field in wanted} == wanted
+        ends = [each.fields["offset"] for each in measured if each.tags.get("topic") == topic and len(each.fields) == 1]
+        assert sum(map(int, ends)) == 40
 
 
 async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None:
@@ -122,11 +128,15 @@ async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None
         client.close()
 
 
-async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
-    """Offsets are set by live members, a member is drained, settings are set, and a group is deleted and restored."""
+async def test_changes_of_an_operator(cluster: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    Offsets are set by live members, a member is drained, settings are set, and a group is deleted and restored. What a
+    change loses is in a file, too; without the file, the change is not made.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
-    async with serving(in_zookeeper(cluster)) as root:
+    folder = tmp_path / "restore"
+    async with serving(in_zookeeper(cluster), folder=folder) as root:
         url = f"{root}/groups/{name}"
         async with group_of(cluster, name, [topic]) as group:
             await group.join()
@@ -141,7 +151,12 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
             assert dry.document["changes"] == [
                 {"topic": topic, "partition": 1, "before": before, "after": 0, "note": None}
             ]
+            unwritten = await changing(f"{url}/offsets/reset", "POST", reset)
+            assert (unwritten.status, "nothing has changed" in unwritten.document["message"]) == (500, True)
+            assert (await ask(f"{url}/offsets")).document["offsets"] == offsets
+            folder.mkdir()
             made = await changing(f"{url}/offsets/reset", "POST", reset)
+            assert_kept(made, folder)
             assert (made.status, made.document["by_members"], made.document["not_set"]) == (200, True, [])
             assert made.document["restore"]["offsets"] == {f"{topic}:1": before}
             await group.join()
@@ -158,6 +173,7 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
         assert committed(cluster, name, topic) == 20
         deleted = await changing(url, "DELETE")
         assert deleted.document["restore"]["offsets"] == offsets
+        assert_kept(deleted, folder)
 
         async def is_gone() -> bool:
             return (await ask(url)).status == 404
@@ -166,6 +182,13 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique) -> None:
         back = await changing(f"{url}/offsets/import", "POST", {"file": deleted.document["restore"], "topics": None})
         assert back.status == 200
         assert committed(cluster, name, topic) == 20
+
+
+def assert_kept(change: Got, folder: Path) -> None:
+    """Check that the answer to a change names a file with what is lost, which only its owner can read."""
+    path = Path(change.document["restore_file"])
+    assert (path.parent, path.stat().st_mode & 0o777) == (folder, 0o600)
+    assert json.loads(path.read_text(encoding="utf-8")) == change.document["restore"]
 
 
 async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique) -> None:
@@ -236,4 +259,8 @@ async def test_a_cluster_that_does_not_answer() -> None:
     assert (await ask(f"{service.url}/healthz")).status == 200
     got = await ask(f"{service.url}/v1/clusters/main/groups/g")
     assert (got.status, "not known yet" in got.document["message"]) == (503, True)
+    page = "/clusters/main/groups/g"
+    status, text = await send_bytes(service.url, f"GET {page} HTTP/1.0\r\n\r\n".encode())
+    assert (status, b"have not been read yet" in text) == (503, True)
+    assert (await ask(service.url + page, headers={"HX-Request": "true"})) == (204, None, ANY)
     await service.close()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from kiel_groups.errors import SessionLostError
+from kiel_groups.errors import ClaimLostError, SessionLostError
 from kiel_groups.group.znodes.transactions import Check, Create, Done
 from kiel_groups.workers.stores.work_claims import WorkClaims
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
@@ -204,6 +204,19 @@ def test_a_release_writes_more_in_its_transaction(workers: WorkerBench) -> None:
     assert owner(workers, path) == b"1"
     assert first.claims.owns(TASK)
     assert first.release()
+
+
+def test_a_release_of_a_lost_claim_says_that_nothing_more_is_written(workers: WorkerBench) -> None:
+    """The owner znode is deleted long before the release, or right before it; another worker may have the work."""
+    first, path = Claimant(workers, "w1"), f"{LAYOUT.offsets}/x"
+    for pause_s in (1.0, 0.0):
+        first.claim()
+        workers.run(first.worker, _delete(first.worker, OWNER))
+        workers.timeline.run_for(pause_s)
+        with pytest.raises(ClaimLostError, match=f"c-0: its claim {OWNER} is gone"):
+            first.release(TASK, Create(path, b"1"))
+        assert not first.claims.owns(TASK)
+    assert owner(workers, path) is None
 
 
 def test_a_broken_connection_keeps_the_claims(workers: WorkerBench) -> None:

@@ -148,8 +148,33 @@ def test_a_release_whose_offsets_cannot_be_stored_is_done_without_them(caplog: p
     assert bench.owner(TASK) not in (None, name)
     assert offsets[0]
     assert offsets[1:] == [()]
-    assert "c-0: its last source offsets are not stored, so its last records will be delivered again" in caplog.text
-    assert worker.metrics.total("work_failed") == 1
+    text = "c-0: its last source offsets (of 1 source partition) are not stored, so its last records will be delivered"
+    assert f"{text} again: they are too large" in caplog.text
+    assert (worker.metrics.total("work_failed"), worker.metrics.total("source_offsets_unstored")) == (1, 1)
+    bench.until_delivered("c-0", 500)
+    assert set(bench.delivered("t", "c-0")) >= set(range(1, 501))
+
+
+def test_a_release_without_the_claim_reports_the_offsets_that_it_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator deletes the owner znode while the task stops: the next owner delivers its last records again."""
+    bench = group_of("w1", "w2")
+    name = bench.owner(TASK)
+    assert name is not None
+    worker, starts = bench.workers[name], bench.counts.count("start", "c-0")
+    role = worker.herder.role
+    release = role.release_claim
+
+    async def late(work: Work, offsets: Any = ()) -> None:
+        if work == TASK:
+            role.session.client.delete_async(LAYOUT.owner(*TASK))
+        await release(work, offsets)
+
+    role.release_claim = late  # type: ignore[method-assign]
+    worker.close()
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == starts + 1, 2.0)
+    assert "c-0: its last source offsets (of 1 source partition) are not stored" in caplog.text
+    assert "its claim /kiel-groups/" in caplog.text
+    assert (worker.metrics.total("work_failed"), worker.metrics.total("source_offsets_unstored")) == (0, 1)
     bench.until_delivered("c-0", 500)
     assert set(bench.delivered("t", "c-0")) >= set(range(1, 501))
 

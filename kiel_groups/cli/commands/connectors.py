@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 
 import click
 
-from kiel_groups.cli.parameters.options import WorkerAddress, json_option, worker_options
+from kiel_groups.cli.parameters.options import json_option
+from kiel_groups.cli.parameters.worker_address import WorkerAddress, worker_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
 
@@ -289,7 +290,7 @@ def _short_names(classes: Sequence[str]) -> dict[str, str]:
 
 def _problem(status: Mapping[str, Any]) -> str:
     """Return the problem of a connector or a task as a text of one line, or "" if there is no problem."""
-    from kiel_groups.cli.terminal.worker_report import cause_of
+    from kiel_groups.workers.values import cause_of
 
     problem = status.get("problem", "")
     match status["state"]:

@@ -12,11 +12,13 @@ import click
 from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
+    Seconds,
     brokers_option,
     coordination_option,
     json_lines_option,
     key_separator_option,
     log_format_option,
+    metrics_port_option,
     optional_zookeeper_option,
     quiet_option,
     refuse_given,
@@ -101,7 +103,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(least=0.001, is_optional=False),
     metavar="SECONDS",
     help="End when no record has arrived for this long, since the start or the last record.",
 )
@@ -149,12 +151,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     show_default=True,
     help="What to do at a damaged record: end with an error before it, or skip it.",
 )
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve the metrics of this consumer to Prometheus, at http://127.0.0.1:PORT/metrics.",
-)
+@metrics_port_option
 @quiet_option
 @log_format_option
 @verbose_option

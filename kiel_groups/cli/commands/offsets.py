@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, seconds_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
+from kiel_groups.errors import UnknownGroupError
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted, own_command, some
 
@@ -209,13 +211,23 @@ def reset(
     if selection is not None or from_file is None:
         _check_selection(context, selection, all_topics)
     source = asked.cluster.offsets()
-    if from_file is not None:
-        file = read_offsets_file(from_file, group)
-        plan = plan_import(source, group, file, selection, store=asked.store, is_new=is_new)
-    else:
-        target = _target(given[0], kinds[given[0]])
-        plan = plan_reset(source, group, selection, target, store=asked.store, is_new=is_new)
+    with _naming_new():
+        if from_file is not None:
+            file = read_offsets_file(from_file, group)
+            plan = plan_import(source, group, file, selection, store=asked.store, is_new=is_new)
+        else:
+            target = _target(given[0], kinds[given[0]])
+            plan = plan_reset(source, group, selection, target, store=asked.store, is_new=is_new)
     return _carry_out(context.obj, plan, asked)
+
+
+@contextmanager
+def _naming_new() -> Iterator[None]:
+    """Add to the error about a group that does not exist which option begins the group."""
+    try:
+        yield
+    except UnknownGroupError as error:
+        raise UnknownGroupError(f"{str(error).removesuffix('?')}; '--new' begins a new group") from None
 
 
 def _target(kind: str, value: Any) -> Target:
@@ -298,7 +310,8 @@ def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, ask
     read = read_offsets_file(file, group)
     if read.group not in ("", group):
         lines.say("info", f"{file} has the offsets of group {read.group}")
-    plan = plan_import(asked.cluster.offsets(), group, read, store=asked.store, is_new=is_new)
+    with _naming_new():
+        plan = plan_import(asked.cluster.offsets(), group, read, store=asked.store, is_new=is_new)
     return _carry_out(lines, plan, asked)
 
 

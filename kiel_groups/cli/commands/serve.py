@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_allocators
+from kiel_groups.cli.parameters.clusters import ServiceCluster, clusters_options
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     Seconds,
-    cluster_options,
     debounce_options,
     log_format_option,
     quiet_option,
-    token_file_option,
     verbose_option,
 )
+from kiel_groups.cli.parameters.worker_address import token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-    from kiel_groups.service.notifications import Webhook
+    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+    from kiel_groups.metrics import Metrics
     from kiel_groups.service.service import Service
 
+    #: A function that returns a new candidate for the lead of a group. Its argument is ``on_failure``.
+    _MakeCandidate: TypeAlias = Callable[[Callable[[KielGroupsError], None]], AllocatorProcess]
+
+
+log = logging.getLogger(__name__)
 
 _MILLISECONDS = click.IntRange(min=0)
 
@@ -43,17 +49,12 @@ _DEFAULT_PORT = 8084
 #: How long the cleanup at the end waits for ZooKeeper, in seconds.
 _CLEANUP_TIMEOUT_S = 1.0
 
+#: The pause after which a group of one of several clusters is led again, after an error, in seconds.
+_PAUSE_S = 10.0
+
 
 @click.command(epilog=EPILOG)
-@cluster_options
-@click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="NAME",
-    help="A group to lead. Give it several times for several groups; without it, the service only shows groups.",
-    shell_complete=complete_groups,
-)
+@clusters_options
 @click.option(
     "--allocator",
     metavar="NAME",
@@ -76,16 +77,15 @@ _CLEANUP_TIMEOUT_S = 1.0
     metavar="PORT",
     help="The port to serve on; 0 lets the system choose.",
 )
+@click.option(
+    "--advertised-host",
+    default="",
+    metavar="HOST",
+    help="The name under which clients reach the service, such as that of a proxy.  [default: --host]",
+)
 @token_file_option(
     "A file with the token that requests must give. On a loopback address, only changes need it; without a token, there"
     " are none."
-)
-@click.option(
-    "--cluster-name",
-    default="default",
-    show_default=True,
-    metavar="NAME",
-    help="The name of the cluster in URLs and metrics.",
 )
 @click.option(
     "--interval",
@@ -97,17 +97,18 @@ _CLEANUP_TIMEOUT_S = 1.0
     help="How often all groups are read. A group that ZooKeeper coordinates is also read when it changes.",
 )
 @click.option(
+    "--restore-folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path(),
+    metavar="FOLDER",
+    help="Where changes write what they lose, for 'offsets import'.  [default: the current directory]",
+)
+@click.option(
     "--webhook",
     metavar="URL",
     help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
 )
-@click.option(
-    "--webhook-secret-file",
-    "secret_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A file with the key that signs what is posted.",
-)
+@token_file_option("A file with the key that signs what is posted.", "webhook-secret-file")
 @debounce_options
 @click.option(
     "--session-timeout-ms",
@@ -133,16 +134,16 @@ def serve(
     lines: Lines,
     /,
     *,
-    cluster: ClusterAddress,
-    groups: tuple[str, ...],
+    clusters: Mapping[str, ServiceCluster],
     allocator: str | None,
     host: str,
     port: int,
+    advertised_host: str,
     token: str,
-    cluster_name: str,
     interval_s: float,
+    restore_folder: Path,
     webhook: str | None,
-    secret_file: Path | None,
+    webhook_secret: str,
     debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
@@ -150,7 +151,7 @@ def serve(
     verbose: bool,
 ) -> int:
     """
-    Serve all groups of a cluster over HTTP, and lead the groups that are named.
+    Serve all groups of one or several clusters over HTTP, and lead the groups that are named.
 
     To lead means to allocate the partitions of a group without consuming any. The service takes part in the election of
     each group, and the first candidate leads: start it before the consumers, or twice to have a spare. Ctrl-C resigns,
@@ -159,34 +160,89 @@ def serve(
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.cli.terminal.messages import show_logs
-    from kiel_groups.config import GroupConfig, ZooKeeperConfig, check_name
+    from kiel_groups.config import GroupConfig, ZooKeeperConfig
+    from kiel_groups.metrics import Metrics
     from kiel_groups.rest.settings import RestSettings, is_loopback
+    from kiel_groups.service.notifications import Webhook
     from kiel_groups.service.service import Service
 
-    if cluster.is_of_brokers and groups:
-        raise click.UsageError(f"--group {groups[0]}: in a group of brokers, a member allocates.")
-    check_name(cluster_name, "--cluster-name")
-    settings = RestSettings(host=host, port=port, token=token, open_reads=is_loopback(host))
+    if webhook_secret and webhook is None:
+        raise click.UsageError("--webhook-secret-file goes with --webhook.")
+    settings = RestSettings(
+        host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
+    )
     function = load_allocator(allocator, "--allocator") or round_robin
-    configs = [
-        GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms) for group in dict.fromkeys(groups)
-    ]
+    timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
+    leaders = {(name, group): Metrics() for name, cluster in clusters.items() for group in cluster.groups}
+    candidates = {
+        f"group {group} of cluster {name}": partial(
+            _candidate,
+            function,
+            GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms),
+            ZooKeeperConfig.parse(clusters[name].address.hosts, **timeouts),
+            metrics,
+        )
+        for (name, group), metrics in leaders.items()
+    }
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
         for name in ("kiel_groups.members", "kiel_groups.zookeeper", "kiel_groups.service"):
             logging.getLogger(name).setLevel(logging.INFO)
-        for group in groups:
-            _report_group(lines, cluster.hosts, group)
-    zookeeper = ZooKeeperConfig.parse(
-        cluster.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
-    )
+        _report_groups(lines, clusters)
     service = partial(
-        Service, settings, {cluster_name: cluster}, interval_s=interval_s, webhook=_webhook(webhook, secret_file)
+        Service,
+        settings,
+        {name: cluster.address for name, cluster in clusters.items()},
+        interval_s=interval_s,
+        webhook=None if webhook is None else Webhook(webhook, webhook_secret),
+        restore_folder=restore_folder.absolute(),
+        leaders=leaders,
+        worker_tokens={name: cluster.worker_token for name, cluster in clusters.items()},
     )
-    status = asyncio.run(_run(service, configs, zookeeper, function))
-    for group in groups:
-        _clean_up(cluster.hosts, group)
+    status = asyncio.run(_run(service, candidates, is_only=len(clusters) == 1))
+    for cluster in clusters.values():
+        for group in cluster.groups:
+            _clean_up(cluster.address.hosts, group)
     return status
+
+
+def _candidate(
+    allocator: Allocator,
+    config: GroupConfig,
+    zookeeper: ZooKeeperConfig,
+    metrics: Metrics,
+    fail: Callable[[KielGroupsError], None],
+) -> AllocatorProcess:
+    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+    from kiel_groups.zookeeper.runtime import Runtime
+    from kiel_groups.zookeeper.tasks import ProcessContext
+
+    return AllocatorProcess(ProcessContext(config, zookeeper, metrics, Runtime()), allocator, fail)
+
+
+def _report_groups(lines: Lines, clusters: Mapping[str, ServiceCluster]) -> None:
+    """
+    Print a message for each named group that does not exist yet, or whose config overrides options of this command.
+
+    If there are several clusters, do so on threads: one that cannot be reached must not delay the others.
+
+    Raises:
+        KielGroupsError: The only cluster cannot be reached. If there are several, the service reports such clusters.
+    """
+
+    def report(cluster: ServiceCluster) -> None:
+        for group in cluster.groups:
+            _report_group(lines, cluster.address.hosts, group)
+
+    def report_reachable(cluster: ServiceCluster) -> None:
+        with suppress(KielGroupsError):
+            report(cluster)
+
+    for cluster in clusters.values():
+        if len(clusters) == 1:
+            report(cluster)
+        else:
+            threading.Thread(target=report_reachable, args=(cluster,), daemon=True).start()
 
 
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
@@ -219,54 +275,70 @@ def _clean_up(zookeeper: str, group: str) -> None:
         remove_empty_group(client, group)
 
 
-def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:
-    from kiel_groups.service.notifications import Webhook
-
-    if url is None:
-        return None
-    try:
-        return Webhook(url, "" if secret_file is None else secret_file.read_text(encoding="utf-8").strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--webhook-secret-file: {secret_file} cannot be read: {error}.") from error
-
-
 async def _run(
     make_service: Callable[[], Service],
-    configs: Sequence[GroupConfig],
-    zookeeper: ZooKeeperConfig,
-    allocator: Allocator,
+    candidates: Mapping[str, _MakeCandidate],
+    *,
+    is_only: bool,
 ) -> int:
     """
     Serve all groups, and lead the named groups, until a signal arrives. Return the exit status.
 
+    Args:
+        make_service: Returns the service.
+        candidates: A function for each group to lead, by a name for the log.
+        is_only: Whether all groups are in one cluster. Then the error of a candidate ends the service.
+
     Raises:
-        BaseException: A candidate for the lead of a group has failed permanently, so that a new session has no use.
+        KielGroupsError: The error of a candidate of the only cluster.
     """
-    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
-    from kiel_groups.metrics import Metrics
-    from kiel_groups.zookeeper.runtime import Runtime
-    from kiel_groups.zookeeper.tasks import ProcessContext
-
     ending = Termination()
-    failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def fail(error: BaseException) -> None:
-        if not failure.done():
-            failure.set_exception(error)
-
     service = make_service()
-    candidates = []
+    # A service without groups to lead waits for this future, which is never done.
+    leading: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future()]
     try:
         service.start()
-        for config in configs:
-            process = ProcessContext(config, zookeeper, Metrics(), Runtime())
-            candidates.append(AllocatorProcess(process, allocator, fail))
-        await asyncio.gather(*(candidate.start() for candidate in candidates))
-        await failure
+        leading += [asyncio.ensure_future(_lead(name, make, is_only=is_only)) for name, make in candidates.items()]
+        failed, _ = await asyncio.wait(leading, return_when=asyncio.FIRST_COMPLETED)
+        await failed.pop()
     except asyncio.CancelledError:
         if ending.status is None:
             raise
     finally:
-        await asyncio.gather(*(candidate.close() for candidate in candidates))
+        for each in leading:
+            each.cancel()
+        await asyncio.gather(*leading, return_exceptions=True)
         await service.close()
     return ending.status or DONE
+
+
+async def _lead(name: str, make: _MakeCandidate, *, is_only: bool) -> None:
+    """
+    Take part in the election of a group until the caller cancels this call.
+
+    Args:
+        name: The group in log lines.
+        make: Returns a new candidate.
+        is_only: Whether to raise the error of a candidate. If not, log it, and replace the candidate after a pause.
+    """
+    logged = ""
+    while True:
+        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def fail(error: KielGroupsError, failure: asyncio.Future[None] = failure) -> None:
+            if not failure.done():
+                failure.set_exception(error)
+
+        candidate = make(fail)
+        try:
+            await candidate.start()
+            await failure
+        except KielGroupsError as error:
+            if is_only:
+                raise
+            if (text := str(error)) != logged:
+                log.error("%s has no candidate here: %s; trying again every %g s", name, text, _PAUSE_S)
+                logged = text
+        finally:
+            await candidate.close()
+        await asyncio.sleep(_PAUSE_S)

@@ -213,8 +213,9 @@ def archive(
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
         from kiel_groups.spark.columns import is_json, parse_schema
-        from kiel_groups.spark.spark_session import start_session, stop_session
+        from kiel_groups.spark.spark_session import settings_of, start_session, stop_session
 
+        settings_of(settings)  # A dry run may start no session, and checks them all the same.
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None
         try:

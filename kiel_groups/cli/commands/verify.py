@@ -57,7 +57,7 @@ def verify(
     from kiel_groups.ops.views.documents import finding_document
     from kiel_groups.ops.views.report import Sentences, finding_rows
     from kiel_groups.ops.views.verification import Verification
-    from kiel_groups.wording import counted
+    from kiel_groups.wording import counted, own_command
 
     verification = Verification(round(window_s * 1000))
     view = _look(lines, cluster, group, verification, window_s=window_s, timeout_s=timeout_s)
@@ -77,10 +77,13 @@ def verify(
     elif findings:
         show(Sentences(finding_rows(findings, lambda each: Text(each.kind, "bold red"))))
     else:
-        owned = f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned"
-        offsets = "; no offset is stuck" if window_s > 0 and view.members else ""
-        live = counted(view.size, "live member")
-        show(f"group {view.group} is well: {view.state}, with {live}; {owned}{offsets}")
+        facts = [f"{view.state}, with {counted(view.size, 'live member')}"]
+        if view.is_of_consumers:
+            facts.append(f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned")
+            facts += ["no offset is stuck"] if window_s > 0 and view.members else []
+        elif view.are_workers:
+            facts.append(f"{own_command('workers', 'describe', view.group, '--check')} checks what they run")
+        show(f"group {view.group} is well: {'; '.join(facts)}")
     return FAILED if findings else DONE
 
 

@@ -19,11 +19,12 @@ from kiel_groups.cli.parameters.options import (
     group_argument,
     json_option,
     log_format_option,
+    metrics_port_option,
     quiet_option,
-    token_file_option,
     verbose_option,
     zookeeper_option,
 )
+from kiel_groups.cli.parameters.worker_address import token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def workers() -> None:
     help="How long the group keeps the work of this worker if it dies.",
 )
 @debounce_options
+@metrics_port_option
 @quiet_option
 @log_format_option
 @verbose_option
@@ -123,6 +125,7 @@ def run(
     allocator: str,
     session_timeout_ms: int,
     debounce: DebounceConfig,
+    metrics_port: int | None,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -153,18 +156,21 @@ def run(
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
         logging.getLogger("kiel_groups.workers").setLevel(logging.INFO)
-    return asyncio.run(_run(settings))
+    return asyncio.run(_run(settings, metrics_port))
 
 
-async def _run(settings: WorkerSettings) -> int:
+async def _run(settings: WorkerSettings, metrics_port: int | None) -> int:
     """Run the worker until a signal arrives, and return the exit status. Raise the error with which the worker ends."""
     from kiel_groups.cli.terminal.termination import Termination
+    from kiel_groups.rest.metrics_text import serving_metrics
     from kiel_groups.workers.execution.worker import Worker
 
     ending = Termination()
+    worker = Worker(settings, on_stuck=_end_at_once)
     try:
-        # A worker that is cancelled gives its work back first.
-        await Worker(settings, on_stuck=_end_at_once).run()
+        async with serving_metrics(worker.metrics, metrics_port):
+            # A worker that is cancelled gives its work back first.
+            await worker.run()
     except asyncio.CancelledError:
         if ending.status is None:
             raise

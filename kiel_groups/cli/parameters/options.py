@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -113,6 +114,14 @@ log_format_option = click.option(
 )
 
 
+metrics_port_option = click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the metrics of this process to Prometheus, at http://127.0.0.1:PORT/metrics.",
+)
+
+
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, without a summary or progress.")
 
 group_argument = click.argument("group", shell_complete=complete_groups)
@@ -136,6 +145,10 @@ def separator_bytes(given: str | None) -> bytes | None:
     return None if given is None else given.replace("\\t", "\t").encode()
 
 
+#: The longest time that an option may name, in seconds: a year. Python cannot wait for any number of seconds.
+_LONGEST_S = 365 * 24 * 3600
+
+
 class OptionalNumber(click.ParamType[float]):
     """
     The type of a number that the user of an option may leave out.
@@ -145,22 +158,30 @@ class OptionalNumber(click.ParamType[float]):
     Args:
         what: The counted things, in the plural, such as ``seconds``.
         least: The least number.
+        most: The largest number.
         whole: Whether the number must be an integer.
         is_optional: Whether the user may leave out the number.
     """
 
-    def __init__(self, what: str, *, least: float, whole: bool = False, is_optional: bool = True) -> None:
+    def __init__(
+        self, what: str, *, least: float, most: float = math.inf, whole: bool = False, is_optional: bool = True
+    ) -> None:
         self.name = what
         self._is_optional = is_optional
-        self._least = least
-        self._number: click.ParamType[float] = click.IntRange(min=int(least)) if whole else click.FloatRange(min=least)
+        self._least, self._most = least, most
+        self._number: click.ParamType[float] = click.INT if whole else click.FLOAT
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the value as a number. Raise BadParameter if it is not a number, or is less than the least number."""
+        """Return the value as a number. Raise BadParameter if it is not a number, or is too small or too large."""
         try:
-            return self._number.convert(value, param, ctx)
+            number = self._number.convert(value, param, ctx)
         except click.BadParameter:
             self.refuse(value, param, ctx)
+        if number > self._most:
+            self.fail(f"{value!r} is more than {self._most:,} {self.name}.", param, ctx)
+        if not number >= self._least:  # This is also true for NaN.
+            self.refuse(value, param, ctx)
+        return number
 
     def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Raise BadParameter for a value that ``convert`` does not accept."""
@@ -172,7 +193,7 @@ class Seconds(OptionalNumber):
     """The type of a number of seconds, such as ``60`` or ``60s``; see ``OptionalNumber``."""
 
     def __init__(self, *, least: float, is_optional: bool = True) -> None:
-        super().__init__("seconds", least=least, is_optional=is_optional)
+        super().__init__("seconds", least=least, most=_LONGEST_S, is_optional=is_optional)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of seconds. Raise BadParameter as ``OptionalNumber`` does."""
@@ -461,19 +482,37 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     whichever coordinates the groups. The command line must not have the other option.
     """
 
-    @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
-    @optional_zookeeper_option
-    @optional_brokers_option
+    @address_options
     @click.pass_context
     @wraps(command)
     def with_cluster(
         context: click.Context, /, *, coordination: str, zookeeper: str | None, brokers: str | None, **options: Any
     ) -> int:
-        hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
-        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts, SERVER_WAIT_S), **options)
+        cluster = given_address(context, coordination, zookeeper, brokers)
+        result: int = context.invoke(command, cluster=cluster, **options)
         return result
 
     return with_cluster
+
+
+def address_options(command: FC) -> FC:
+    """Add ``--coordination``, ``--zookeeper`` and ``--brokers`` to a command, which calls ``given_address``."""
+    command = optional_zookeeper_option(optional_brokers_option(command))
+    help_text = "What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later)."
+    return coordination_option(help_text)(command)
+
+
+def given_address(
+    context: click.Context, coordination: str, zookeeper: str | None, brokers: str | None
+) -> ClusterAddress:
+    """
+    Return the address of a cluster from the values of ``address_options``.
+
+    Raises:
+        UsageError: The address for this coordination is missing, or the command line has the other one.
+    """
+    hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
+    return ClusterAddress(coordination, hosts, SERVER_WAIT_S)
 
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
@@ -540,81 +579,6 @@ def _zookeeper(context: click.Context, zookeeper: str | None) -> str:
 
 def _parameter(context: click.Context, name: str) -> click.Parameter:
     return next(each for each in context.command.params if each.name == name)
-
-
-DEFAULT_URL: Final = "http://127.0.0.1:8083"
-
-#: The permissions of other users than the owner. A file with a secret must not have them.
-_OTHERS = 0o077
-
-
-class WorkerAddress(NamedTuple):
-    """The URL of a worker's REST interface, and the token of the workers, or "" if they need no token."""
-
-    url: str
-    token: str
-
-
-def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
-    """
-    Return the token in a file, or "" without a file. Print a warning if other users can read the file.
-
-    Raises:
-        click.BadParameter: The file cannot be read, or its token is not valid.
-    """
-    from kiel_groups.errors import ConfigError
-    from kiel_groups.rest.settings import checked_token
-
-    if path is None or context.resilient_parsing:
-        return ""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-        is_open = bool(path.stat().st_mode & _OTHERS)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise click.BadParameter(f"{path} cannot be read: {reason}", context, parameter) from error
-    if is_open:
-        context.obj.say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
-    try:
-        return checked_token(token)
-    except ConfigError as error:
-        raise click.BadParameter(f"{path}: {error}", context, parameter) from error
-
-
-def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--token-file``. The command gets the token in the file as ``token``, or "" without a file."""
-    return click.option(
-        "--token-file",
-        "token",
-        type=click.Path(path_type=Path, dir_okay=False),
-        callback=_read_token,
-        envvar="KIEL_GROUPS_TOKEN_FILE",
-        show_envvar=True,
-        metavar="FILE",
-        help=help_text,
-    )
-
-
-def worker_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--url`` and ``--token-file`` to a command. Its function gets a ``WorkerAddress`` as ``worker``."""
-
-    @click.option(
-        "--url",
-        default=DEFAULT_URL,
-        show_default=True,
-        envvar="KIEL_GROUPS_WORKER_URL",
-        show_envvar=True,
-        metavar="URL",
-        help="The REST interface of any worker of the group.",
-    )
-    @token_file_option("A file with the token of the workers, if they ask for one.")
-    @click.pass_context
-    @wraps(command)
-    def with_worker(context: click.Context, /, *, url: str, token: str, **options: Any) -> int:
-        result: int = context.invoke(command, worker=WorkerAddress(url, token), **options)
-        return result
-
-    return with_worker
 
 
 _MILLISECONDS = click.IntRange(min=0)

@@ -7,8 +7,9 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -65,7 +66,16 @@ class Lines:
         self._last = ("", "")
         self._reported: set[tuple[str, str]] = set()
 
-    def say(self, level: str, text: str, *, stamp: str = "", logger: str = "", reports: object = None) -> None:
+    def say(
+        self,
+        level: str,
+        text: str,
+        *,
+        stamp: str = "",
+        logger: str = "",
+        reports: object = None,
+        fields: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         """
         Print a message as a line on standard error.
 
@@ -79,6 +89,7 @@ class Lines:
             logger: The name of the logger, or "" for the command itself. Only JSON shows the name.
             reports: The error that the line reports in other words. If this error ends the command later, it is not
                 printed again.
+            fields: The values in the message, by name. Only JSON shows them as fields.
         """
         line = self.complete(_line(text))
         last_level, last = self._last
@@ -91,7 +102,7 @@ class Lines:
             shown = f"{stamp}{' ' if stamp else ''}{level}: {line}"
             if self.as_json:
                 now = datetime.now(UTC).isoformat(timespec="milliseconds")
-                shown = json.dumps({"time": now, "level": level, "logger": logger or None, "message": line})
+                shown = json.dumps({"time": now, "level": level, "logger": logger or None, "message": line, **fields})
             click.echo(shown, file=sys.stderr, err=True)
         self._last = (level, line)
 
@@ -133,8 +144,14 @@ class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) if self._timed else ""
-            reports = getattr(record, "reports", None)
-            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, logger=record.name, reports=reports)
+            self._lines.say(
+                record.levelname.lower(),
+                _text(record),
+                stamp=stamp,
+                logger=record.name,
+                reports=getattr(record, "reports", None),
+                fields=getattr(record, "fields", {}),
+            )
         except Exception:
             self.handleError(record)
 

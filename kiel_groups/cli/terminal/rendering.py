@@ -96,7 +96,7 @@ def rendered(*things: RenderableType) -> list[str]:
     context = click.get_current_context(silent=True)
     complete = context.obj.complete if context is not None and isinstance(context.obj, Lines) else str
     for thing in things:
-        thing = _with_commands(thing, complete)
+        thing = _changed(thing, lambda text: _plain(complete(text)))
         text = StringIO()
         output = console(text)
         # ``Sentences`` has this attribute. For a file, it does not divide a long word, such as a path.
@@ -108,14 +108,22 @@ def rendered(*things: RenderableType) -> list[str]:
     return "\n".join(lines).strip("\n").split("\n")
 
 
-def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> RenderableType:
-    """Return a text or ``Sentences`` with complete commands; see ``Lines``. Return other things unchanged."""
+def _changed(thing: RenderableType, change: Callable[[str], str]) -> RenderableType:
+    """Return a text or ``Sentences`` after a change of the text. Return other things unchanged."""
     if isinstance(thing, str):
-        return complete(thing)
-    if isinstance(thing, Text) and (completed := complete(thing.plain)) != thing.plain:
-        return Text(completed, style=thing.style, overflow=thing.overflow)
+        return change(thing)
+    if isinstance(thing, Text) and (text := change(thing.plain)) != thing.plain:
+        return Text(text, style=thing.style, overflow=thing.overflow)
     changed: Callable[[Callable[[str], str]], RenderableType] | None = getattr(thing, "changed", None)
-    return thing if changed is None else changed(complete)
+    return thing if changed is None else changed(change)
+
+
+def _plain(text: str) -> str:
+    """Return a text as standard output prints it. A longer replacement, as -> in latin-1, would lengthen lines."""
+    output = _standard_output()
+    if output.encoding.lower().startswith("utf"):
+        return text
+    return text.encode(output.encoding, output.errors or "strict").decode(output.encoding, "surrogateescape")
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:

@@ -14,15 +14,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.worker_contents import WorkerInfo, WorkState, workers_by_coordination, workers_by_token
 from kiel_groups.wording import counted, own_command
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
-from kiel_groups.workers.values import TaskId, Work
-
-
-def cause_of(trace: str) -> str:
-    """Return the line of a traceback that names the error, or a default text for an empty traceback."""
-    lines = trace.rstrip().splitlines() or ["for an unknown reason"]
-    calls = [number for number, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
-    after_calls = 1 + max(calls, default=-1)
-    return (lines[after_calls:] or lines[-1:])[0].removeprefix("kiel_groups.errors.")
+from kiel_groups.workers.values import TaskId, Work, cause_of
 
 
 def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, ParamSpec, TypedDict, Unpack
 
-from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, parse_hosts
+from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, is_number, is_whole, parse_hosts
 from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ArgumentTypeError, ConfigError
 from kiel_groups.group.subscription import check_offset
@@ -119,7 +119,7 @@ def check_close_timeout(timeout_s: object) -> None:
     Raises:
         ConfigError: The time is neither None nor a number of seconds from 0 on.
     """
-    if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
+    if timeout_s is not None and (not is_number(timeout_s) or timeout_s < 0):
         raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
 
 
@@ -216,7 +216,7 @@ def times_of(given: object, call: str) -> dict[TopicPartition, int]:
 
 def _time_of(given: object, where: str) -> int:
     expected = f"{where}: {given!r} given; expected milliseconds since 1970"
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
+    if not is_whole(given) and not isinstance(given, float):
         raise ArgumentTypeError(expected)
     # Also False for a NaN.
     if not 0 <= given < _TIMES:

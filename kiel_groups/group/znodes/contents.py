@@ -22,9 +22,9 @@ class Znode:
 
     ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
-    ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
-    ``version`` is the number of writes of the znode's data. ``closed``: the znode's ACL refuses this reader, so neither
-    the other fields nor the children are known.
+    ``mzxid`` are the ids of the transactions that created and last wrote the znode. These ids ascend over all znodes.
+    ``version`` is the number of writes of the znode's data. ``closed`` is true if the znode's ACL refuses this reader.
+    Then neither the other fields nor the children are known.
     """
 
     data: bytes = b""
@@ -61,7 +61,7 @@ LARGEST_PARTITION = 2**31 - 1
 
 def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> MemberId:
     """
-    Return a member id in the form and charset of Java consumer ids, ending in the whole session id in hex.
+    Return a member id in the form and charset of Java consumer ids. The id ends in the whole session id, in hex.
 
     ZooKeeper never reuses a session id, so member ids are unique.
     """
@@ -87,7 +87,7 @@ def named_fields(value: Any, **renamed: str) -> dict[str, Any]:
 
 
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object. Raise ProtocolError for any other data."""
+    """Parse a JSON object. Raise ProtocolError if the data is not a JSON object."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -135,7 +135,7 @@ class MemberInfo:
 
     @property
     def slot(self) -> Slot:
-        """The slot that this member fills."""
+        """The key of this member in the plan: the instance id if the member has one, or else the member id."""
         return self.instance_id or self.member_id
 
     def encode(self) -> bytes:
@@ -151,7 +151,7 @@ class MemberInfo:
         fields = parse_object(data, path)
         topics = typed_field(fields, "subscription", list, path)
         instance_id = fields.get("instance_id")
-        # Nothing depends on them, so other data is no reason to leave the member out.
+        # Nothing depends on the settings, so invalid settings are no reason to leave the member out.
         settings = fields["settings"] if isinstance(fields.get("settings"), dict) else {}
         try:
             for topic in topics:
@@ -181,10 +181,11 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` counts the assigned partitions, and ``members`` the members with a subscription. ``unassigned`` has
-    the number of unassigned partitions by reason, and ``unassigned_names`` the first hundred of these partitions.
-    ``fallback`` describes what replaced the plan of a failed allocator, or is "" if the allocator did not fail.
-    ``request_ms`` is the time of the newest operator's request that a plan has answered; see ``PlanRequest``.
+    ``partitions`` counts the assigned partitions, and ``members`` counts the members with a subscription.
+    ``unassigned`` has the number of unassigned partitions by reason, and ``unassigned_names`` has the names of the
+    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
+    the allocator did not fail. ``request_ms`` is the time of the newest operator's request that a plan has answered;
+    see ``PlanRequest``.
     """
 
     generation: int
@@ -236,9 +237,9 @@ class MemberAssignment:
     """
     The partitions that the member of one slot must own.
 
-    ``generation`` is the generation that last changed the assignment, ``member_id`` the member that filled the slot
-    then. ``away_since_ms`` is the time when a leader first found that a static member had left, in milliseconds since
-    1970, or None while the slot has a member.
+    ``generation`` is the generation that last changed the assignment. ``member_id`` names the member that filled the
+    slot at that time. ``away_since_ms`` is the time when a leader first found that a static member had left, in
+    milliseconds since 1970, or None while the slot has a member.
     """
 
     generation: int
@@ -323,7 +324,9 @@ def encode_owner(member_id: MemberId) -> bytes:
 
 
 def parse_owner(data: bytes, path: str) -> MemberId:
-    """Return the member that an owner znode names, without the thread index. Raise ProtocolError for other data."""
+    """
+    Return the member that an owner znode names, without the thread index. Raise ProtocolError if the data is invalid.
+    """
     member_id, dash, thread = ensure_text(data, errors="replace").rpartition("-")
     if not dash or not member_id or whole_number(thread, LARGEST_PARTITION) is None:
         raise ProtocolError(f"{path}: a consumer id and the index of a thread were expected, found {data[:80]!r}")
@@ -336,7 +339,9 @@ def encode_offset(offset: int) -> bytes:
 
 
 def parse_offset(data: bytes, path: str) -> int:
-    """Return the offset in an offset znode, which Kafka's tools write, too. Raise ProtocolError for other data."""
+    """
+    Return the offset in an offset znode, which Kafka's tools write, too. Raise ProtocolError if the data is invalid.
+    """
     text = ensure_text(data, errors="replace")
     offset = whole_number(text, LARGEST_OFFSET)
     if offset is None:
@@ -352,7 +357,12 @@ def whole_number(text: str, largest: int = LARGEST_PARTITION) -> int | None:
 
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
-    """Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
+    """
+    Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``.
+
+    Raises:
+        ProtocolError: The znode's data is invalid.
+    """
     partitions = typed_field(parse_object(data, path), "partitions", dict, path)
     numbers = [whole_number(text, LARGEST_PARTITION) for text in partitions]
     found = [number for number in numbers if number is not None]
@@ -365,7 +375,10 @@ def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
     """
     Return the replicas of each partition of a topic, from the topic's znode.
 
-    Partitions without a valid list of replicas are left out.
+    The result lacks partitions without a valid list of replicas.
+
+    Raises:
+        ProtocolError: The znode's data is invalid.
     """
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
@@ -374,12 +387,14 @@ def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
 
 
 def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
-    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+    """Return the preferred leader of each partition of a topic, which is the first replica, from the topic's znode."""
     return {number: replicas[0] for number, replicas in parse_replicas(data, path).items()}
 
 
 def parse_broker(data: bytes, path: str) -> HostPort:
-    """Return the address of a broker, from its znode under ``/brokers/ids``."""
+    """
+    Return the address of a broker, from its znode under ``/brokers/ids``. Raise ProtocolError if the data is invalid.
+    """
     fields = parse_object(data, path)
     address = HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
     if not address.host or not 0 < address.port < 65536:
@@ -399,7 +414,9 @@ def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:
-    """Return the rack of a broker, from its znode; None if the znode names no rack, as before Kafka 0.10."""
+    """
+    Return the rack of a broker, from its znode, or None if the znode names no rack. Kafka before 0.10 knows no racks.
+    """
     rack = parse_object(data, path).get("rack")
     return rack if isinstance(rack, str) and rack else None
 
@@ -421,7 +438,7 @@ class FirstOffsets:
     """
     The offsets at which a group began to read a topic.
 
-    ``created`` is the topic's creation zxid, and ``at_ms`` the time of the decision in milliseconds since 1970.
+    ``created`` is the topic's creation zxid, and ``at_ms`` is the time of the decision in milliseconds since 1970.
     ``offsets`` has the first offset of each partition, by its number. A partition whose leader returned no offset is
     missing.
     """
@@ -431,13 +448,13 @@ class FirstOffsets:
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Encode the offsets as a list by partition, with null for an unknown offset, so that many partitions fit."""
+        """Encode the offsets as a list by partition, with null for an unknown offset, so that many fit into a znode."""
         listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
         return encode_object({"version": _VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> FirstOffsets:
-        """Parse the data of the znode; raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError if the data is invalid."""
         fields = parse_object(data, path)
         listed = typed_field(fields, "offsets", list, path)
         if len(listed) > LARGEST_PARTITION or not all(each is None or _is_offset(each) for each in listed):
@@ -455,7 +472,7 @@ class OrderNotice:
     The announcement of the offsets that an operator's command orders, the data of the ``orders`` znode.
 
     ``order_id`` is part of the names of the order's znodes. ``topics`` are the topics of the ordered partitions. ``by``
-    names the command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
+    names the command for people. ``at_ms`` is the time of the order, in milliseconds since 1970.
     """
 
     order_id: str
@@ -470,7 +487,7 @@ class OrderNotice:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> OrderNotice:
-        """Parse the data of the znode; raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError if the data is invalid."""
         fields = parse_object(data, path)
         check_version(fields, _VERSION, path)
         topics = typed_field(fields, "topics", list, path)
@@ -499,7 +516,7 @@ class OrderedOffset:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> OrderedOffset:
-        """Parse the data of the znode; raise ProtocolError for any other data."""
+        """Parse the data of the znode. Raise ProtocolError if the data is invalid."""
         fields = parse_object(data, path)
         check_version(fields, _VERSION, path)
         offset = fields.get("offset")

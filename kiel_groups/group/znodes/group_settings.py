@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.allocators import named_allocator
 from kiel_groups.allocators.registry import ENTRY_POINTS
-from kiel_groups.config import DebounceConfig, check_name, check_rack
+from kiel_groups.config import DebounceConfig, check_name, check_rack, is_number
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import (
     LARGEST_PARTITION,
@@ -40,7 +40,7 @@ class PlanRequest(NamedTuple):
     """
     An operator's request for a plan.
 
-    ``at_ms`` is the time of the request, in milliseconds since 1970; a later request has a later time. ``reason``
+    ``at_ms`` is the time of the request, in milliseconds since 1970. A later request has a later time. ``reason``
     becomes a cause of the plan. The leader answers a request with a new generation, even if no partition moves; see
     ``GroupState.request_ms``.
     """
@@ -62,7 +62,7 @@ class DynamicConfig:
     milliseconds. ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get
     no partitions. ``broker_racks`` has the racks of brokers by id, because brokers before Kafka 0.10 register no rack.
     ``request`` is the last request for a plan, from the znode's field ``rebalance``. ``unknown`` has the field names
-    that this version does not know. A later version may know these names, so they are reported and not refused.
+    that this version does not know. A later version may know these names, so ``parse`` does not refuse these names.
     """
 
     allocator: str | None = None
@@ -223,7 +223,7 @@ def _request(given: Any) -> PlanRequest | None:
 
 
 def check_reason(reason: str) -> str:
-    """Return the reason of a request unchanged; raise ConfigError unless it has 1 to 200 printable characters."""
+    """Return the reason of a request unchanged. Raise ConfigError unless it has 1 to 200 printable characters."""
     if not 0 < len(reason) <= LONGEST_REASON or not reason.isprintable():
         raise ConfigError(f"reason: {reason!r:.80} given; expected 1 to {LONGEST_REASON} printable characters")
     return reason
@@ -240,7 +240,7 @@ Weights: TypeAlias = Mapping[TopicPartition, float]
 
 _VERSION = 1
 
-#: Larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
+#: This is larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
 LARGEST_LOAD = 10**15
 
 #: The largest decompressed size, enough for about 300,000 partitions; zlib may expand a thousandfold, 1 MB to 1 GB.
@@ -320,8 +320,7 @@ def _partition(name: str) -> TopicPartition:
 
 
 def _load(name: str, given: Any) -> float:
-    # NaN fails both comparisons.
-    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= LARGEST_LOAD:
+    if not is_number(given) or not 0 <= given <= LARGEST_LOAD:
         raise ConfigError(
             f"weights: {given!r:.80} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}"
         )
@@ -333,7 +332,7 @@ def _rounded(load: float) -> float:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-#: Enough to reconstruct the incidents of a night.
+#: The most entries that are kept, enough to reconstruct the incidents of a night.
 MOST_KEPT = 100
 
 _DIGITS = 10
@@ -344,8 +343,8 @@ class HistoryEntry:
     """
     An entry of the group's history: the cause of one generation, and its effect.
 
-    ``moved`` is the number of partitions that the plan moved from one slot to another. ``took_ms`` is the time from the
-    first change that caused the generation to its plan.
+    ``moved`` is the number of partitions that the plan moved from one slot to another. ``took_ms`` is the time in
+    milliseconds from the first change that caused the generation to the plan.
     """
 
     generation: int

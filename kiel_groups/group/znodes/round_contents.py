@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kiel_groups.config import is_whole
 from kiel_groups.errors import GroupConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import (
     DONE,
@@ -36,7 +37,9 @@ JOINING: PublicationState = "joining"
 
 
 class RoundLayout(GroupLayout):
-    """The paths of a group of programs. It has no znodes below ``/consumers``, where Kafka's tools look for groups."""
+    """
+    The paths of a group of programs. The group has no znodes below ``/consumers``, where Kafka's tools look for groups.
+    """
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -63,8 +66,8 @@ class RoundMember:
     """
     A member's description of itself, the data of its member znode.
 
-    ``joined`` is the generation that the member has joined or waits for. The member has released all earlier
-    assignments before. ``joined`` is 0 if the member does not know the newest round.
+    ``joined`` is the generation that the member has joined or waits for. Before the member writes that generation, the
+    member releases all earlier assignments. ``joined`` is 0 if the member does not know the newest round.
     """
 
     member_id: MemberId
@@ -201,11 +204,12 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
 
     The settings decide, because the first member of a group writes them. Workers of an earlier version in groups that
     brokers coordinate have written no settings. Their configuration and their own znodes identify such groups. The
-    parents of these znodes prove nothing: such a worker created them in any group, even in a group that refused it.
+    parents of these znodes prove nothing: such a worker created these parents in any group, even in a group that
+    refused the worker.
 
     Args:
         settings: The data of the group's ``config``.
-        configuration: The data of the znode with the workers' configuration offset. It is empty before the first
+        configuration: The data of the znode with the workers' configuration offset. The data is empty before the first
             change.
         has_workers: Whether a worker's own znode exists.
     """
@@ -255,4 +259,4 @@ def _generation(fields: Mapping[str, Any], name: str, path: str) -> int:
 
 def _number(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if is_whole(value) else 0

@@ -15,10 +15,10 @@ from typing import TypeAlias
 #: The most operations per transaction: if one operation fails, the whole transaction is repeated, which must be cheap.
 MOST_OPERATIONS = 200
 
-#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection. Writes that can be split are
-#: split at this size …
+#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection. Writes that can be split
+#: are split at this size.
 MOST_BYTES = 512 << 10
-#: … and data that cannot be split is refused above this size.
+#: Data that cannot be split is refused above this size.
 LARGEST_BYTES = 960 << 10
 
 
@@ -76,8 +76,8 @@ class Done:
     """
     The transaction was executed.
 
-    For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
-    produced, with the appended digits of a sequential znode. For other operations, the entries are None.
+    For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` has the path that a
+    ``Create`` produced, with the appended digits of a sequential znode. For other operations, the entries are None.
     """
 
     versions: tuple[int | None, ...]

@@ -1,8 +1,8 @@
 """
 Encode and parse the znodes of a group's workers.
 
-All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: any other data raises a
-ProtocolError with the path. Work means a connector or a task.
+All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: invalid data raises a ProtocolError
+with the path. Work means a connector or a task.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def encode_config_offset(offset: int) -> bytes:
 
 def parse_config_offset(data: bytes, path: str) -> int:
     """
-    Return the configuration offset. It is 0 if the znode is empty: the configuration has not changed yet.
+    Return the configuration offset, or 0 if the znode is empty: the configuration has not changed yet.
 
     Raises:
         ProtocolError: The znode's data is invalid; the text says how to repair it.
@@ -67,7 +67,7 @@ class TargetState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConnector:
     """
-    The configurations of a connector and of its tasks. One znode has all of them, so they change together.
+    The configurations of a connector and of its tasks. One znode has all these configurations, so they change together.
 
     ``tasks`` is None if the connector has not defined its tasks yet. ``offset`` is the configuration offset of the last
     change of this connector.
@@ -93,7 +93,10 @@ class StoredConnector:
 
     @classmethod
     def parse(cls, name: str, data: bytes, path: str) -> StoredConnector:
-        """Parse the configuration of the connector ``name``. Raise ProtocolError for other data or another name."""
+        """
+        Parse the configuration of the connector ``name``. Raise ProtocolError if the data is invalid, or has another
+        name.
+        """
         fields = _versioned(data, path)
         if fields.get("name") != name:
             raise ProtocolError(f"{path}: field 'name' should be {name!r}, found {fields.get('name')!r:.80}")
@@ -131,9 +134,9 @@ class WorkStatus:
     Args:
         state: The state.
         worker: ``host:port`` of the owner's REST interface.
-        trace: The trace of the error; "" unless the state is FAILED.
+        trace: The trace of the error. The trace is "" unless the state is FAILED.
         generation: The generation of the group in which the work was assigned to the owner.
-        problem: Why the work makes no progress although it has not failed, in one line; "" if it makes progress.
+        problem: Why the work makes no progress although it has not failed, in one line, or "" if it makes progress.
     """
 
     state: WorkState
@@ -143,7 +146,7 @@ class WorkStatus:
     problem: str = ""
 
     def encode(self) -> bytes:
-        """Encode the status. Cut a long trace to its end, where Python's traces name the error; cut a long problem."""
+        """Encode the status. Cut a long problem. Cut a long trace to its end, where Python's traces name the error."""
         # A trace may quote file names or records that are no text.
         trace = ensure_binary(self.trace, errors="backslashreplace")
         if len(trace) > LARGEST_TRACE_BYTES:
@@ -177,7 +180,8 @@ class ConfigChange:
     """
     An entry of the history: one change of the configuration.
 
-    The entry has the names of changed settings. It has no values, because these may be secrets.
+    The entry has the names of changed settings. The entry does not have the values of these settings, because the
+    values may be secrets.
 
     Args:
         offset: The configuration offset that the change produced.
@@ -285,7 +289,7 @@ class SourceOffset:
 
 def partition_digest(partition: JsonObject) -> str:
     """
-    Return the name of a source partition's znode: the SHA-1 of its canonical JSON, in hex.
+    Return the name of a source partition's znode: the SHA-1 of the partition's canonical JSON, in hex.
 
     Raises:
         ConfigError: The partition is not a JSON object.
@@ -295,7 +299,7 @@ def partition_digest(partition: JsonObject) -> str:
 
 def canonical_json(value: JsonObject, what: str) -> bytes:
     """
-    Encode a JSON object such that equal objects have equal bytes: keys sorted, no blanks.
+    Encode a JSON object such that equal objects have equal bytes: with sorted keys, and without blanks.
 
     Raises:
         ConfigError: The value is not a JSON object; ``what`` names the value in the error.
@@ -308,7 +312,7 @@ def canonical_json(value: JsonObject, what: str) -> bytes:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        # An integer with too many digits, half of a surrogate pair, or too many levels.
+        # The value may have an integer with too many digits, half of a surrogate pair, or too many levels.
         raise ConfigError(f"{what}: it has no form in JSON ({error})") from error
 
 
@@ -334,7 +338,7 @@ def _versioned(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that UTF-8 can encode. It cannot encode half of a surrogate pair."""
+    """Return whether a value is text that UTF-8 can encode. UTF-8 cannot encode half of a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:
@@ -352,7 +356,10 @@ def _text(fields: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def _texts(found: object, name: str, path: str) -> dict[str, str]:
-    """Return settings of texts. For other data, raise ProtocolError without the values, because they may be secrets."""
+    """
+    Return settings of texts. If a value is not text, raise ProtocolError without the values, because the values may be
+    secrets.
+    """
     if not isinstance(found, dict) or not all(_is_text(key) and _is_text(value) for key, value in found.items()):
         raise ProtocolError(f"{path}: field {name!r} should have settings, texts by name")
     return found
@@ -428,7 +435,7 @@ def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:
 
 
 def workers_by_coordination(workers: Iterable[WorkerInfo]) -> dict[str, list[str]]:
-    """Return the addresses of workers by their coordination. Workers of unknown coordination are left out."""
+    """Return the addresses of workers by their coordination. The result lacks workers of unknown coordination."""
     return dict(sorted(_by((worker.coordination, worker.address) for worker in workers).items()))
 
 

@@ -45,7 +45,7 @@ class AssignmentPlanner:
 
     Args:
         context: The member's settings and runtime.
-        assignors: The assignors that the member offers; the coordinator has chosen one of them by its name.
+        assignors: The assignors that the member offers. The coordinator chooses one of these assignors by name.
         topics: The topics of the cluster.
     """
 
@@ -135,7 +135,11 @@ class AssignmentPlanner:
             log.warning("group %s: assigning the partitions known before: %s", self._group, why)
 
     async def _known_ahead(self, topics: Sequence[str]) -> bool:
-        """Return whether the request of ``ask_ahead`` has found the partitions of all these topics; wait for it."""
+        """
+        Wait for the answer to ``ask_ahead``. Return whether it has the partitions of all these topics.
+
+        If ``ask_ahead`` did not ask for all these topics, return False at once.
+        """
         if self._ahead is None or not self._ahead_topics.issuperset(topics):
             return False
         is_answered = await asyncio.shield(self._ahead)
@@ -164,7 +168,8 @@ class AssignmentPlanner:
         limit_s = min(self._context.group.allocator_timeout_ms / 1000, self._session_s)
         try:
             async with asyncio.timeout(limit_s):
-                # On a thread: a function of the application may take long, and would block the event loop.
+                # The assignor runs on a thread: a function of the application may take long, and would block the event
+                # loop.
                 outcome = await self._context.runtime.in_thread(
                     partial(run_assignor, assignor, members, partitions), "assignor"
                 )
@@ -179,7 +184,9 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Wait until the topics' partitions differ from the last assignment; check at least every ``interval_s``."""
+        """
+        Wait until the topics' partitions differ from the last assignment. Check at least every ``interval_s`` seconds.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

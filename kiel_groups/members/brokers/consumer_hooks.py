@@ -58,7 +58,7 @@ class ChosenStarts:
         self._chosen = asyncio.Event()
 
     def lack(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept commits that choose start positions for these partitions without a start position."""
+        """Accept commits of start offsets for these partitions from now on, because they have no start position."""
         for partition in partitions:
             self._lacking.setdefault(partition, asyncio.Event())
 
@@ -69,11 +69,14 @@ class ChosenStarts:
                 event.set()
 
     def next_choice(self) -> asyncio.Event:
-        """Return an event that the next ``commit`` sets. A look-up gets the event before it asks the coordinator."""
+        """
+        Return an event that the next ``commit`` sets. A look-up takes the event before the look-up asks the
+        coordinator.
+        """
         return self._chosen
 
     async def pause(self, choice: asyncio.Event, seconds: float) -> None:
-        """Wait before the next look-up, for at most ``seconds``; the event ``choice`` ends the pause."""
+        """Wait before the next look-up, until the event ``choice`` is set, but for at most ``seconds``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await choice.wait()
@@ -132,9 +135,9 @@ class ConsumerHooks:
     Args:
         context: The member's settings and runtime.
         handler: The consumer.
-        subscription: The topics that the application has subscribed to, and the offsets of its partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         topics: The topics of the cluster.
-        assignors: The assignors that the member offers, the preferred one first.
+        assignors: The assignors that the member offers, the preferred assignor first.
         tasks: Runs the application's hooks. A hook may outlast a cancelled ``complete``.
     """
 
@@ -180,7 +183,9 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers, also of Java consumers, so that they can share a group."""
+        """
+        The protocol type of consumers. Java consumers have the same type, so a group can have both kinds of members.
+        """
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
@@ -191,7 +196,7 @@ class ConsumerHooks:
         answer. Before Kafka 0.10.1, every member does so, to notice deleted topics.
         """
         self.offered = self._subscription.topics
-        # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
+        # Coordinators of 0.9 keep the offsets of deleted topics, so find out which topics are missing now.
         if self._may_lead or not self._context.has_rebalance_timeout:
             self._tasks.start(self.planner.ask_ahead(self.offered))
         else:
@@ -205,13 +210,16 @@ class ConsumerHooks:
         ]
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the assignments of all members. The leader calls this method. Raises as ``AssignmentPlanner.plan``."""
+        """
+        Return the assignments of all members. The leader calls this method. The errors are those of the planner's
+        ``plan``.
+        """
         return await self.planner.plan(joined)
 
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; raises as ``MemberHooks.complete``."""
+        """Open the assigned partitions at their start positions. The errors are those of ``MemberHooks.complete``."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -224,9 +232,10 @@ class ConsumerHooks:
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Return the partitions whose topics this member has named in its join; count and log the other partitions.
+        Return the partitions whose topics this member has named in its join. Count and log the other partitions.
 
-        Topics that the application has unsubscribed since are left out, too: the next join reports that to the leader.
+        If the application has unsubscribed from a topic since the join, its partitions are left out, too. The next join
+        reports that to the leader.
         """
         found = frozenset(partitions)
         others = [partition for partition in found if partition.topic not in self.offered]
@@ -289,9 +298,9 @@ class ConsumerHooks:
 
     def _assign(self) -> None:
         """
-        Assign the open partitions of subscribed topics to the consumer, including those that drain.
+        Assign the open partitions of subscribed topics to the consumer, including partitions that are being drained.
 
-        Without a subscription, nothing is assigned. The gauge ``assigned_partitions`` is updated.
+        Without a subscription, assign nothing. Update the gauge ``assigned_partitions``.
         """
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics
@@ -356,7 +365,10 @@ class ConsumerHooks:
     async def _drain(
         self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
     ) -> frozenset[TopicPartition]:
-        """Wait until these parts are drained, or the time is over; return the partitions that are not drained."""
+        """
+        Wait until these sets of partitions are drained, or the time is over. Return the partitions that are not
+        drained.
+        """
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         now_s, alarm_s = self._context.runtime.boot_time_s, self._context.group.drain_alarm_ms / 1000
@@ -379,7 +391,7 @@ class ConsumerHooks:
         return frozenset(partition for task in pending for partition in draining[task])
 
     def _left_s(self, gate: GenerationGate) -> float:
-        """Return how many seconds a drain may still take; the time for the last commit is reserved."""
+        """Return how many seconds a drain may still take. The time for the last commit is not included."""
         now_s = self._context.runtime.boot_time_s()
         reserve_s = self._context.timing.session_timeout_ms / 1000 * _RESERVE_SHARE
         return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0

@@ -1,4 +1,4 @@
-"""Run a consumer's member in a group that brokers coordinate. Its counterpart on ZooKeeper is ``GroupMember``."""
+"""Run a consumer's member in a group that brokers coordinate. On ZooKeeper, ``GroupMember`` has this role."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STABLE = "Stable"
 
 
 async def owner_words(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str:
-    """Return the end of an error text: which member owns the partition instead of this one, and what to do."""
+    """Return the end of an error text: which member owns the partition instead of this member, and what to do."""
     owner = await _owner(group, member_id, partition, send)
     if owner is None:
         words = "it is assigned, and its start is not known; wait for on_partitions_assigned"
@@ -84,7 +84,7 @@ class ConsumerMember:
         handler: The consumer.
         subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         topics: The topics of the cluster.
-        assignors: The assignors that the member offers, the preferred one first.
+        assignors: The assignors that the member offers, the preferred assignor first.
         on_failure: Called with the error of a member that stops for good.
     """
 
@@ -134,7 +134,7 @@ class ConsumerMember:
 
     async def start(self) -> None:
         """
-        Join the group if the application has subscribed to topics; otherwise ``resubscribe`` joins.
+        Join the group if the application has subscribed to topics. Otherwise, ``resubscribe`` joins later.
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time.
@@ -164,10 +164,11 @@ class ConsumerMember:
 
     async def resubscribe(self) -> None:
         """
-        Join with the present subscription; raises as ``start``. Do nothing if no topics were ever subscribed to.
+        Join with the present subscription. The errors are those of ``start``. Do nothing if no topics were ever
+        subscribed to.
 
-        A member that has partitions joins in the background, because it revokes them first, and the caller of this
-        method may be the one that processes their records.
+        A member that has partitions joins in the background. It first revokes its partitions, and the caller of this
+        method may be processing their records.
         """
         if self._member.holds_assignment:
             self._member.request_rejoin()
@@ -176,7 +177,7 @@ class ConsumerMember:
 
     @property
     def member_id(self) -> str | None:
-        """The coordinator's id of this member; None before the first join."""
+        """The coordinator's id of this member, or None before the first join."""
         token = self._member.token
         return token.member_id if token else None
 
@@ -205,7 +206,7 @@ class ConsumerMember:
         await cancelled
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
+        """Leave the group without an event loop and without a commit. Wait at most ``timeout_s`` for the request."""
         self._member.abandon(timeout_s)
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -237,7 +238,8 @@ class ConsumerMember:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose; raises as ``OwnedOffsets.commit_chosen``. Return the partitions.
+        Store next offsets that the application chose. The errors are those of ``OwnedOffsets.commit_chosen``. Return
+        the partitions.
 
         With the policy ``none``, an assigned partition without an offset of the group starts at the offset stored here.
         Such start offsets are stored after the other offsets, so a failure may leave some offsets stored.
@@ -277,7 +279,8 @@ class ConsumerMember:
         """
         Ask another broker for the leaders, because a deposed leader may not know yet that it was deposed.
 
-        Also find out whether topics were created again. In that case, too, logs lack the positions of their partitions.
+        Also find out whether topics were created again, because the log of a recreated topic may lack the position,
+        too.
         """
         await self._renewed.look_at({each.topic for each in self._tracker.open_partitions()})
 

@@ -35,7 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorWords(NamedTuple):
-    """Phrases for a member's log lines: the name of what confirms the membership, and the search for it."""
+    """
+    Phrases for a member's log lines: ``confirmer`` names what confirms the membership, and ``find`` names the search
+    for it.
+    """
 
     confirmer: str = "the coordinator"
     find: str = "find its coordinator"
@@ -82,7 +85,7 @@ class GroupCoordinator(Protocol):
 
     @property
     def words(self) -> CoordinatorWords:
-        """How the member's log lines name the coordinator and the search for it."""
+        """The words by which the member's log lines name the coordinator, and the search for it."""
 
     @property
     def beats_while_draining(self) -> bool:
@@ -103,7 +106,7 @@ class GroupCoordinator(Protocol):
         """Wait for this member's assignment. Only the leader passes ``assignments``: the assignments of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Send one leave request; raises ``KielGroupsError`` if the coordinator refuses or does not answer."""
+        """Send one leave request. Raise KielGroupsError if the coordinator refuses or does not answer."""
 
     def abandon(self) -> None:
         """Cancel the join or the sync in flight. The task that waits for its answer is cancelled, too."""
@@ -115,19 +118,19 @@ class GroupCoordinator(Protocol):
         """Confirm this membership by heartbeats, and report their answers. With None, send no heartbeats."""
 
     def leave_at_once(self, target: BeatTarget) -> None:
-        """Leave the group without the event loop. Any thread may call this."""
+        """Leave the group without the event loop. Any thread may call this method."""
 
     def stop(self) -> None:
-        """Ask everything that runs beside the event loop to end, without waiting for it."""
+        """Ask the threads and tasks beside the member to end, without waiting for them."""
 
     async def closed(self, limit: CloseLimit) -> None:
         """After ``stop``, wait until the coordinator has no task left on the event loop, or until the limit."""
 
     def wait_ended(self, timeout_s: float) -> None:
-        """After ``stop``, block until what runs beside the event loop has ended, for at most ``timeout_s``."""
+        """After ``stop``, block until the threads beside the event loop have ended, for at most ``timeout_s``."""
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return the error of a first join that has not found a coordinator in time; ``error`` is the last cause."""
+        """Return the error of a first join that has not found a coordinator in time. ``error`` is the last failure."""
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a member that the coordinator refuses for good."""
@@ -156,8 +159,8 @@ class CoordinatorHeartbeat:
     Sends heartbeats for a membership at regular intervals, on a thread of its own, while there is a target.
 
     Args:
-        context: The member's settings, its transport, and its runtime; its metrics observe ``heartbeat``, the time to
-            an answer, and count ``heartbeats`` by code.
+        context: The member's settings, its transport, and its runtime. The member's metrics observe ``heartbeat``, the
+            seconds from a request to the answer, and count ``heartbeats`` by code.
         answered: Called on the event loop with the target of a heartbeat and its answer.
     """
 
@@ -208,7 +211,9 @@ class CoordinatorHeartbeat:
         self._ticker.wake()
 
     def leave(self, target: BeatTarget) -> None:
-        """Have the thread send a leave request: the event loop may be blocked. Any thread may call this."""
+        """
+        Have the thread send a leave request, because the event loop may be blocked. Any thread may call this method.
+        """
         self._target, self._to_leave = None, target
         self._ticker.wake()
 
@@ -269,7 +274,7 @@ class CoordinatorHeartbeat:
         self._transport.beat(target.coordinator, request, self._limit_s, answered)
 
     def _synced(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
-        """Handle the answer to a sync: reopen the gate after success; send a heartbeat after an error."""
+        """Handle the answer to a sync. After a success, open the gate again. After an error, send a heartbeat."""
         if answer.code in (0, None):
             self._answered(target, sent_s, True, answer)
         elif self._target != target:
@@ -372,7 +377,7 @@ class BrokerCoordinator:
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether the brokers know JoinGroup v1; older brokers remove a member that sends only heartbeats."""
+        """Whether the brokers know JoinGroup v1. Older brokers remove a member that sends only heartbeats."""
         return self._context.has_rebalance_timeout
 
     async def find(self) -> int:
@@ -387,7 +392,7 @@ class BrokerCoordinator:
         return self._context.rebalance_timeout_s + _ANSWER_S
 
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
-        """Join with the protocols that the hooks offer now; ``member_id`` is empty for a new member."""
+        """Join with the protocols that the hooks offer now. ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
@@ -421,7 +426,7 @@ class BrokerCoordinator:
         whether this broker is still the coordinator.
 
         Raises:
-            BrokerError: This broker no longer coordinates the group, or it does not answer.
+            BrokerError: This broker no longer coordinates the group, or does not answer.
         """
         transport = self._context.transport
         self._sending = sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
@@ -462,7 +467,8 @@ class BrokerCoordinator:
         Send one leave request, even while a join is in flight.
 
         Raises:
-            BrokerError: The coordinator refuses. If it has removed the member already, no error is raised.
+            BrokerError: The coordinator refuses the request, for another reason than that it has removed the member
+                already.
         """
         request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
         answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
@@ -485,7 +491,7 @@ class BrokerCoordinator:
         self._heartbeat.leave(target)
 
     def stop(self) -> None:
-        """Have the heartbeat's thread end."""
+        """Ask the heartbeat's thread to end."""
         self._heartbeat.stop()
 
     async def closed(self, limit: CloseLimit) -> None:

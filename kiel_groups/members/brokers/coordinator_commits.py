@@ -90,7 +90,8 @@ class CoordinatorOffsets:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Store next offsets with a text; see ``OffsetStore.commit``. Failures that may pass are retried within the lease.
+        Store next offsets with a text; see ``OffsetStore.commit``. While the lease runs, retry after temporary
+        failures.
 
         Raises:
             SessionLostError: The lease is over, or the member has left its generation. Records whose offsets were not
@@ -145,9 +146,10 @@ class CoordinatorOffsets:
         may_store: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> frozenset[TopicPartition]:
         """
-        Store next offsets, and return the partitions whose offsets were stored. Offsets may be refused or left out.
+        Store next offsets, and return the partitions whose offsets were stored.
 
-        Before each try, offsets that ``may_store`` no longer permits are left out. A text that is too long is left out.
+        Before each try, leave out offsets that ``may_store`` no longer permits. The coordinator may refuse other
+        offsets. Leave out a text that is too long.
 
         Raises:
             SessionLostError: As ``commit``.
@@ -184,7 +186,10 @@ class CoordinatorOffsets:
     async def _attempt(
         self, gate: GenerationGate, offsets: Mapping[TopicPartition, int], metadata: str
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Send one commit; return the code of each partition, or nothing without an answer. Raises as ``store``."""
+        """
+        Send one commit. Return the code of each partition, or an empty mapping if no answer came. The errors are those
+        of ``store``.
+        """
         token, now_s = gate.token, self._runtime.boot_time_s()
         texts = {partition: OffsetAndMetadata(offset, metadata) for partition, offset in offsets.items()}
         request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
@@ -225,7 +230,12 @@ class CoordinatorOffsets:
         )
 
     def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
-        """Return the present gate. Raise SessionLostError if it is closed, or if it is not a given ``former`` gate."""
+        """
+        Return the present gate.
+
+        Raises:
+            SessionLostError: The gate is closed, or the present gate is not the ``former`` gate, if one is given.
+        """
         gate = self._member.gate
         if (
             gate is None
@@ -275,8 +285,8 @@ class CoordinatorOffsets:
         """
         Return the offsets of these partitions that this process has stored, and that the coordinator has lost.
 
-        Brokers before Kafka 2.1 also expire the offsets of groups with members. An error is logged. Offsets in earlier
-        incarnations of a topic are left out.
+        Brokers before Kafka 2.1 also expire the offsets of groups with members. This method logs an error about such
+        offsets. The method leaves out offsets in earlier incarnations of a topic.
         """
         stored = {partition: self._stored[partition] for partition in missing if partition in self._stored}
         lost = {each: offset for each, (number, offset) in stored.items() if number == self._seen.number(each.topic)}

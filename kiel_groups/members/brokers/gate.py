@@ -6,10 +6,10 @@ the coordinator has answered for this generation and member. After the end of th
 membership opens the gate again. Only ``shut`` is final, when the member leaves the generation.
 
 A sync or a heartbeat that succeeds says that the group is stable. During a rebalance, the coordinator answers
-heartbeats with a code that says so, and still accepts commits, until the end of the rebalance timeout. Then it removes
-each member that has not joined again, even one that sends heartbeats or commits. So these answers extend the lease only
-up to nine tenths of that timeout, counted from the last moment when the group was stable. In Kafka 0.9, these answers
-do not extend the lease, because the session timeout is also the rebalance timeout there.
+heartbeats with a code that says so, and still accepts commits, until the end of the rebalance timeout. Then the
+coordinator removes each member that has not joined again, even a member that sends heartbeats or commits. So these
+answers extend the lease only up to nine tenths of that timeout, counted from the last moment when the group was stable.
+In Kafka 0.9, these answers do not extend the lease, because the session timeout is also the rebalance timeout there.
 
 The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
 no lock is needed.
@@ -34,10 +34,10 @@ class GenerationGate:
 
     Args:
         token: The generation and the member id.
-        session_timeout_ms: The session timeout that the member has joined with.
-        sent_s: The boot time at which the answered sync was sent.
-        rebalance_timeout_s: How long a rebalance waits for a member that sends heartbeats, in seconds; 0 if heartbeats
-            do not keep a member in a group that rebalances.
+        session_timeout_ms: The session timeout that the member has joined with, in milliseconds.
+        sent_s: The boot time at which the answered sync was sent, in seconds.
+        rebalance_timeout_s: How long a rebalance waits for a member that sends heartbeats, in seconds, or 0 if
+            heartbeats do not keep a member in a group that rebalances.
     """
 
     def __init__(

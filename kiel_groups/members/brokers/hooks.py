@@ -22,7 +22,7 @@ class JoinedGroup(NamedTuple):
     """
     The result of a join: the ``protocol`` that the coordinator chose, and the id of the leader.
 
-    ``members`` has the metadata of each member by its id. It is empty unless this member is the leader.
+    ``members`` has the metadata of each member by its id. ``members`` is empty unless this member is the leader.
     """
 
     protocol: str
@@ -66,8 +66,8 @@ class MemberHooks(Protocol):
     """
     The hooks of the program that a member belongs to. The member calls them on the event loop.
 
-    For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. Before ``lost``, a ``complete``
-    or a ``prepare`` that still runs is cancelled.
+    For each generation, the member calls ``complete`` once, and then ``prepare`` or ``lost``. Before ``lost``, the
+    member cancels a ``complete`` or a ``prepare`` that still runs.
     """
 
     @property
@@ -75,7 +75,7 @@ class MemberHooks(Protocol):
         """The kind of the group, such as "consumer". All members of a group have the same kind."""
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the protocols for the member's next join: names with metadata, the preferred one first."""
+        """Return the protocols for the member's next join: names with metadata, the preferred protocol first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """

@@ -113,7 +113,7 @@ class HeldAssignment:
         """
         Log once that the assignment may not be used because the lease is over, and once that it may be used again.
 
-        A timer calls this at the end of the lease. After that, the result of each heartbeat calls it.
+        A timer calls this method at the end of the lease. After that, each answer to a heartbeat leads to a call.
         """
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -191,7 +191,7 @@ class HeldAssignment:
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
-        """Report an unreadable assignment, and join again after a pause; a rebalance cancels this task."""
+        """Report an unreadable assignment, and join again after a pause. A rebalance cancels this task."""
         pause_s = self._unreadable_pauses.next_s()
         self._metrics.count("assignments_unreadable")
         log.error(
@@ -229,11 +229,12 @@ LONGEST_REQUEST_PAUSE_S = 5.0
 
 class CoordinatedMember:
     """
-    One member of a group, from ``start`` to ``close``. After each rebalance and each loss, it joins again by itself.
+    One member of a group, from ``start`` to ``close``. After each rebalance and each loss, the member joins again by
+    itself.
 
     Args:
         group: The member's group.
-        find_timeout_ms: How long the first join waits for a coordinator.
+        find_timeout_ms: How long the first join waits for a coordinator, in milliseconds.
         metrics: Receives the counters and gauges.
         runtime: The clock, and the source of random numbers.
         coordinate: Creates the member's ``GroupCoordinator``, given a function that takes the answers to heartbeats.
@@ -290,12 +291,15 @@ class CoordinatedMember:
 
     @property
     def token(self) -> GenerationToken | None:
-        """The generation and the member id; None if the member has not joined."""
+        """The generation and the member id, or None if the member has not joined."""
         return GenerationToken(self._state.generation, self._state.member_id) if self._state.is_member else None
 
     @property
     def coordinator_id(self) -> int | None:
-        """The broker that coordinates the group, or the number of the ZooKeeper session; None while it is unknown."""
+        """
+        The broker that coordinates the group, or the number of the ZooKeeper session, or None while the coordinator is
+        unknown.
+        """
         return self._state.coordinator
 
     @property
@@ -320,7 +324,7 @@ class CoordinatedMember:
 
     @property
     def gate(self) -> GenerationGate | None:
-        """The gate of the newest assignment; None before the first assignment, and after a loss."""
+        """The gate of the newest assignment, or None before the first assignment, and after a loss."""
         return self._held.gate
 
     async def start(self) -> None:
@@ -341,15 +345,15 @@ class CoordinatedMember:
 
     async def ensure_active(self) -> None:
         """
-        Wait until the member has an assignment of the present generation; raises as ``start``.
+        Wait until the member has an assignment of the present generation. The errors are those of ``start``.
 
         The other members may delay a rebalance for as long as their rebalance timeout. If the member leaves the group
-        meanwhile, a ClosedError is raised.
+        meanwhile, raise ClosedError.
         """
         await self._until(lambda: not self.need_rejoin)
 
     async def ensure_coordinator_known(self) -> None:
-        """Wait until the coordinator is known; raises as ``start``."""
+        """Wait until the coordinator is known. The errors are those of ``start``."""
         await self._until(lambda: self.coordinator_id is not None)
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
@@ -397,16 +401,17 @@ class CoordinatedMember:
         await self._coordination.closed(limit)
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
+        """Leave the group without an event loop and without a commit. Wait at most ``timeout_s`` for the request."""
         self._leave_by_thread()
         self._coordination.stop()
         self._coordination.wait_ended(timeout_s)
 
     def give_up(self) -> None:
         """
-        Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
+        Leave at once, because the application makes no progress. The event loop must call ``given_up`` afterwards.
 
-        Any thread may call this. It logs nothing, because the blocked event loop may hold the log's lock.
+        Any thread may call this method. The method logs nothing, because the blocked event loop may hold the log's
+        lock.
         """
         self._leave_by_thread()
 
@@ -416,7 +421,7 @@ class CoordinatedMember:
         self._coordination.abandon()
 
     def leave(self) -> None:
-        """Leave at once; join again only after ``request_rejoin``. The program loses its assignment."""
+        """Leave at once. The program loses its assignment, and the member joins again only after ``request_rejoin``."""
         self.give_up()
         self.given_up()
 
@@ -626,7 +631,7 @@ class CoordinatedMember:
     # ------------------------------------------------------------------ failures and the end
 
     def _crashed(self, error: BaseException) -> None:
-        """Stop the member because one of its parts has failed unexpectedly, as by a bug."""
+        """Stop the member because one of its parts has failed unexpectedly, for example because of a bug."""
         if self._over.done():
             log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
         self._fail(reported(self._name, error))

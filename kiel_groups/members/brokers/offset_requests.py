@@ -1,4 +1,4 @@
-"""Store and read the offsets of a group in Kafka, and retry while the coordinator moves or loads them."""
+"""Store and read the offsets of a group in Kafka, and retry while the coordinator changes or loads the offsets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 #: The first and the longest pause before an offset request is repeated, in seconds.
 FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S = 0.05, 1.0
 
-#: Tries of a read: about six seconds, as long as a broker takes to load the offsets of a usual cluster.
+#: The tries of a read take about six seconds, as long as a broker takes to load the offsets of a usual cluster.
 _TRIES = 10
 
 #: After these codes, the same request may succeed later, perhaps at another broker.
@@ -74,8 +74,8 @@ async def fetch_stored(
 
     Args:
         group: The group's name.
-        partitions: The partitions.
-        send: Sends a request; called once for each try.
+        partitions: The partitions whose offsets to read.
+        send: Sends a request. The read calls ``send`` once for each try.
         refused: Called with each error code of an answer.
         repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
             ends.
@@ -123,7 +123,7 @@ async def read_offsets(
     group: str, partitions: Iterable[TopicPartition], send: Send, refused: Callable[[int], object] = lambda _: None
 ) -> dict[TopicPartition, int]:
     """
-    Read the offsets that a group has committed; the arguments are those of ``fetch_stored``.
+    Read the offsets that a group has committed. The arguments are those of ``fetch_stored``.
 
     Returns:
         The offset of each partition that has a committed offset.
@@ -157,7 +157,7 @@ _MOST_AT_ONCE = 16
 #: A group that has no offsets, not even of the topic of the offsets.
 _NO_GROUP = "kiel-groups-of-no-name"
 
-#: Tries before brokers that close the connection are taken as too old; a broker that starts closes it, too.
+#: The tries before brokers that close the connection count as too old. A broker that starts closes it, too.
 _STORE_TRIES = 6
 
 #: The generation and the member id of a commit that comes from no member.
@@ -192,7 +192,7 @@ class StoredInKafka:
         self._group = group
         self._metrics = metrics
         self._transport = ClusterTransport(cluster, group)
-        #: The broker that was last named as the coordinator, and the one that then failed or denied being it.
+        #: The broker that was last named as the coordinator, and the broker that then failed or denied that role.
         self._coordinator: int | None = None
         self._doubted: int | None = None
 
@@ -269,7 +269,8 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers can store offsets in Kafka. Brokers of 0.8.0 and 0.8.1 close the connection when asked.
+    Check that the brokers can store offsets in Kafka. Brokers of 0.8.0 and 0.8.1 close the connection on such a
+    request.
 
     Raises:
         ConfigError: The brokers cannot store offsets in Kafka.
@@ -319,7 +320,7 @@ async def find_kafka_offsets(
     timeout_s: float = 5.0,
 ) -> dict[str, FoundOffsets]:
     """
-    Read the offsets of groups, for command-line tools. An error is returned as the ``problem`` of a group.
+    Read the offsets of groups, for command-line tools. Return an error as the ``problem`` of a group.
 
     Args:
         brokers: Addresses of brokers, to ask for the coordinator.

@@ -71,7 +71,7 @@ class RenewedTopics:
     # ------------------------------------------------------------------ what RecreatedTopics needs
 
     def announce(self, topic: str) -> None:
-        """If partitions were opened in an earlier log of the topic, report that, and call ``on_recreated``."""
+        """If partitions were opened in an earlier log of the topic, log a warning, and call ``on_recreated``."""
         number = self._seen.number(topic)
         self.tracker.recreated(topic, number)
         outdated = sorted(self.tracker.to_restart(topic, number))
@@ -91,7 +91,10 @@ class RenewedTopics:
         self.on_recreated(topic, number)
 
     def unless_recreated(self, topic: str) -> Callable[[Any, Any], Any]:
-        """Return a ``renew`` function that drops all writes as soon as a newer incarnation of the topic is known."""
+        """
+        Return a ``renew`` function for writes: it drops all writes as soon as a newer incarnation of the topic is
+        known.
+        """
         number = self._seen.number(topic)
         return lambda _, written: written if self._seen.number(topic) == number else None
 
@@ -137,7 +140,11 @@ class RenewedTopics:
             self._doubted.discard(topic)
 
     async def look_regularly(self, interval_s: float) -> None:
-        """Check topics without ids at intervals: only this reveals a new log that quickly grows past the position."""
+        """
+        Check topics without ids every ``interval_s`` seconds.
+
+        Only such checks reveal a new log that quickly grows past the position.
+        """
         while True:
             await asyncio.sleep(interval_s)
             for topic in sorted({partition.topic for partition in self.tracker.open_partitions()}):
@@ -157,7 +164,9 @@ class RenewedTopics:
             await self._judge(topic, was_unknown=topic in self._doubted)
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
-        """Decide by its logs whether a topic without an id was created again; return False if a leader is silent."""
+        """
+        Decide by its logs whether a topic without an id was created again. Return False if a leader does not answer.
+        """
         number = self._seen.number(topic)
         states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
         positions = {each: state.position for each, state in states.items() if state and not state.outdated}
@@ -181,7 +190,9 @@ class RenewedTopics:
         return sights.keys() == positions.keys()
 
     def _is_odd(self, partition: TopicPartition, sight: LogSight) -> bool:
-        """Return whether the log has another record than was read, but True only once for each partition."""
+        """
+        Return whether the log has another record than the one that was read. Return True only once for each partition.
+        """
         is_odd = sight.has_record is False and partition not in self._odd
         if is_odd:
             self._odd.add(partition)

@@ -65,8 +65,8 @@ class RequestFailures:
         self._words = {**_WORDS, GroupRequest.FIND: find}
         #: The cause of the last failure, and the level at which it was logged.
         self._logged = ("", logging.NOTSET)
-        #: How often that cause has failed, when it did first and when it was logged last, and after how long the log
-        #: repeats it, in seconds of boot time.
+        #: The number of failures with that cause, the times of the first failure and of the last log line, in seconds
+        #: of boot time, and the pause before the log repeats the cause, in seconds.
         self._count = 0
         self._first_s = self._logged_s = 0.0
         self._repeat_s = REPEAT_S
@@ -78,7 +78,7 @@ class RequestFailures:
 
     def note(self, request: GroupRequest, error: KielGroupsError) -> None:
         """
-        Count a failed request, and log its cause; the same cause again is logged at growing intervals.
+        Count a failed request, and log its cause. If the same cause occurs again, log it at growing intervals.
 
         Before the first join, a coordinator that is not available yet causes no warning during ``CREATION_S``.
         """
@@ -112,7 +112,9 @@ class RequestFailures:
             self.note(request, error)
 
     def slow(self, request: GroupRequest, why: str) -> SlowStep:
-        """Return a context for one request. It logs a warning while the answer is late; ``why`` is the likely cause."""
+        """
+        Return a context for one request, which logs warnings while the answer is late. ``why`` is the likely cause.
+        """
         return SlowStep(
             lambda seconds: log.warning(
                 "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why
@@ -120,7 +122,7 @@ class RequestFailures:
         )
 
     def forget(self) -> None:
-        """Forget the failures, because the membership is confirmed: the next failure is logged at once."""
+        """Forget the failures, because the membership is confirmed. So the object logs the next failure at once."""
         self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
 
     def _level(self, error: KielGroupsError) -> int:

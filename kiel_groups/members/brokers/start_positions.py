@@ -41,9 +41,10 @@ class Positions(NamedTuple):
 
 class StartPositions:
     """
-    Finds start positions, and has the coordinator store newly chosen ones before any record is delivered.
+    Finds start positions, and has the coordinator store newly chosen positions before the consumer delivers any record.
 
-    Otherwise the next owner might choose a later position, and records before that position would not be delivered.
+    If the coordinator did not store these positions, the next owner might choose a later position, and skip the records
+    before that position.
 
     Args:
         config: The group's name and its reset policy.
@@ -155,7 +156,10 @@ class StartPositions:
         numbers: Mapping[str, int],
         trusted: Mapping[str, set[TopicPartition]],
     ) -> dict[TopicPartition, KielGroupsError]:
-        """Store starts chosen in the incarnations ``numbers``; return the error of each start that was not stored."""
+        """
+        Store starts that were chosen in the incarnations ``numbers``. Return the error of each start that was not
+        stored.
+        """
 
         def is_current(partition: TopicPartition) -> bool:
             return self._seen.number(partition.topic) == numbers[partition.topic]
@@ -197,7 +201,8 @@ class StartPositions:
         """
         Record the partitions whose untrusted offsets belong to the logs of deleted topics.
 
-        Such an offset stays untrusted until another offset is stored, because the member may lose the partition before.
+        Such an offset stays untrusted until another offset is stored, because the member may lose the partition before
+        that.
 
         Args:
             stored: The stored offsets.
@@ -241,8 +246,9 @@ class StartPositions:
         """
         Return the offsets that the reset policy names, and the error of each partition without such an offset.
 
-        A partition starts at its earliest offset if it was added to its topic, or its topic was created again, while
-        this process was in the group. Otherwise its first records would be skipped.
+        If a partition was added to its topic while this process was in the group, or its topic was created again in
+        that time, the partition starts at its earliest offset. Otherwise, the first records of the partition would be
+        skipped.
         """
         if not partitions:
             return {}, {}
@@ -261,11 +267,11 @@ class StartPositions:
         return found, failures
 
     def _is_added(self, partition: TopicPartition) -> bool:
-        """Whether the log is younger than the first assignment of one of the topic's partitions to this process."""
+        """Return whether the log is younger than this process's first assignment of a partition of the topic."""
         return self._is_renewed(partition) or partition.partition >= self._first_counts.get(partition.topic, 0)
 
     def _is_renewed(self, partition: TopicPartition) -> bool:
-        """Whether the topic was created again while this process was in the group."""
+        """Return whether the topic was created again while this process was in the group."""
         return partition in self._outlived or self._seen.number(partition.topic) > 0
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FindError(BrokerError):
-    """No broker has named the coordinator; ``code`` is the error code of a broker, or None if no broker answered."""
+    """No broker has named the coordinator. ``code`` is the error code of a broker, or None if no broker answered."""
 
 
 class BeatAnswer(NamedTuple):
@@ -60,7 +60,7 @@ class GroupTransport(Protocol):
         """
         Send a request to the coordinator once, and return its answer.
 
-        A join and a sync occupy their connection until the group is ready. With ``aside``, another connection is used.
+        A join and a sync occupy their connection until the group is ready. With ``aside``, use another connection.
 
         Raises:
             KielGroupsError: No answer came in time, or the answer cannot be read.
@@ -72,8 +72,8 @@ class GroupTransport(Protocol):
         """
         Send a heartbeat, wait for its answer for at most ``timeout_s``, and call ``answered`` once.
 
-        The heartbeat's thread calls this method, so the event loop may be blocked. A leave request, or the sync of a
-        member that has an assignment, may be sent in the same way.
+        The heartbeat's thread calls this method, so the event loop may be blocked. This method can also send a leave
+        request, or the sync of a member that has an assignment.
         """
 
     def close_beats(self) -> None:
@@ -91,7 +91,7 @@ _MOST_BYTES = 1 << 24
 
 class HeartbeatConnection:
     """
-    A connection for one request at a time, on one thread. After a failure, the next request opens it again.
+    A connection for one request at a time, on one thread. After a failure, the next request connects again.
 
     Args:
         client_id: The name that brokers log.
@@ -129,7 +129,7 @@ class HeartbeatConnection:
             raise
 
     def _read(self, size: int, by_s: float) -> bytes:
-        """Return the next ``size`` bytes of the answer. Raise OSError if they do not arrive before ``by_s``."""
+        """Return the next ``size`` bytes of the answer. Raise OSError if these bytes do not arrive before ``by_s``."""
         assert self._socket is not None
         received = bytearray()
         while len(received) < size:
@@ -180,11 +180,11 @@ class ClusterTransport:
 
     async def find(self, doubted: int | None = None) -> int:
         """
-        Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
+        Ask a broker without a recent failure for the coordinator. The errors are those of ``GroupTransport.find``.
 
-        The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
-        itself. Only the search after a failed search may ask this broker. After a failure, the brokers' addresses are
-        read again, because this may be the client's only request.
+        The coordinator that was named last counts as doubted, too: a coordinator that is cut off from its cluster would
+        name itself. Only the search after a failed search may ask this broker. After a failure, read the brokers'
+        addresses again, because the client may send no other request that would read them.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:
@@ -223,7 +223,7 @@ class ClusterTransport:
         )
 
     async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
-        """Send a request to the coordinator; raises as ``GroupTransport.send``."""
+        """Send a request to the coordinator. The errors are those of ``GroupTransport.send``."""
         connection = self._cluster.connection_to(self._addresses[coordinator], _ASIDE if aside else _MEMBERSHIP)
         try:
             answer = await connection.request(request, max(1, round(timeout_s * 1000)))

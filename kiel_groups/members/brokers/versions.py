@@ -20,13 +20,13 @@ class GroupVersions:
     """
     The versions of group requests that the brokers know.
 
-    ``has_rebalance_timeout`` is true if brokers know JoinGroup v1, and ``has_topic_ids`` if they know Metadata v10.
-    Without a given release, the oldest versions are assumed until ``probe`` has returned. ``ranges`` has the versions
-    that the asked broker knows, by API key. It is empty if no broker was asked, and for a broker of 0.9, because such a
-    broker does not list its versions.
+    ``has_rebalance_timeout`` is true if brokers know JoinGroup v1, and ``has_topic_ids`` is true if brokers know
+    Metadata v10. Without a given release, the oldest versions are assumed until ``probe`` has returned. ``ranges`` has
+    the versions that the asked broker knows, by API key. ``ranges`` is empty if no broker was asked. It is also empty
+    for a broker of 0.9, because such a broker does not list its versions.
 
     Args:
-        api_version: The brokers' release, such as ``(0, 9)``; None to ask the brokers.
+        api_version: The brokers' release, such as ``(0, 9)``, or None to ask the brokers.
 
     Raises:
         ConfigError: The release is not a tuple of numbers, or its brokers are too old or too new.

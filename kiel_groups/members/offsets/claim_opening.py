@@ -60,12 +60,13 @@ class _Rewrite:
 
 class ClaimOpener:
     """
-    Opens the claims of one member on its session: it finds or creates their offsets, and rewrites them unchanged.
+    Opens the claims of one member on its session: finds or creates the offsets, and rewrites these offsets unchanged.
 
     After that, the writes of former owners fail, because the offset znode has a new version.
 
     Args:
-        context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
+        context: The member. The member's handler asks the brokers. The group's ``auto_offset_reset`` is the reset
+            policy.
         writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offset znodes.
@@ -90,9 +91,9 @@ class ClaimOpener:
         """
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
-        If some partitions have a valid stored offset, only these partitions are opened, because no broker must be asked
-        for them. Otherwise, missing offsets are looked up for the whole topic, and the offsets that leaders return are
-        stored. So the group starts in all partitions at one moment, and tools that count offset znodes see all of them.
+        If some partitions have a valid stored offset, the opener opens only these partitions, because it need not ask a
+        broker. Otherwise, the opener looks up missing offsets for the whole topic, and stores the offsets that leaders
+        return. So the group starts in all partitions at one moment, and tools that count offset znodes see all of them.
 
         Raises:
             NoOffsetsError: Brokers store the commits, and refuse the group's offsets permanently.
@@ -124,7 +125,7 @@ class ClaimOpener:
         """
         Rewrite the offsets of one topic, together with the offsets of other topics that wait for a rewrite.
 
-        A member of a large group may own one partition in each of a hundred topics.
+        This saves transactions: a member of a large group may own one partition in each of a hundred topics.
         """
         self._rewrites.append(mine)
         try:
@@ -143,9 +144,13 @@ class ClaimOpener:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Return the partitions of ``mine`` with valid offsets. If no offset is valid, create offsets that leaders return.
+        Return the partitions of ``mine`` that have valid offsets. If no partition of ``mine`` has a valid offset,
+        create the offsets.
 
-        Offsets of partitions that no member owns yet are created together with the missing offsets of ``mine``.
+        The created offsets are those that the partitions' leaders return for the reset policy. If a stored offset
+        belongs to a deleted topic of the same name, the new topic's earliest offset replaces the stored offset,
+        regardless of the policy. With the missing offsets of ``mine``, the method also creates the offsets of
+        partitions that no member owns yet.
         """
         renew = self._topics.unless_recreated(topic)
         topic_node, nodes = await asyncio.gather(
@@ -161,7 +166,7 @@ class ClaimOpener:
             return _ClaimOffsets(created, list(sound), sound, {})
         failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
-            # Regardless of the reset policy.
+            # These partitions start at their earliest offset, regardless of the reset policy.
             offsets = await self._handler.log_offsets(outdated, "earliest")
             await self._znodes.store_starts(
                 topic, offsets.found, lambda p, found: found.version == stored[p].version, renew
@@ -211,12 +216,12 @@ class ClaimOpener:
         self, topic: str, numbers: Sequence[int], mine: Collection[TopicPartition]
     ) -> dict[TopicPartition, KielGroupsError]:
         """
-        Create the missing offsets that leaders return, in ascending order, and in one transaction if they fit.
+        Create the missing offsets that leaders return, in ascending order, and in one transaction if the offsets fit.
 
-        Stored offsets are not changed, so a second member keeps the offsets of the first. The first member creates the
-        offsets of all partitions, because a group starts in all partitions of a topic at one moment. After that, a
-        member creates offsets of its own partitions only: if an operator has deleted offsets, the owners of the other
-        partitions still know their offsets and store them again.
+        Stored offsets are not changed, so a second member keeps the offsets of the first member. The first member
+        creates the offsets of all partitions, because a group starts in all partitions of a topic at one moment. After
+        that, a member creates offsets of its own partitions only: if an operator has deleted offsets, the owners of the
+        other partitions still know their offsets and store them again.
 
         Args:
             topic: The topic of these partitions.
@@ -241,7 +246,8 @@ class ClaimOpener:
             if not found:
                 break
             self._log_start(topic, sorted(found), late=late)
-            # The first member creates all offsets. Others are refused, and read again instead of trying each offset.
+            # The first member creates all offsets. Other members are refused, and read again instead of trying each
+            # offset.
             items = self._creations(found, None if late else node)
             await self._writer.write(items, give_up, renew=renew, most=MOST_CREATES + 2)
             stored, node = await self._read_folder(folder)
@@ -254,12 +260,12 @@ class ClaimOpener:
         self, offsets: Mapping[TopicPartition, int], folder: Node | None
     ) -> dict[str, tuple[Operation, ...]]:
         """
-        Build the items that create offsets; they succeed only if a given ``folder`` is unchanged.
+        Build the items that create offsets. If ``folder`` is given, the items succeed only if that znode is unchanged.
 
-        The caller passes the folder if the group starts in the topic. Two members may then reach the leaders of
-        different partitions, and would create different znodes. The second member's partitions would start later than
-        the group, and "latest" would skip the records in between. So each transaction also writes the folder. Its new
-        version makes the second transaction fail.
+        ``folder`` is the parent znode of the topic's offset znodes. The caller passes ``folder`` if the group starts in
+        the topic. Two members may then reach the leaders of different partitions, and would create different znodes.
+        The second member's partitions would start later than the group, and "latest" would skip the records in between.
+        So each transaction also writes the folder. The folder's new version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:

@@ -86,8 +86,8 @@ class KafkaStore:
     Stores offsets in Kafka; see ``OffsetStore``.
 
     Args:
-        context: The member; the lease of its session limits each request.
-        writer: Proves the member's session; its gate must be open before each request.
+        context: The member. The lease of the member's session limits each request.
+        writer: Proves the member's session. The session's gate must be open before each request.
         topics: The incarnations of the member's topics.
         limit: Limits all waits for brokers once the member leaves.
     """
@@ -127,9 +127,9 @@ class KafkaStore:
         """
         Return an empty mapping: offsets of other writers are not adopted while the partition is owned.
 
-        A broker that is cut off from the others returns old offsets, and a delayed request of a former owner stores an
-        old offset. Such an offset cannot be told from an operator's offset, because any program can write the note in
-        an offset's text.
+        A broker that is cut off from the other brokers returns old offsets, and a delayed request of a former owner
+        stores an old offset. Such an offset cannot be distinguished from an operator's offset, because any program can
+        write the note in an offset's text.
         """
         return {}
 
@@ -175,10 +175,10 @@ class KafkaStore:
         text: str = "",
     ) -> StoreOutcome:
         """
-        Store offsets. Retry while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
+        Store offsets. Retry while the coordinator changes or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
-        Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
-        offsets are read, and equal offsets are taken as stored. A text that is too long is left out.
+        Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, read the stored
+        offsets, and take equal offsets as stored. Leave out a text that is too long.
 
         Raises:
             SessionLostError: The session is over.
@@ -223,7 +223,7 @@ class KafkaStore:
     async def _try(
         self, offsets: Mapping[TopicPartition, NewOffset], text: str, until_s: float
     ) -> Mapping[TopicPartition, StoreAnswer]:
-        """Send one request, and return its answers. Without an answer within the lease, all outcomes are unknown."""
+        """Send one request, and return its answers. If no answer comes within the lease, all outcomes are unknown."""
         if not offsets:
             return {}
         runtime, gate = self._context.runtime, self._context.session.gate
@@ -282,8 +282,9 @@ def _created(stored: OffsetAndMetadata) -> int | None:
     return None if note is None else note.created
 
 
-#: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds. Until then, a
-#: partition without an offset may be one that no member has owned yet: members that start together join within seconds.
+#: The age of a group's first offsets, in milliseconds, after which the group has certainly stored offsets in Kafka.
+#: Before that age, a partition without an offset may be one that no member has owned yet: members that start together
+#: join within seconds.
 _BEGUN_MS = 60_000
 
 #: The most partitions that a log line or an error names.
@@ -296,10 +297,12 @@ class KafkaClaimOpener:
 
     The opener finds the start position of each claimed partition, and stores it again. This write keeps Kafka from
     expiring the offset, and notes the new claim. The write does not stop former owners: a delayed request of a former
-    owner may replace the offset.
+    owner may replace the offset. The first offsets of a topic are those at which the group began to read the topic; see
+    ``FirstOffsets``.
 
     Args:
-        context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
+        context: The member. The member's handler asks the brokers. The group's ``auto_offset_reset`` is the reset
+            policy.
         writer: Writes in transactions that require the member znode to exist.
         topics: Drops writes once a topic was created again.
         znodes: The offsets that the group has stored in ZooKeeper, if it had another store before.
@@ -362,7 +365,7 @@ class KafkaClaimOpener:
         return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
 
     async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
-        """Return the start positions of claims: the group's offsets in Kafka, or else its first offsets."""
+        """Return the start positions of claims: the group's offsets in Kafka, or else the group's first offsets."""
         stored, failed = await self._store.stored(claims.keys())
         found: dict[TopicPartition, StartPosition] = {}
         failures = dict(failed)
@@ -404,10 +407,11 @@ class KafkaClaimOpener:
         """
         Return start positions for those owned partitions of a topic for which Kafka has no offset.
 
-        A partition starts at its first offset. A partition without a first offset was added to the topic later, or had
-        no leader when the first offsets were chosen. Such a partition starts at its earliest offset, so that no record
-        is skipped; with the policy ``none``, it fails with NoOffsetsError. A partition is left out if its topic was
-        created again meanwhile, or if the partition has an offset by now.
+        A partition starts at its first offset, where the group began to read the partition (see ``FirstOffsets``). A
+        partition without a first offset was added to the topic later, or had no leader when the first offsets were
+        chosen. Such a partition starts at its earliest offset, so that no record is skipped. With the policy ``none``,
+        such a partition fails with NoOffsetsError. The result lacks a partition if its topic was created again
+        meanwhile, or if the partition has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -449,7 +453,10 @@ class KafkaClaimOpener:
             return None
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
-        """Return the first offset of each partition, or its earliest offset if that is later or the only one known."""
+        """
+        Return the first offset of each partition, or the partition's earliest offset if that is later, or if there is
+        no first offset.
+        """
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}
         if added and self._reset == "none":
@@ -514,7 +521,7 @@ class KafkaClaimOpener:
         """
         Return the offsets that the group has stored in ZooKeeper with another store. The group continues there.
 
-        An offset that is older than its topic is left out: it belongs to a deleted topic of the same name.
+        Leave out an offset that is older than its topic: it belongs to a deleted topic of the same name.
         """
         found = await self._znodes.read(partitions)
         return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}

@@ -1,4 +1,4 @@
-"""Perform an operator's orders to continue partitions at other offsets; the owner performs each order."""
+"""Perform operators' orders to continue partitions at other offsets. The owner of a partition performs its order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class OffsetOrders:
     Stores the offsets that an operator orders for one member's partitions, on one session of the member.
 
     The command creates one ephemeral znode for each partition, and writes their parent znode ``orders``. All members
-    watch ``orders``. An owner stores the ordered offset and deletes the partition's znode; this is the acknowledgement.
+    watch ``orders``. An owner stores the ordered offset, and acknowledges the order by deleting the partition's znode.
+
     With offsets in ZooKeeper, one transaction does both, so an order is performed if and only if its znode was deleted
     by the owner. With offsets in Kafka, the owner stores the offset first, and acknowledges the order once delivery
     continues at the offset (decision 0042).
@@ -66,7 +67,7 @@ class OffsetOrders:
         self._writer = writer
         self._owned_now = owned_now
         self._due = asyncio.Event()
-        #: Whether any partition had an order at the last look. Without a notification, none has one since.
+        #: Whether any partition had an order at the last look. Without a notification, no partition has got one since.
         self._is_active = False
 
     def recheck(self) -> None:
@@ -92,7 +93,7 @@ class OffsetOrders:
                         await self._due.wait()
 
     async def _perform_all(self) -> bool:
-        """Perform the present orders; return False if an order for this member's partitions must be tried again."""
+        """Perform the present orders. Return False if an order for this member's partitions must be tried again."""
         path = self._layout.orders
         # Usually there are no orders: this is the only request that they cost. The watch reports writes, too.
         node = await self._session.exists(path, self._due.set)
@@ -153,7 +154,7 @@ class OffsetOrders:
         return set(stored)
 
     def _follow(self, stored: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Continue delivery at ordered offsets, which are stored."""
+        """Continue delivery at the ordered offsets in ``stored``, which have been written to the store."""
         for partition, now in stored.items():
             assert now.offset is not None
             self._tracker.ordered(partition, now)
@@ -165,7 +166,9 @@ class OffsetOrders:
             log.warning("group %s: an operator ordered offsets of %s; continuing with %s", self._group, count, listed)
 
     async def _acknowledge(self, orders: Mapping[TopicPartition, str]) -> None:
-        """Delete the orders of partitions whose offsets are stored in Kafka, unless they are withdrawn meanwhile."""
+        """
+        Delete the orders of partitions whose offsets are stored in Kafka, unless the orders are withdrawn meanwhile.
+        """
         waiting = orders
         while waiting:
             outcome = await self._writer.write({p: (Delete(path),) for p, path in waiting.items()}, lambda *_: None)

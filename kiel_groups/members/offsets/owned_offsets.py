@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
-    """Return the end of an error text: which member owns the partition instead of this one, and what to do."""
+    """Return the end of an error text: which member owns the partition instead of this member, and what to do."""
     owner = await _owner(context, partition)
     if owner is not None:
         return f"this member, {context.member_id}, but {owner}; its owner commits it"
@@ -63,7 +63,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim in neither field is opened by a later call, or its owner znode does not exist any more.
+    If a claim is in neither field, a later call opens the claim, or the owner znode does not exist any more.
     """
 
     found: dict[TopicPartition, StartPosition]
@@ -133,7 +133,8 @@ class Attempt(NamedTuple):
 
     ``stored`` has the partitions whose offsets were stored. ``repeat`` has the partitions for which an earlier commit
     turned out to be stored, so the newer offset must be sent again. ``superseded`` has the offsets that other writers
-    had stored. Offsets of any other partition became outdated before they were sent, or brokers did not store them.
+    had stored. The offsets of all other partitions became outdated before the request, or brokers did not store these
+    offsets.
     """
 
     stored: frozenset[TopicPartition]
@@ -145,7 +146,8 @@ class OwnedOffsets:
     """
     Stores the offsets of a member's partitions in the store of its group, and adopts offsets of other writers.
 
-    Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
+    Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides which offsets this object
+    stores and adopts.
 
     Args:
         group: The group's name.
@@ -200,10 +202,11 @@ class OwnedOffsets:
         """
         Store the offsets of these partitions before their release, if the release itself does not store them.
 
-        The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
+        The caller holds the lock ``writing``. Return the partitions whose offsets were stored.
         """
         if self._tracker.rules.through_brokers:
-            # Without resets: the release itself writes their positions, which a late broker must not overwrite.
+            # Partitions with a chosen reset are left out: the release writes their positions, and a late broker must
+            # not overwrite them.
             return await self._commit_all(self._tracker.commits(frozenset(partitions) - self._tracker.resetting()))
         left = {partition: self._tracker.release(partition, None) for partition in partitions}
         return await self._commit_all(
@@ -214,10 +217,10 @@ class OwnedOffsets:
         """
         Store the stored offsets of the member's partitions again, before Kafka expires them.
 
-        A partition is skipped if the outcome of its last commit is unknown: Kafka may have a newer offset.
+        Skip a partition if the outcome of its last commit is unknown: Kafka may have a newer offset.
 
         Args:
-            owned: Returns the partitions. It is called when no other write is in progress.
+            owned: Returns the partitions. This method calls ``owned`` when no other write is in progress.
         """
         async with self.writing:
             states = {partition: self._tracker.of(partition) for partition in sorted(owned())}
@@ -233,7 +236,7 @@ class OwnedOffsets:
         self, commits: Mapping[TopicPartition, Commit], metadata: str = ""
     ) -> frozenset[TopicPartition]:
         """
-        Store next offsets, and return the partitions whose offsets were stored; the caller holds the lock ``writing``.
+        Store next offsets, and return the partitions whose offsets were stored. The caller holds the lock ``writing``.
 
         An earlier commit whose caller was interrupted may turn out to be stored. Then another attempt stores the
         offsets of records that were finished since.
@@ -250,17 +253,16 @@ class OwnedOffsets:
         """
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
-        The position is stored even if only the application commits. Otherwise the next owner might choose another
-        position.
+        Store the position even if only the application commits. Otherwise the next owner might choose another position.
 
         Returns:
-            The offset to continue at, or None if the reset is void: the partition is released or lost, its topic was
-            created again, or another writer has set its offset.
+            The offset to continue at, or None if the reset is void: the partition is released or lost, the topic was
+            created again, or another writer has set the partition's offset.
 
         Raises:
             SessionLostError: The session is over; nothing was stored.
-            CommitFailedError: The store refuses the position, or does not confirm it. The reset is tried again after a
-                pause.
+            CommitFailedError: The store refuses the position, or does not confirm it. The caller tries the reset again
+                after a pause.
         """
         async with self.writing:
             while self._tracker.reset_applies(partition, reset):
@@ -281,9 +283,9 @@ class OwnedOffsets:
         """
         Report the outcome of a write of next offsets to the tracker, and return the resulting ``Attempt``.
 
-        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that the commits name
-        the present versions. Otherwise an operator's offset could be adopted between two commits, and then be
-        overwritten by an older offset.
+        The caller takes the lock ``writing`` before it asks the tracker for the commits, and holds the lock during this
+        call. So the commits name the present versions. Otherwise an operator's offset could be adopted between two
+        commits, and then be overwritten by an older offset.
         """
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
@@ -303,15 +305,17 @@ class OwnedOffsets:
         reset, too: the records after the offset must be delivered again.
 
         Args:
-            owned: Returns the owned partitions that are not being revoked. It is called when no other write is in
-                progress.
+            owned: Returns the owned partitions that are not being revoked. This method calls ``owned`` when no other
+                write is in progress.
         """
         async with self.writing:
             for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
-        """Have the tracker decide whether a stored offset is another writer's; if so, resume at that offset."""
+        """
+        Have the tracker decide whether a stored offset is another writer's. If it is, resume delivery at that offset.
+        """
         finding = self._tracker.read(partition, found)
         if finding in (Finding.ADOPTED, Finding.UNREADABLE):
             self._metrics.count("commits_superseded")
@@ -330,16 +334,18 @@ class OwnedOffsets:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose. If the tracker refuses an offset, no offset is stored.
+        Store next offsets that the application chose. If the tracker refuses an offset, store no offset.
 
         Returns:
-            The partitions. All given offsets are stored.
+            The partitions whose offsets were stored, that is, all given partitions.
 
         Raises:
-            ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
-            CommitFailedError: A partition is not owned or has a new log; another writer has changed an offset; an
-                offset is from before delivery restarted at another position, as after a lost session; or brokers have
-                not stored an offset. Other offsets of the call may be stored: the message names them.
+            ConfigError: An offset is before the floor of the claim, beyond the position of the claim, or beyond a
+                truncated log.
+            CommitFailedError: A partition is not owned or has a new log, or another writer has changed an offset, or
+                brokers have not stored an offset. Or delivery has restarted at another position, for example after a
+                lost session, and an offset is from before the restart. Other offsets of the call may be stored: the
+                message names these offsets.
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()
@@ -353,7 +359,7 @@ class OwnedOffsets:
                 self._check(attempt, commits, stored)
                 waiting = {partition: offsets[partition] for partition in attempt.repeat}
         for partition, refusal in refusals.items():
-            # Without the lock: releases do not wait until the owner znode is read.
+            # The lock is not held here, so releases do not wait until the owner znode is read.
             await self._refuse(partition, offsets[partition], refusal, stored)
         return stored
 

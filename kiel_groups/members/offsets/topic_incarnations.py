@@ -1,4 +1,9 @@
-"""Detect that a topic was deleted and created again, and restart its partitions in the new logs."""
+"""
+Detect that a topic was deleted and created again, and restart its partitions in the new logs.
+
+An incarnation of a topic is the topic from one creation to the next deletion. The topic's creation zxid identifies the
+incarnation.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,8 @@ class TopicIncarnations:
     Watches the topics of a member's partitions during one session.
 
     A topic that is created again has another creation zxid. Positions in the old log do not apply to its new log. As
-    soon as a new incarnation is read, the tracker is notified, and ``on_recreated`` is called with the topic and its
-    new creation zxid.
+    soon as this object has read a new incarnation, it notifies the tracker, and calls ``on_recreated`` with the topic
+    and its new creation zxid.
     """
 
     def __init__(self, session: Session, tasks: TaskSet, tracker: OffsetTracker) -> None:
@@ -56,15 +61,18 @@ class TopicIncarnations:
                 self._first_reads[topic] = first_read = asyncio.ensure_future(self._read(topic))
                 # Retrieve its exception, which asyncio would log if all callers were cancelled.
                 first_read.add_done_callback(lambda done: done.cancelled() or done.exception())
-            # Shielded: several callers may wait for the same first read.
+            # The read is shielded, because several callers may wait for it.
             await asyncio.shield(self._first_reads[topic])
 
     def creation(self, topic: str) -> int:
-        """Return the creation zxid of a topic as last read; 0 if the topic was not read, or did not exist."""
+        """Return the creation zxid of a topic as last read, or 0 if the topic was not read, or did not exist."""
         return self._created.get(topic, 0)
 
     def unless_recreated(self, topic: str) -> Renew[object]:
-        """Return a ``renew`` function that drops all writes as soon as a newer incarnation of the topic is known."""
+        """
+        Return a ``renew`` function for writes: it drops all writes as soon as a newer incarnation of the topic is
+        known.
+        """
         created = self.creation(topic)
         return lambda _, written: written if self.creation(topic) == created else None
 
@@ -128,7 +136,7 @@ LONGEST_RESTART_PAUSE_S = 5.0
 
 class RecreatedTopics:
     """
-    Restarts the partitions of one member in new logs; with ZooKeeper, during one session.
+    Restarts the partitions of one member in new logs. On ZooKeeper, the object belongs to one session.
 
     Args:
         group: The group's name.
@@ -169,12 +177,13 @@ class RecreatedTopics:
         """
         Restart the outdated partitions of a recreated topic at the beginning of its new log.
 
-        Partitions that are being revoked are restarted, too. Until brokers return the start of a partition's new log,
-        no offset of the partition is committed.
+        Restart partitions that are being revoked, too. Until brokers return the start of a partition's new log, the
+        member commits no offset of the partition.
 
         Args:
             topic: The topic's name.
-            created: Identifies the new incarnation. Partitions whose claims were opened in its log are left out.
+            created: Identifies the new incarnation. Partitions whose claims were opened in the new incarnation's log
+                are not restarted.
         """
         backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while outdated := self._tracker.to_restart(topic, created):
@@ -212,7 +221,8 @@ class RecreatedTopics:
             The reason for each partition whose log start is not known.
         """
         renew = self._unless_recreated(topic)
-        # Outside the lock: brokers may take long, and the member's other partitions must be committed meanwhile.
+        # The look-up runs outside the lock: brokers may take long, and the member's other partitions must be committed
+        # meanwhile.
         earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self._writing:
             # Some partitions may have been released meanwhile, or the topic created once more.

@@ -1,4 +1,6 @@
-"""Store the offsets of a group in its v0 offset znodes: by the member itself, or by brokers on its request."""
+"""
+Store the offsets of a group in the offset znodes of Kafka 0.8: by the member itself, or by brokers on its request.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ ANY_VERSION = -1
 
 class OffsetZnodes:
     """
-    Stores offsets in the v0 offset znodes of one group, on one session; see ``OffsetStore``.
+    Stores offsets in the offset znodes of one group, on one session; see ``OffsetStore``.
 
     Every tool of Kafka 0.8 reads these znodes. A write expects the version of the offset znode that the member last
     saw, in a transaction that also checks the member znode. So ZooKeeper refuses a late write of a former owner, and a
     write that would overwrite an operator's reset.
 
     Args:
-        context: The member; its metrics observe ``commit``, the time that a commit takes.
+        context: The member. The member's metrics observe ``commit``, the seconds that a commit takes.
         writer: Writes in transactions that require the member znode to exist.
         topics: The incarnations of the member's topics.
     """
@@ -49,7 +51,7 @@ class OffsetZnodes:
         self._topics = topics
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the stored offsets; a partition without an offset znode is left out."""
+        """Read the stored offsets. Leave out a partition without an offset znode."""
         nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
         return {
             partition: self.parse(partition, node)
@@ -69,7 +71,10 @@ class OffsetZnodes:
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
-        """Return the content of an offset znode. If the data is not an offset, log an error; the offset is None."""
+        """
+        Return the content of an offset znode. If the data is not an offset, log an error, and return None as the
+        offset.
+        """
         try:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
@@ -80,7 +85,7 @@ class OffsetZnodes:
 
     async def ensure_parents(self, topics: Collection[str]) -> None:
         """
-        Create the parent znodes of the topics' offsets; call this before partitions of these topics are claimed.
+        Create the parent znodes of the topics' offsets. Call this method before partitions of these topics are claimed.
 
         If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
         """
@@ -111,11 +116,11 @@ class OffsetZnodes:
     # Operations
 
     def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
-        """Return the operation that writes a partition's offset if its znode has this version."""
+        """Return the operation that writes a partition's offset if the offset znode has this version."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
     def check(self, partition: TopicPartition, version: int) -> Check:
-        """Return the operation that requires this version of a partition's offset."""
+        """Return the operation that requires that a partition's offset znode has this version."""
         return Check(self._layout.offset(partition), version)
 
     def creation(self, partition: TopicPartition, offset: int) -> Operation:
@@ -126,9 +131,9 @@ class OffsetZnodes:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Write offsets as ``put`` does, and report the stored offsets to the tracker. The text is ignored.
+        Write offsets as ``put`` does, and report the stored offsets to the tracker. Ignore the text.
 
-        Offsets that the tracker no longer permits when they are sent are not written.
+        Write no offset that the tracker no longer permits at that time.
         """
         started_s, may_store, sent = self._runtime.boot_time_s(), self._tracker.may_store, self._tracker.sent(commits)
         written = await self.put(commits, lambda partition, write: write if may_store(partition) else None)
@@ -141,10 +146,10 @@ class OffsetZnodes:
         self, commits: Mapping[TopicPartition, Commit], orders: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, StoredOffset]:
         """
-        Write each offset that an operator ordered, and delete its order in the same transaction.
+        Write each offset that an operator ordered, and delete the order in the same transaction.
 
-        The tracker does not count these writes as sent: if the caller is interrupted, the stored offset is taken for
-        another writer's, and delivery continues there, too.
+        The tracker does not count these writes as sent: if the caller is interrupted, the tracker takes the stored
+        offset for another writer's offset, and delivery continues at that offset, too.
 
         Args:
             commits: The offsets.
@@ -247,8 +252,8 @@ class OffsetZnodes:
         Store the ``earliest`` offsets of a topic that was deleted and created again.
 
         Each write replaces the version that was just read. If another writer has stored an offset since the topic was
-        created, the offset is kept, because an operator has set it in the new log. It is not kept if brokers store the
-        commits, because the writer might be a late broker.
+        created, that offset is kept, because an operator has set it in the new log. If brokers store the commits, that
+        offset is replaced, too, because the writer might be a late broker.
 
         Args:
             topic: The topic.
@@ -288,7 +293,8 @@ class OffsetZnodes:
         renew: Renew[TopicPartition],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
-        Rewrite stored offsets unchanged, so that writes of former owners fail. Offsets in ``known`` are not read first.
+        Rewrite stored offsets unchanged, so that writes of former owners fail. The method reads all offsets first,
+        except those in ``known``.
 
         Returns:
             The offsets that were rewritten, each with the new version of its znode.
@@ -317,11 +323,11 @@ class BrokerCommits:
     the znode. A broker that writes late may move an offset back. Then records are repeated, and no record is lost
     (except in a topic that was created again meanwhile). Therefore the member waits for a broker only while its lease
     runs. The member reads the stored offsets before and after each commit, and adopts an offset that another writer has
-    changed. An offset that another writer sets between the first of these reads and the broker's write is lost; only
-    the ``zookeeper`` store prevents that.
+    changed. An offset that another writer sets between the first of these reads and the broker's write is lost. Only
+    the ``zookeeper`` store prevents such a loss.
 
     Args:
-        context: The member; the lease of its session limits each wait for brokers.
+        context: The member. The lease of the member's session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
         limit: Limits all waits for brokers once the member leaves.
@@ -338,10 +344,10 @@ class BrokerCommits:
         """
         Have brokers store next offsets, except offsets that another writer has changed. Then read the stored offsets.
 
-        The partitions that the tracker no longer permits are skipped right before the brokers are asked.
+        Right before the request to the brokers, skip the partitions that the tracker no longer permits.
 
         Returns:
-            The offsets that were found; the tracker judges whether a broker stored them for this member.
+            The offsets that were found. The tracker judges whether a broker stored them for this member.
 
         Raises:
             SessionLostError: The session is over.
@@ -352,7 +358,8 @@ class BrokerCommits:
         before = await self.read(commits)
         foreign = {partition: stored for partition, stored in before.items() if not self._is_own(partition, stored)}
         await self._writer.wait_ready()
-        # Checked as late as possible: from here on the only waits are for broker connections and broker answers.
+        # The tracker is asked as late as possible: from here on, the only waits are for broker connections and broker
+        # answers.
         wanted = {
             partition: commit.offset
             for partition, commit in commits.items()
@@ -365,7 +372,7 @@ class BrokerCommits:
         return Written({}, found)
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
-        """Return whether this member stored the offset; if a broker stored it late, inform the tracker."""
+        """Return whether this member stored the offset. If a broker stored the offset late, inform the tracker."""
         finding = self._tracker.judge(partition, stored)
         if finding is Finding.OWN:
             # The next request replaces the last one, after which this offset would be taken for another writer's.
@@ -383,7 +390,7 @@ class BrokerCommits:
             log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._context.group)
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the offsets that brokers have stored; skip deleted znodes, which a commit creates again."""
+        """Read the offsets that brokers have stored. Skip deleted znodes, which a commit creates again."""
         if not partitions:
             return {}
         # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.

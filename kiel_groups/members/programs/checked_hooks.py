@@ -32,25 +32,32 @@ _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
 class StoredSizes(Protocol):
-    """Checks that the data of programs is small enough to be stored. The result is an error text, or ""."""
+    """
+    Checks that the data of programs is small enough to be stored.
+
+    The methods return an error text, or "" if the data is small enough.
+    """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the protocols with which a member joins."""
+        """Check the size of the protocols with which a member joins."""
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check the assignments that a leader has made, given the metadata of all members."""
+        """Check the size of the assignments that a leader has made, given the metadata of all members."""
 
 
 class ZnodeSizes:
-    """Checks sizes for ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
+    """
+    Checks sizes for ZooKeeper, as ``StoredSizes`` describes: each member's offer and each assignment has its own znode,
+    with bytes in base64.
+    """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the protocols with which a member joins."""
+        """Check that the protocols of a join fit in a znode."""
         size = sum(len(json.dumps(name)) + _in_base64(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in ZooKeeper")
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check each assignment."""
+        """Check that each assignment fits in a znode."""
         for member_id, assignment in assignments.items():
             if what := _excess(f"the assignment of {member_id} takes", _in_base64(assignment), "in ZooKeeper"):
                 return what
@@ -66,12 +73,12 @@ class MessageSizes:
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the protocols with which a member joins."""
+        """Check that the protocols of a join fit in a message."""
         size = sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in its coordinator's message")
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check the sum of all metadata and assignments."""
+        """Check that all metadata and all assignments together fit in a message."""
         size = sum(len(data) + _MEMBER_BYTES for data in metadata.values()) + sum(map(len, assignments.values()))
         what = f"the metadata and the assignments of {counted(metadata, 'member')} take"
         return _excess(what, size, "in its coordinator's message")
@@ -103,7 +110,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 _ReadT = TypeVar("_ReadT")
 
-#: What the group waits for while a hook runs. Nothing waits for ``complete``.
+#: The effect on the group while a hook runs, in words for the log. Nothing waits for ``complete``.
 _WAITING = {
     "protocols": "this member joins when it has returned",
     "perform_assignment": "no member has an assignment before it returns",
@@ -151,7 +158,13 @@ class CheckedHooks:
         return self._protocol_type
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the program's protocols. Check that there is a protocol, that names differ, and metadata are bytes."""
+        """
+        Return the program's protocols.
+
+        Raises:
+            HookError: The hook has raised an error, or its result is not a list of at least one protocol with different
+                names and metadata in bytes, or the protocols are too large.
+        """
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
@@ -174,7 +187,13 @@ class CheckedHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the program's assignments. Check that they are bytes, and leave out assignments of unknown members."""
+        """
+        Return the program's assignments. Leave out assignments of unknown members, with a warning.
+
+        Raises:
+            HookError: The hook has raised an error, or its result is not a mapping of member ids to bytes, or the
+                result is too large.
+        """
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):
@@ -225,7 +244,7 @@ class CheckedHooks:
             raise self._illegal("lost", "a coroutine", "a plain method that acts at once; define it without async")
 
     async def _called(self, name: str, hook: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        """Call a hook, and return its result; for hooks in ``_WAITING``, log a warning while it takes long."""
+        """Call a hook, and return its result. For hooks in ``_WAITING``, log warnings while the hook runs for long."""
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
@@ -295,6 +314,6 @@ def _shown(value: object) -> str:
         return "None"
     try:
         text = repr(value)
-    except Exception:  # code of the program
+    except Exception:  # The program's code may raise anything.
         text = "an object"
     return f"{text if len(text) <= 60 else text[:60] + '…'} ({type(value).__name__})"

@@ -41,6 +41,12 @@ def member_on_zookeeper(
     """
     Return a member of a group that is coordinated through ZooKeeper. The member has not started yet.
 
+    Args:
+        process: The settings of the group, and the tools of this process.
+        hooks: The hooks of the program.
+        rebalance_timeout_ms: How long a rebalance waits for members, in milliseconds.
+        on_failure: Called with the error of a member that stops for good.
+
     Raises:
         HookError: A hook is missing, or the protocol type is not legal.
     """
@@ -61,11 +67,11 @@ class GenericMember:
     """
     A member of a group whose members share work of any kind.
 
-    The program brings ``hooks``: a protocol type, an ordered list of protocols with metadata in bytes, and what the
-    member calls. In each rebalance, every member releases its assignment (``prepare``) and joins with fresh metadata.
-    The leader makes the assignments of all members from their metadata (``perform_assignment``). Then each member takes
-    its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost (``lost``), and the
-    member joins again by itself.
+    The program brings ``hooks``: a protocol type, an ordered list of protocols with metadata in bytes, and the methods
+    that the member calls. In each rebalance, every member releases its assignment (``prepare``) and joins with fresh
+    metadata. The leader makes the assignments of all members from their metadata (``perform_assignment``). Then each
+    member takes its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost
+    (``lost``), and the member joins again by itself.
 
     Although this member has an assignment, another member may still do the same work: see ``docs/generic-members.rst``.
 
@@ -76,7 +82,8 @@ class GenericMember:
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the brokers are asked.
-        session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat.
+        session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat, in
+            milliseconds, as are all times of this class unless stated otherwise.
         heartbeat_interval_ms: The time between two heartbeats: a sixth of the session timeout on ZooKeeper, 3,000 with
             brokers.
         rebalance_timeout_ms: How long a rebalance waits until the members have released their assignments. Then it
@@ -170,7 +177,7 @@ class GenericMember:
             NoBrokersError: No broker has named the coordinator in time.
             GroupConfigError: The group's members are of another type, or have no protocol in common with this member.
             ConfigError: A setting was refused.
-            HookError: A hook raised, or returned something illegal or too large.
+            HookError: A hook has raised an error, or its result is illegal or too large.
             ClosedError: The member was closed, or has started already.
         """
         if self._is_closed or self._member is not None:
@@ -222,14 +229,15 @@ class GenericMember:
 
     def leave(self) -> None:
         """
-        Leave the group at once; join again only after ``request_rejoin``. An assignment is lost (``lost`` is called).
+        Leave the group at once. The assignment is lost: the member calls the hook ``lost``.
 
-        Call this method if the program cannot do its part of the work at the moment, but may be able to later.
+        The member joins again only after ``request_rejoin``. Call this method if the program cannot do its part of the
+        work at the moment, but may be able to later.
         """
         self._started.leave()
 
     async def ensure_active(self) -> None:
-        """Wait until the member has an assignment of the present generation; raises as ``start``."""
+        """Wait until the member has an assignment of the present generation. The errors are those of ``start``."""
         await self._started.ensure_active()
 
     @property
@@ -239,13 +247,13 @@ class GenericMember:
 
     @property
     def generation(self) -> int:
-        """The present generation; −1 if the member has not joined."""
+        """The present generation, or −1 if the member has not joined."""
         token = None if self._member is None else self._member.token
         return -1 if token is None else token.generation
 
     @property
     def member_id(self) -> str:
-        """The member's id in its group; "" if it has not joined. The id may change after a loss."""
+        """The member's id in its group, or "" if the member has not joined. The id may change after a loss."""
         token = None if self._member is None else self._member.token
         return "" if token is None else token.member_id
 
@@ -257,7 +265,7 @@ class GenericMember:
     @property
     def coordinator_id(self) -> int | None:
         """
-        The id of the broker that coordinates the group; None while it is unknown.
+        The id of the broker that coordinates the group, or None while the broker is unknown.
 
         On ZooKeeper, the id is the number of this member's session, counted from 1.
         """
@@ -269,7 +277,7 @@ class GenericMember:
 
     async def ensure_coordinator_known(self, timeout_ms: int | None = None) -> bool:
         """
-        Wait until the coordinator is known; raises as ``start``.
+        Wait until the coordinator is known. The errors are those of ``start``.
 
         Args:
             timeout_ms: How long to wait, in milliseconds. None means until attempts have failed for
@@ -316,7 +324,8 @@ class GenericMember:
         Release the assignment, and leave the group in one attempt. Further calls do nothing.
 
         Args:
-            timeout_s: The close ends after this time, even if the program or a server is not done. None means no limit.
+            timeout_s: The longest time of the close, in seconds, even if the program or a server is not done. None
+                means no limit.
         """
         if self._is_closed:
             return

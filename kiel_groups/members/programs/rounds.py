@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 class RoundExchange:
     """
-    Passes the members of a round from the leader to the member of the same process, and passes its assignments back.
+    Passes the members of a round from the leader to the member of the same process, and the assignments back.
 
-    The leader calls ``assignments_of``, and the member calls the other methods. ``changed`` is called when the members
-    of the round have joined.
+    The leader calls ``assignments_of``, and the member calls the other methods. ``assignments_of`` calls ``changed``,
+    because the members of the round have joined.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -42,11 +42,13 @@ class RoundExchange:
         self._assignments: asyncio.Future[Mapping[MemberId, bytes]] | None = None
 
     def choice_of(self, generation: int) -> Choice | None:
-        """Return the members of a generation that this process leads, or None until they have joined."""
+        """Return the members of a generation that this process leads, or None until the members have joined."""
         return self._choice if generation == self._generation else None
 
     async def assignments_of(self, generation: int, choice: Choice) -> Mapping[MemberId, bytes]:
-        """Pass the members that have joined to this process's member, and wait for its assignments."""
+        """
+        Pass the members that have joined to this process's member, and wait for the assignments that this member makes.
+        """
         self._assignments = asyncio.get_running_loop().create_future()
         self._generation, self._choice = generation, choice
         self._changed()
@@ -148,7 +150,8 @@ class RoundMembership:
 
     async def register(self) -> None:
         """
-        Create the member znode, and so join the next round, or the present round if that still waits for members.
+        Create the member znode, and so join the next round. If the present round still waits for members, join that
+        round.
 
         Raises:
             CoordinationError: ZooKeeper refuses the member znode.
@@ -199,7 +202,7 @@ class RoundMembership:
         return info
 
     async def _write(self, joined: int) -> None:
-        """Write the generation that the member joins into its znode, with what it offers now."""
+        """Write the generation that the member joins into its znode, with the protocols that it offers now."""
         info = await self._info(joined)
         self._joined, self._written = joined, info
         await self._put()
@@ -222,7 +225,7 @@ class RoundMembership:
 
     async def join(self) -> JoinedRound:
         """
-        Join the next round, and wait until it begins; the leader waits until all members have joined.
+        Join the next round, and wait until it begins. If this member is the leader, wait until all members have joined.
 
         Raises:
             SessionLostError: The session is over.
@@ -240,7 +243,7 @@ class RoundMembership:
                 return found
 
     async def _begun(self, joined: int) -> JoinedRound | None:
-        """Wait until the round of a generation begins; return None if the group has continued without this member."""
+        """Wait until the round of a generation begins. Return None if the group has continued without this member."""
         while True:
             self._changed.clear()
             state = self.state
@@ -259,7 +262,9 @@ class RoundMembership:
             await self._changed.wait()
 
     def refusal(self, generation: int) -> str:
-        """Return why the leader of a generation has refused this member, or "" without a refusal."""
+        """
+        Return why the leader of a generation has refused this member, or "" if the leader has not refused this member.
+        """
         state = self.state
         return "" if state is None or state.generation != generation else state.refused.get(self._member_id, "")
 
@@ -267,8 +272,8 @@ class RoundMembership:
         """
         Wait for the assignment of a generation, and return it.
 
-        Return None if another round has begun instead, or if the round is complete without this member; ``refusal``
-        says whether the leader has refused this member.
+        Return None if another round has begun instead, or if the round is complete without this member. ``refusal``
+        then says whether the leader has refused this member.
 
         Raises:
             SessionLostError: The session is over.
@@ -303,10 +308,10 @@ class RoundPlanner:
 
     Args:
         context: The process on its session.
-        exchange: Passes the members to the member of this process, and its assignments back.
+        exchange: Passes the members to the member of this process, and the assignments back.
         rebalance_timeout_s: How long a round waits until members have released their assignments and joined, and after
-            that for the new assignments.
-        requests: The leader's driver. It is informed of changed members.
+            that for the new assignments, in seconds.
+        requests: The leader's driver. The planner informs the driver of changed members.
     """
 
     def __init__(
@@ -351,9 +356,12 @@ class RoundPlanner:
         if self._planning is not None:
             self._planning.cancel()
 
-    def published(self, generation: int, moved: int) -> None:
+    def published(self, generation: int, moved: int, took_ms: int) -> None:
         """Log that the round is complete."""
-        log.info("group %s: round %d is complete: %s", self._layout.group, generation, self._cause)
+        group, cause = self._layout.group, self._cause
+        fields = {"group": group, "generation": generation, "cause": cause, "took_ms": took_ms}
+        text = "group %s: round %d is complete after %d ms: %s"
+        log.info(text, group, generation, took_ms, cause, extra={"fields": fields})
 
     def _on_change(self, what: str) -> None:
         self._changed.set()
@@ -391,7 +399,7 @@ class RoundPlanner:
         return [member for _, member in sorted(found.values(), key=lambda each: each[0])]
 
     async def _cancellable(self, inputs: RoundInputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Make a plan in a task that ``stop`` cancels; then PlanVoid is raised."""
+        """Make a plan in a task that ``stop`` cancels. Raise PlanVoid if ``stop`` has cancelled the task."""
         self._planning = asyncio.ensure_future(self._plan(inputs, candidate))
         try:
             return await self._planning
@@ -494,7 +502,9 @@ class RoundPlanner:
 
     async def _joined(self, generation: int) -> tuple[Sequence[RoundMember], Sequence[MemberId]]:
         """
-        Wait for all live members to join, at most for the rebalance timeout; return the live members, and the late ids.
+        Wait until all live members have joined, at most for the rebalance timeout.
+
+        Return the live members, and the ids of the members that have not joined.
         """
         loop = asyncio.get_running_loop()
         by_s = loop.time() + self._timeout_s

@@ -49,11 +49,11 @@ class RoundRole(SessionRole):
         self.candidacy = Candidacy(context, planner, self.proof)
 
     async def register(self) -> None:
-        """Register the member; raises as ``RoundMembership.register``."""
+        """Register the member. The errors are those of ``RoundMembership.register``."""
         await self.membership.register()
 
     async def joined(self) -> None:
-        """Follow the rounds."""
+        """Read the newest round. A watch then reports later rounds."""
         self.membership.recheck()
 
     def recheck(self) -> None:
@@ -61,19 +61,19 @@ class RoundRole(SessionRole):
         self.membership.recheck()
 
     async def restore(self) -> None:
-        """Read the newest round again, in case its watch was lost; restore the member znode."""
+        """Restore the member znode. Read the newest round again, in case its watch was lost."""
         self.membership.recheck()
         await self.membership.restore()
 
 
 class SessionGate(GenerationGate):
     """
-    The gate of one member in one generation. Its lease is the lease of the ZooKeeper session.
+    The gate of one member in one generation. The gate's lease is the lease of the ZooKeeper session.
 
     Args:
         token: The generation and the member id.
         session: The gate of the session.
-        sent_s: The boot time at which the member asked for its assignment.
+        sent_s: The boot time at which the member asked for its assignment, in seconds.
     """
 
     def __init__(self, token: GenerationToken, session: DeliveryGate, sent_s: float) -> None:
@@ -82,7 +82,7 @@ class SessionGate(GenerationGate):
 
     @property
     def deadline_s(self) -> float:
-        """The end of the session's lease, in seconds of boot time; the session's heartbeat renews it."""
+        """The end of the session's lease, in seconds of boot time. The session's heartbeat renews the lease."""
         return self._session.deadline_s
 
     def is_open(self, now_s: float) -> bool:
@@ -106,7 +106,7 @@ class ZooKeeperCoordinator:
     Args:
         process: The process that the member runs in.
         hooks: The hooks of the program that the member belongs to.
-        rebalance_timeout_s: How long a round waits for members, while this process leads.
+        rebalance_timeout_s: How long a round waits for members while this process leads, in seconds.
         report: Called when the member must join again, or has lost its membership.
     """
 
@@ -147,7 +147,12 @@ class ZooKeeperCoordinator:
     # ------------------------------------------------------------------ sessions
 
     async def find(self) -> int:
-        """Return the number of the present session. If there is none, open a session; raise FindError on failure."""
+        """
+        Return the number of the present session. If there is none, open a session.
+
+        Raises:
+            FindError: No session could be opened.
+        """
         if self._session is None or self._session.ended:
             session = GroupSession(self._process, self._kind, first=self._number == 0)
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
@@ -169,7 +174,7 @@ class ZooKeeperCoordinator:
         why = f"its ZooKeeper session is over: {error or session.session.ended}"
         target = self._target
         if target is not None and target.coordinator == number:
-            # The next coordinator is sought before the member hears that it has lost its assignment.
+            # The member looks for the next coordinator before it is notified that its assignment is lost.
             self._report(target, BeatAnswer(None, why))
             self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER, why))
         await session.close()
@@ -191,7 +196,7 @@ class ZooKeeperCoordinator:
 
     async def _while_it_lasts(self, session: GroupSession[RoundRole], request: Awaitable[T]) -> T:
         """
-        Await a request while its session lasts, and return the result.
+        Await a request until it ends, or the session ends. Return the result of the request.
 
         Raises:
             BrokerError: The session has ended, or the request has failed.
@@ -309,7 +314,7 @@ class ZooKeeperCoordinator:
             self._session.session.abandon("closed")
 
     async def closed(self, limit: CloseLimit) -> None:
-        """Wait until the session is closed; after the limit, leave the rest to its threads."""
+        """Wait until the session is closed. After the limit, leave the close to the session's threads."""
         if self._session is not None:
             await self._session.close_within(limit)
         await self._tasks.cancel()

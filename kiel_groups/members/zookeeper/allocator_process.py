@@ -29,10 +29,10 @@ async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) ->
 
 class AllocatorRole(SessionRole):
     """
-    An allocator process on one session; see ``SessionRole``. It registers nothing and owns nothing.
+    An allocator process on one session; see ``SessionRole``. The process registers nothing and owns nothing.
 
-    The process may start before the group has members. It follows the settings that the group's first member writes,
-    and stops if the members are programs. Programs would wait for an assignment as long as this process led.
+    The process may start before the group has members. The process follows the settings that the group's first member
+    writes, and stops if the members are programs. Programs would wait for an assignment as long as this process led.
     """
 
     def __init__(self, allocator: Allocator, context: SessionContext) -> None:
@@ -57,7 +57,7 @@ class AllocatorRole(SessionRole):
         await refuse_programs(self._session, self._layout, node)
 
     def recheck(self) -> None:
-        """Read the group's settings again; an error ends the session."""
+        """Read the group's settings again. An error ends the session."""
         self._tasks.start(self._follow_settings())
 
     async def restore(self) -> None:
@@ -70,8 +70,8 @@ class AllocatorProcess(SessionSupervisor[AllocatorRole]):
     A candidate in one group's election, from ``start`` to ``close``, across sessions.
 
     An allocator process registers neither as a member nor as a consumer. Its only znode is its election znode, which is
-    deleted when the process closes. Members that join check their settings against the group's, not against this
-    process's.
+    deleted when the process closes. Members that join compare their settings with the settings of the group, not with
+    those of this process.
 
     Args:
         process: The process and its settings. Only these settings are used: the group's name, the debounce, and the

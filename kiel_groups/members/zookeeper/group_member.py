@@ -47,18 +47,20 @@ class MemberRole(SessionRole):
         self.offsets = self.owned_partitions.offsets
 
     async def register(self) -> None:
-        """Register the member and its subscription; raises as ``SubscriptionRegistration.register``."""
+        """Register the member and its subscription. The errors are those of ``SubscriptionRegistration.register``."""
         await self.registration.register()
 
     async def joined(self) -> None:
-        """Start to follow the assignment; register a subscription that has changed during the join."""
+        """
+        Start to follow the assignment. If the subscription has changed during the join, register the new subscription.
+        """
         self.owned_partitions.start()
         await self.registration.warn_of_missing_topics()
         # The subscription may have changed while the member joined.
         await self.resubscribe()
 
     async def resubscribe(self) -> None:
-        """Register a changed subscription; raises as ``SubscriptionRegistration.follow_subscription``."""
+        """Register a changed subscription. The errors are those of ``SubscriptionRegistration.follow_subscription``."""
         self.owned_partitions.follow_subscription()
         if self.registration.is_outdated:
             self.owned_partitions.times.subscription_changed()
@@ -88,8 +90,8 @@ class MemberRole(SessionRole):
         """
         Have the leader move the partitions to other members, then commit and release the remaining partitions.
 
-        So each new owner already awaits its partitions when they are released. A static member does not wait for the
-        leader, because the member is expected back. A leader that is the only member does not wait either.
+        So each new owner already awaits its partitions at the time of their release. A static member does not wait for
+        the leader, because the member is expected back. A leader that is the only member does not wait either.
         """
         config = self._context.config
         self.owned_partitions.times.end()
@@ -144,7 +146,7 @@ class GroupMember:
 
     async def start(self) -> None:
         """
-        Join the group. Errors of the first join are raised; lost sessions are replaced in the background.
+        Join the group. Raise errors of the first join. Later, replace lost sessions in the background.
 
         Raises:
             NoZooKeeperError: No server answered in time.
@@ -173,7 +175,7 @@ class GroupMember:
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session; None before the first join."""
+        """The member id of the current session, which changes with each session, or None before the first join."""
         return self._supervisor.member_id
 
     @property
@@ -197,7 +199,10 @@ class GroupMember:
             self._member_session.role.registration.check(topics)
 
     async def resubscribe(self) -> None:
-        """Register a changed subscription; if the session is lost, the next session registers it when it joins."""
+        """
+        Register a changed subscription. If the session is lost, the next session registers the subscription in its
+        join.
+        """
         if self._member_session is not None and not self._member_session.ended:
             try:
                 await self._member_session.role.resubscribe()
@@ -223,10 +228,10 @@ class GroupMember:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose. If an offset is refused, no offset is stored.
+        Store next offsets that the application chose. If the tracker refuses an offset, store no offset.
 
         Returns:
-            The partitions. All given offsets are stored.
+            The partitions whose offsets were stored, that is, all given partitions.
 
         Raises:
             ConfigError: As ``OwnedOffsets.commit_chosen``.
@@ -238,7 +243,7 @@ class GroupMember:
             return await role.offsets.owned.commit_chosen(offsets)
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
-        """Return the partitions in which the group may have an offset; raises as ``stored_offsets``."""
+        """Return the partitions in which the group may have an offset. The errors are those of ``stored_offsets``."""
         return await self._readable().offsets.partitions()
 
     async def stored_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
@@ -256,7 +261,9 @@ class GroupMember:
         return {partition: stored.offset for partition, stored in found.items()}
 
     def _readable(self) -> MemberRole:
-        """Return the role on a session that has not ended, or raise SessionLostError. Its gate may be shut."""
+        """
+        Return the role on a session that has not ended, or raise SessionLostError. The session's gate may be shut.
+        """
         if self._member_session is None or self._member_session.ended:
             raise SessionLostError(f"group {self._config.group}: no session to read with at the moment")
         return self._member_session.role
@@ -266,7 +273,7 @@ class GroupMember:
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
         Returns:
-            The offset to continue at; None if the reset is void, see ``OwnedOffsets.store_reset``.
+            The offset to continue at, or None if the reset is void, see ``OwnedOffsets.store_reset``.
 
         Raises:
             SessionLostError: As ``commit_on_session``.
@@ -295,7 +302,7 @@ class GroupMember:
         try:
             yield member_session.role
         except CommitFailedError:
-            # It concerns these offsets only.
+            # This error concerns these offsets only.
             raise
         except CoordinationError as error:
             if not error.retriable:
@@ -303,12 +310,12 @@ class GroupMember:
             raise
 
     async def brokers(self) -> list[HostPort]:
-        """Return the addresses of the brokers that ZooKeeper lists at this moment; [] without a session."""
+        """Return the addresses of the brokers that ZooKeeper lists at this moment, or [] without a session."""
         member_session = self._member_session
         return [] if member_session is None or member_session.ended else await member_session.role.brokers()
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the close."""
+        """Leave the group without an event loop and without a commit. Wait at most ``timeout_s`` for the close."""
         member_session = self._member_session
         if member_session is not None and not member_session.session.abandoned_within(
             "its event loop has ended", timeout_s
@@ -320,7 +327,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            limit: When the close must end, even if the application or a server delays it. After the limit, the session
-                is closed, and unfinished records are not committed. None means no limit.
+            limit: When the close must end, even if the application or a server delays it. After the limit, the member
+                closes the session, and does not commit unfinished records. None means no limit.
         """
         await self._supervisor.close(limit)

@@ -36,10 +36,11 @@ log = logging.getLogger(__name__)
 
 class SessionRole:
     """
-    The role of a process on one session. These methods do nothing: a role overrides those that it needs.
+    The role of a process on one session. The methods of this class do nothing. A role overrides the methods that the
+    role needs.
 
     ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy``
-    takes part in the election for this process; it is None if the process is no candidate.
+    takes part in the election for this process. ``candidacy`` is None if the process is no candidate.
     """
 
     proof: str
@@ -135,7 +136,7 @@ class GroupSession(Generic[RoleT]):
     """
     One ZooKeeper session in one group.
 
-    ``over`` is done when the session ends, with the error that ended it, or None if it was lost or closed.
+    ``over`` is done when the session ends, with the error that ended it, or None if the session was lost or closed.
 
     Args:
         process: The process that the session belongs to.
@@ -230,7 +231,7 @@ class GroupSession(Generic[RoleT]):
         self._continue_in(SessionPhase.JOINING)
         self._step = "the group's settings and members"
         await self._kind.admit(self.session, self._layout, self._config)
-        # Only now: a process that is refused must leave no znodes in a group.
+        # Znodes are created only now, because a process that is refused must leave none in a group.
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
         process, context = self._process, self._new_context()
@@ -343,7 +344,7 @@ class GroupSession(Generic[RoleT]):
             log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._kind.paused)
             self._metrics.count("zookeeper_suspensions")
         elif self._active:
-            # Logged at the level of the break, so that an operator who sees one sees the other.
+            # This line has the level of the line about the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
             self._recheck_candidates()
@@ -354,7 +355,7 @@ class GroupSession(Generic[RoleT]):
             self.role.candidacy.recheck()
 
     async def _check_regularly(self, context: SessionContext) -> None:
-        """Check the election and the registration at regular intervals; a leader then also plans again."""
+        """Check the election and the registration at regular intervals. At each check, a leader also plans again."""
         while True:
             await asyncio.sleep(context.audit_interval_s())
             self._recheck_candidates()
@@ -403,21 +404,21 @@ class GroupSession(Generic[RoleT]):
 
     def close(self) -> asyncio.Future[Any]:
         """
-        Close the session. ZooKeeper then deletes its ephemeral znodes at once.
+        Close the session. ZooKeeper then deletes the session's ephemeral znodes at once.
 
-        The close begins before this returns, so a caller that is cancelled before it awaits the future leaves no
+        The close begins before this method returns, so a caller that is cancelled before it awaits the future leaves no
         session behind. Without a running event loop, use ``abandon`` of the session.
 
         Returns:
             A future that is done when the session's tasks and kazoo's client have ended; see ``Session.close``.
         """
         self._finish(None)
-        # Concurrently: a slow hook of the application must not delay the close of the session.
+        # Both run concurrently: a slow hook of the application must not delay the close of the session.
         closed = self.session.close()
         return asyncio.gather(self._tasks.cancel(), closed)
 
     async def close_within(self, limit: CloseLimit) -> None:
-        """Close the session as ``close`` does; after the limit, leave the rest to the session's threads."""
+        """Close the session as ``close`` does. After the limit, leave the rest to the session's threads."""
         try:
             async with limit.timeout():
                 await self.close()
@@ -464,8 +465,8 @@ class SessionSupervisor(Generic[RoleT]):
         self._metrics = process.metrics
         self._runtime = process.runtime
         self._on_failure = on_failure
-        #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
-        #: ``close``. None before the start, and after a replacement failed with a fatal error.
+        #: The current session. While the next session is joining, after a fatal error, and after ``close``, it is the
+        #: last session. None before the start, and after a replacement failed with a fatal error.
         self.current: GroupSession[RoleT] | None = None
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
@@ -475,7 +476,7 @@ class SessionSupervisor(Generic[RoleT]):
 
     @property
     def member_id(self) -> str | None:
-        """The member id of the current session, which changes with each session; None before the first session."""
+        """The member id of the current session, which changes with each session, or None before the first session."""
         return self.current.member_id if self.current else None
 
     @property
@@ -490,7 +491,8 @@ class SessionSupervisor(Generic[RoleT]):
         If the first session ends before it has joined, the next session gets the rest of the time.
 
         Raises:
-            KielGroupsError: The error that prevents the first session from joining; ClosedError after ``close``.
+            KielGroupsError: This error prevents the first session from joining.
+            ClosedError: ``close`` was called.
         """
         by_s, backoff = self._due_s(), self._new_backoff()
         while self.current is None:
@@ -498,18 +500,18 @@ class SessionSupervisor(Generic[RoleT]):
                 self.current = await self._start_session(by_s)
             except SessionLostError as error:
                 self._join_failed(error)
-                # Not beyond the time limit, or the error would come late.
+                # The pause must not exceed the time limit, or the error would come late.
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, by_s - asyncio.get_running_loop().time())))
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """
-        End the current session without starting another one.
+        End the current session, and start no other session.
 
         Args:
-            limit: When the close must end. If leaving in order takes too long, the last part of the time is used to
-                close the session. A session that ZooKeeper does not close in time is closed in the background. None
-                means no limit.
+            limit: When the close must end. If the process needs too long to leave in order, it uses the last part of
+                the time to close the session. If ZooKeeper does not close the session in time, the close goes on in the
+                background. None means no limit.
         """
         self._is_closed = True
         try:
@@ -547,7 +549,11 @@ class SessionSupervisor(Generic[RoleT]):
         return asyncio.get_running_loop().time() + self._limit_s
 
     async def _open_and_join(self, by_s: float) -> GroupSession[RoleT]:
-        """Open a session, join the group by the given time, and return the session; after a stall, wait first."""
+        """
+        Open a session, join the group by the time ``by_s`` of the event loop's clock, and return the session.
+
+        If the watchdog has ended the last session, first wait until the application makes progress.
+        """
         if self.current is not None and self.current.stalled:
             role = self.current.role
             await caught_up(role.in_progress, role.in_progress())
@@ -570,7 +576,8 @@ class SessionSupervisor(Generic[RoleT]):
     async def _supervise(self) -> None:
         """Wait for the end of each session, and start the next one."""
         while self.current is not None:
-            # Shielded, because cancelling this task must not cancel a future that other tasks await, too.
+            # The future is shielded: the cancellation of this task must not cancel a future that other tasks await,
+            # too.
             error = await asyncio.shield(self.current.over)
             self._metrics.count("sessions_lost")
             self._close_in_background(self.current)
@@ -600,7 +607,7 @@ class SessionSupervisor(Generic[RoleT]):
             await asyncio.sleep(backoff.next_s())
             try:
                 self.current = await self._start_session(self._due_s())
-                # Logged at the level of the loss, so that an operator who sees one sees the other.
+                # This line has the level of the line about the loss, so that an operator who sees one sees the other.
                 log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return
             except Exception as error:
@@ -612,7 +619,7 @@ class SessionSupervisor(Generic[RoleT]):
                 self._join_failed(error)
 
     def _join_failed(self, error: Exception) -> None:
-        """Count a failed join that is retried; log its cause unless the last join failed for the same cause."""
+        """Count a failed join that is retried. Log the cause, unless the last join failed for the same cause."""
         self._metrics.count("joins_failed")
         cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
         if cause == self._cause:

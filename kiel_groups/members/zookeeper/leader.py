@@ -1,4 +1,4 @@
-"""Take part in a group's election; as its leader, plan and publish assignments. ``group.leader_state`` decides."""
+"""Take part in a group's election. As the leader, plan and publish assignments as ``group.leader_state`` decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 #: Makes a plan from inputs that were read, and returns the writes, or None. Its arguments are the path of the leader's
-#: election znode, which every write checks, the changes that were reported, and when the first of them was.
+#: election znode, which every write checks, the changes that were reported, and the time of the first change, in
+#: seconds.
 MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
 
 
@@ -46,11 +47,18 @@ class PlanMaker(Protocol):
         """
         Read the inputs of the next plan, and return the function that makes the plan.
 
-        From now on, changes of the inputs are reported.
+        From now on, report changes of the inputs.
         """
 
-    def published(self, generation: int, moved: int) -> None:
-        """Log and monitor the newest plan, because it was published; ``moved`` partitions change their owner."""
+    def published(self, generation: int, moved: int, took_ms: int) -> None:
+        """
+        Log and monitor the newest plan, because it was published.
+
+        Args:
+            generation: The number of the plan.
+            moved: How many partitions change their owner.
+            took_ms: Milliseconds from the first change that caused the plan to its publication.
+        """
 
 
 class LeaderDriver:
@@ -78,6 +86,8 @@ class LeaderDriver:
         self._state = leader_state.LeaderState(context.config.debounce)
         self._timer: asyncio.TimerHandle | None = None
         self._planner = planner(self)
+        #: When the first change was seen that caused the newest plan.
+        self._since_s = 0.0
         #: The folders of plans that exist.
         self._folders: set[str] = set()
 
@@ -112,7 +122,7 @@ class LeaderDriver:
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str, *, urgent: bool = False) -> None:
-        """Plan again because inputs of the plan may have changed; an ``urgent`` change bypasses the debounce."""
+        """Plan again because inputs of the plan may have changed. An ``urgent`` change bypasses the debounce."""
         self._feed(leader_state.Changed(cause, _now_s(), urgent))
 
     def set_debounce(self, debounce: DebounceConfig) -> None:
@@ -192,10 +202,11 @@ class LeaderDriver:
     def _published(self, generation: int, moved: int) -> None:
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
-        self._planner.published(generation, moved)
+        self._planner.published(generation, moved, round(1000 * (_now_s() - self._since_s)))
 
     async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
         """Prove leadership and read the inputs, then make the plan, and report the result to the state machine."""
+        self._since_s = since_s
         try:
             # The server handles requests in order, so the reads follow the proof without waiting for its answer.
             proving = self._session.transact([Check(candidate)])
@@ -259,7 +270,7 @@ class Candidacy:
         return self._leader_driver.alone
 
     def enter(self) -> None:
-        """Become a candidate. The znode ``proof`` must have been registered."""
+        """Become a candidate. The znode ``proof`` must exist by now."""
         self._feed(candidate.EnterElection())
 
     def recheck(self) -> None:

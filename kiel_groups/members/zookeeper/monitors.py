@@ -1,9 +1,9 @@
 """
-Monitor, while this process leads a group, the owners of partitions, and foreign members; log alarms.
+Monitor the owners of partitions, and foreign members, while this process leads a group, and log alarms.
 
-Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. They would read
-and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign members
-join later, the leader can only raise an alarm, because no znode that it writes would stop them.
+Foreign members are Java, pykafka and kiel consumers. They do not take part in this library's protocol. Such members
+would read and commit partitions that members own. A member refuses to join a group that has foreign members. If foreign
+members join later, the leader can only raise an alarm, because no znode that it writes would stop them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ async def find_foreign_members(
     """
     Find the foreign members of a group.
 
-    Consumer ids and members cannot be read in one step. So consumer ids are read before and after the members: an id
-    that exists both times does not belong to a member that joined or left meanwhile.
+    One request cannot read both consumer ids and members. So the function reads the consumer ids before and after the
+    members: an id that exists both times does not belong to a member that joined or left meanwhile.
 
     Args:
         session: The session to read with.
@@ -74,10 +74,10 @@ async def find_foreign_members(
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
     """
-    Return the consumer ids that still exist and are not member ids: a member id ends in the id of its owning session.
+    Return the consumer ids that still exist and are not member ids.
 
-    If ``names`` has a member id, an operator or a forced release has deleted the member znode. The member notices this
-    at its next heartbeat.
+    A member id ends in the id of the session that owns the znode. If ``names`` has a member id, an operator or a forced
+    release has deleted the member znode. The member notices this at its next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])
     return {
@@ -88,7 +88,9 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 
 
 class ForeignMemberMonitor:
-    """Watches for foreign members while this process leads. Logs an error and sets a gauge if it finds some."""
+    """
+    Watches for foreign members while this process leads. If there are some, the monitor logs an error and sets a gauge.
+    """
 
     def __init__(self, context: SessionContext) -> None:
         self._session = context.session
@@ -225,7 +227,7 @@ class OwnershipMonitor:
         Read the owners of a part of the partitions.
 
         Returns:
-            The owner of each partition in the next batch, and of each suspected partition; None for each partition
+            The owner of each partition in the next batch, and of each suspected partition, or None for each partition
             without an owner znode.
         """
         owners: dict[TopicPartition, MemberId | None] = {}

@@ -56,7 +56,7 @@ class RebalanceTimes:
         self._noticed_s: float | None = None
         self._generation: int | None = None
         self._has_ended = False
-        #: When the assignment arrived that is not taken over completely yet.
+        #: The time when the assignment arrived that is not taken over completely yet, in seconds of boot time.
         self._arrived_s: float | None = None
 
     def subscription_changed(self) -> None:
@@ -69,7 +69,7 @@ class RebalanceTimes:
             self._noticed_s = self._runtime.boot_time_s()
 
     def arrived(self, generation: int) -> None:
-        """Observe ``join`` for an assignment that was read, if it is the first one of its generation."""
+        """Observe ``join`` for an assignment that was read, if no earlier assignment had the same generation."""
         noticed_s, self._noticed_s = self._noticed_s, None
         if generation == self._generation or self._has_ended:
             return
@@ -120,12 +120,12 @@ class UnsubscribedTopics:
         Log an assignment that names topics to which the member does not subscribe. Count each such assignment once.
 
         At first, the log line is a warning: a leader that has not read the latest registration writes such an
-        assignment, and soon corrects it. Once assignments have named other topics for ``REPLANNED_S``, the log line is
-        an error.
+        assignment, and soon corrects it. Once assignments have named other topics for ``REPLANNED_S`` seconds, the log
+        line is an error.
 
-        Two kinds of assignments are exempt. An assignment older than the member's registration was made for the
-        previous subscription, and the leader will plan again. For an assignment that the registration allows, the
-        member will register again.
+        Two kinds of assignments are exempt. An assignment that is older than the member's registration was made for the
+        previous subscription, and the leader will plan again. An assignment may also have only topics that are still
+        registered. In this case, the member has not registered its new subscription yet, and will register it.
         """
         unsubscribed = await self._unsubscribed(node, found, subscribed)
         if not unsubscribed:
@@ -144,7 +144,9 @@ class UnsubscribedTopics:
     async def _unsubscribed(
         self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
     ) -> list[TopicPartition]:
-        """Return the partitions whose topics are neither subscribed to nor registered; [] for an exempt assignment."""
+        """
+        Return the partitions whose topics are neither subscribed to nor registered, or [] for an exempt assignment.
+        """
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)
@@ -263,7 +265,7 @@ class OwnedPartitions:
 
     def start(self) -> None:
         """Start to follow the assignment."""
-        # Claims of an earlier session that it never opened.
+        # An earlier session may have left claims that it never opened.
         self._tracker.end_unopened()
         if self._tracker.rules.in_kafka:
             self._tasks.start(self._renew_offsets())
@@ -272,7 +274,7 @@ class OwnedPartitions:
 
     async def _renew_offsets(self) -> None:
         while True:
-            # With jitter, so that a thousand members do not commit together.
+            # The pause is random, so that a thousand members do not commit together.
             await asyncio.sleep(RENEWAL_S * self._context.runtime.uniform(0.67, 1.0))
             await self.offsets.owned.renew(self._tracker.open_partitions)
 
@@ -381,7 +383,7 @@ class OwnedPartitions:
     async def _audit(self) -> None:
         """Find changes that no watch reported: of claims, offsets, leaders, and owners of awaited partitions."""
         async with self.offsets.owned.writing:
-            # Without a commit in flight, which would change the version of an offset.
+            # The lock is held so that no commit in flight changes the version of an offset.
             is_unchanged = await self._owner_znodes.holds(self._owned())
         if not is_unchanged:
             gone = await self._owner_znodes.verify(self._owned()) & self._owned()
@@ -420,9 +422,9 @@ class OwnedPartitions:
         """
         Update the assigned partitions in the subscription.
 
-        The application has the partitions that are delivered. It also has draining partitions until the revoked hook
-        has ended, because the hook may seek, and the release stores that offset. After the hook, the release may have
-        been sent already.
+        The application has the partitions that are delivered. The application also has a draining partition until the
+        hook for the revocation has ended: the hook may seek, and the release stores the offset of that seek. A later
+        seek would be lost, because the release may have been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
@@ -455,7 +457,7 @@ class OwnedPartitions:
                 self._lose(partitions)
 
     async def _claim(self) -> None:
-        """Claim one batch of partitions at a time; partitions that become free meanwhile are in the next batch."""
+        """Claim one batch of partitions at a time. Partitions that become free meanwhile are in the next batch."""
         try:
             while self._to_claim:
                 partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
@@ -469,13 +471,15 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """For each topic, start a task that opens its claimed partitions. No claim is pending when this is called."""
+        """
+        For each topic, start a task that opens its claimed partitions. No claim is pending when this method is called.
+        """
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
 
     def hint(self, watch: _OwnerWatch) -> None:
-        """Record that an awaited partition may be free; simultaneous hints are handled in one batch."""
+        """Record that an awaited partition may be free. Simultaneous hints are handled in one batch."""
         if not self._awaits(watch.partition):
             return
         if not self._freed:
@@ -491,7 +495,7 @@ class OwnedPartitions:
         self._feed(claims.OwnerGone(freed))
 
     def _awaits(self, partition: TopicPartition) -> bool:
-        """Return whether a partition is still awaited; if not, drop its watch."""
+        """Return whether a partition is still awaited. If it is not, drop its watch."""
         if self._claims.phases.get(partition) is claims.Phase.WAITING:
             return True
         if watch := self._watches.pop(partition, None):

@@ -66,7 +66,8 @@ class OwnerZnodes:
 
         Args:
             partitions: The partitions to claim.
-            freed: The partitions among them whose owner znodes were just deleted, so that no read is needed.
+            freed: The partitions of ``partitions`` whose owner znodes were just deleted. The method does not read these
+                znodes first.
 
         Returns:
             The partitions that this member owns now. Other sessions own the other partitions.
@@ -92,12 +93,16 @@ class OwnerZnodes:
 
     @staticmethod
     def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
-        """Stop if another session owns a partition. It may own more partitions, each at the cost of a transaction."""
+        """
+        Raise Stop if another session owns a partition.
+
+        That session may own more of the partitions, and a refused transaction for each of them would take long.
+        """
         if failure is Failure.NODE_EXISTS:
             raise Stop
 
     async def _restore_folders(self, topics: Collection[str]) -> None:
-        """Create deleted owners folders again; the leader had created them before it published the plan."""
+        """Create deleted folders of owner znodes again. The leader had created them before it published the plan."""
         folders = sorted(map(self._layout.topic_owners, topics))
         if folders:
             self._metrics.count("owner_folders_restored", len(folders))
@@ -162,9 +167,9 @@ class OwnerZnodes:
         """
         Commit finished records and delete the owner znodes, atomically for each partition.
 
-        Without autocommit, and with a store that does not commit in releases, only positions that a reset chose are
-        committed here. A partition whose offset another writer has changed is released without a commit, and that
-        offset remains. If a topic was created again meanwhile, the offsets of its partitions are read before the
+        Without autocommit, and with a store that does not commit in releases, this method commits only positions that a
+        reset chose. A partition whose offset another writer has changed is released without a commit, and that offset
+        remains. If a topic was created again meanwhile, this method reads the offsets of its partitions before the
         release.
         """
         unopened, gone = await self._read_unopened(partitions)
@@ -205,8 +210,8 @@ class OwnerZnodes:
         """
         Delete the owner znodes of partitions whose offsets are stored elsewhere already.
 
-        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted an
-        owner znode, and another member may have created it again.
+        The transaction cannot check these offsets. So this method first reads the owner znodes: an operator may have
+        deleted an owner znode, and another member may have created it again.
         """
         # The opening of a claim, which may be under way, stores nothing from now on.
         self._tracker.end_unopened(partitions)
@@ -230,9 +235,9 @@ class OwnerZnodes:
         """
         Return the offsets of claims that were never opened, and the claims that are lost, as their owner znodes show.
 
-        The owner znodes are read after the offsets. A new owner writes the offset before it delivers a record. So if
-        the release still finds the version that was read here, no other member has opened a claim of the partition in
-        between.
+        This method reads the owner znodes after the offsets. A new owner writes the offset before it delivers a record.
+        So if the release still finds the version that was read here, no other member has opened a claim of the
+        partition in between.
         """
         unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
@@ -269,7 +274,9 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; otherwise, drop the partition, so that ``release`` reads its znodes."""
+        """
+        Create a deleted offset znode again. In other cases, drop the partition, so that ``release`` reads its znodes.
+        """
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))
@@ -311,9 +318,9 @@ class PartitionLeaders:
     """
     Reads the leaders of a member's partitions in ZooKeeper, and passes these leaders to the handler.
 
-    A broker that loses only its connection to ZooKeeper is not notified that it was deposed. It keeps answering fetches
-    of partitions that another broker leads, and its consumers miss the records that the new leader accepts. A
-    partition's ``state`` znode names the elected leader.
+    A broker that loses only its connection to ZooKeeper is not notified that it was deposed. Such a broker keeps
+    answering fetches of partitions that another broker leads. Its consumers miss the records that the new leader
+    accepts. A partition's ``state`` znode names the elected leader.
     """
 
     def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
@@ -331,10 +338,10 @@ class PartitionLeaders:
         """
         Read the leaders of these partitions, and pass them on to the handler.
 
-        A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
-        partition whose znode cannot be parsed is left out, too. For partitions that are left out, the brokers' metadata
-        applies. If an ACL denies reading, the metadata applies to all partitions and the member continues, because it
-        needs these znodes for nothing else.
+        Leave out a leader that is not registered: if all replicas are dead, the znode keeps the last leader, or −1.
+        Leave out a partition whose znode cannot be parsed, too. For such partitions, the brokers' metadata applies. If
+        an ACL denies reading, the metadata applies to all partitions and the member continues, because it needs these
+        znodes for nothing else.
 
         Raises:
             SessionLostError: The session is over.

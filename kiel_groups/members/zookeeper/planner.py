@@ -1,4 +1,6 @@
-"""Make the plans of a group of consumers: read and watch members, brokers, topics and settings; run the allocator."""
+"""
+Make the plans of a group of consumers: read and watch members, brokers, topics and settings, and run the allocator.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class WatchedValues:
     """
     Caches values of znodes for the plans of one leader on its session, until their watches fire.
 
-    ``on_change`` is called with a text that names the change, such as "member m1 changed".
+    The object calls ``on_change`` with a text that names the change, such as "member m1 changed".
     """
 
     def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
@@ -76,7 +78,7 @@ class WatchedValues:
         #: Values that were read and have not changed since, by the name of their watcher.
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
-        #: The names of the live members, of unreadable ones, too.
+        #: The names of the live members, including members whose znode cannot be read.
         self.member_names: frozenset[MemberId] = frozenset()
 
     def forget(self) -> None:
@@ -163,7 +165,7 @@ class WatchedValues:
         nodes = await self._session.get_many(paths, watchers)
         absent = [number for number, node in enumerate(nodes) if node is None]
         answers = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
-        # Znodes that were created between the two reads.
+        # These znodes were created between the two reads.
         late = [number for number, node in zip(absent, answers, strict=True) if node is not None]
         found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
         for number, node in zip(late, found, strict=True):
@@ -184,9 +186,9 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode. A
-    member's znode is created again when its subscription changes. ``on_change`` is called with a text that names the
-    change.
+    The reader reads inputs that seldom change only once, and watches them: brokers, topics, settings, weights, and each
+    member's znode. A member's znode is created again when its subscription changes. The reader calls ``on_change`` with
+    a text that names the change.
     """
 
     def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
@@ -213,9 +215,9 @@ class PlanReader:
         self._values.forget()
 
     async def read(self) -> Inputs:
-        """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
+        """Read all inputs of a plan. From now on, call ``on_change`` when a watched input changes."""
         cached = self._values.cached
-        # Read before the members, so that a drained member that is not found below has left.
+        # The config is read before the members, so that a drained member that is not found below has left.
         self._dynamic_config, config = await cached("config", self._read_dynamic_config)
         brokers, members, group_state, assignments, history, self._weights = await asyncio.gather(
             cached("brokers", self._read_brokers),
@@ -245,7 +247,10 @@ class PlanReader:
         )
 
     def _forgetting(self, config: Node) -> Put | None:
-        """Return the write that removes departed members from ``drained`` in the group's config; None if not needed."""
+        """
+        Return the write that removes departed members from ``drained`` in the group's config, or None if ``drained``
+        has no departed member.
+        """
         after = forget_departed(parse_object(config.data, self._layout.config), self._values.member_names)
         if self._dynamic_config.drained.issubset(after.get("drained", ())):
             return None
@@ -273,7 +278,10 @@ class PlanReader:
         }
 
     async def _read_dynamic_config(self) -> tuple[DynamicConfig, Node | None]:
-        """Read the group's dynamic settings, with their znode. If invalid, return the previous settings, and None."""
+        """
+        Read the group's dynamic settings, with their znode. If they are invalid, return the previous settings, and
+        None.
+        """
         node = await self._values.watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig(), None
@@ -321,7 +329,9 @@ class PlanReader:
         return inputs.racks(registered, {topic: found for topic, found in leaders.items() if found})
 
     async def lags(self, inputs: Inputs, handler: PartitionHandler) -> dict[TopicPartition, int]:
-        """Ask for the lags of partitions. Partitions without a stored offset or an answer are left out."""
+        """
+        Ask for the lags of partitions, in messages. Leave out partitions without a stored offset or without an answer.
+        """
         partitions = sorted(partition for partition in inputs.partitions if partition.topic in inputs.subscribed)
         ends = (await handler.log_offsets(partitions, "latest")).found
         if self._config.store == BROKER_V1:
@@ -355,8 +365,9 @@ class PartitionPlanner:
     Args:
         context: The process on its session.
         allocator: Computes the assignments.
-        handler: Asks brokers for the ends of logs, for allocators that use lags; None if this process has no consumer.
-        requests: The leader's driver. It is informed of changed inputs.
+        handler: Asks brokers for the ends of logs, for allocators that use lags, or None if this process has no
+            consumer.
+        requests: The leader's driver. The planner informs the driver of changed inputs.
     """
 
     def __init__(
@@ -430,7 +441,7 @@ class PartitionPlanner:
         return partial(self._plan, await self._reader.read())
 
     async def _plan(self, inputs: Inputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Run the allocator, and return the writes that publish its plan; None if no plan must be published."""
+        """Run the allocator, and return the writes that publish its plan, or None if no plan must be published."""
         self._apply_dynamic_config(inputs)
         if not self._may_plan(inputs):
             return None
@@ -457,12 +468,14 @@ class PartitionPlanner:
             self._monitor_owners()
         return publication
 
-    def published(self, generation: int, moved: int) -> None:
+    def published(self, generation: int, moved: int, took_ms: int) -> None:
         """Log the plan, and monitor the owners of its partitions."""
         self._monitor_owners()
         group, cause = self._layout.group, self._cause
         moves = counted(moved, "partition moves", "partitions move")
-        log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
+        fields = {"group": group, "generation": generation, "cause": cause, "moved": moved, "took_ms": took_ms}
+        text = "group %s: generation %d is published after %d ms, %s: %s"
+        log.info(text, group, generation, took_ms, moves, cause, extra={"fields": fields})
 
     def _monitor_owners(self) -> None:
         """Record that the newest plan is published, and monitor the owners of its partitions."""
@@ -527,7 +540,7 @@ class PartitionPlanner:
         """
         Run an allocator on a thread, because it is the user's code and may be slow.
 
-        Lags and racks are read only for allocators that use them.
+        The planner reads lags and racks only for allocators that use them.
         """
         name = allocator_name(allocator)
         racks: dict[TopicPartition, str] = {}

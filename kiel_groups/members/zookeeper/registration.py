@@ -49,13 +49,13 @@ MOST_ASKED_FOR = 20
 
 # The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
 #
-# A process that is refused has written nothing. The settings tell the type of the members. The first member writes
-# them, so if two processes create a group at the same time with different ones, one is refused.
+# A process that is refused has written nothing. The settings tell the type of the members. The first member writes the
+# settings. So if two processes create a group at the same time with different settings, one process is refused.
 
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
     """
-    Check that this consumer may join its group, and write the group's settings if there are none.
+    Check that this consumer may join its group, and write the group's settings if the group has none.
 
     Raises:
         GroupConfigError: The members are programs, or the group's settings differ from this member's or cannot be read.
@@ -87,8 +87,8 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
     Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster would lose records in the logs of another cluster. Only proof of another cluster is an error.
-    If it is unknown whether the clusters are the same, a warning is logged.
+    If offsets of one cluster were used in the logs of another cluster, records would be lost. Only proof of another
+    cluster is an error. If it is unknown whether the clusters are the same, log a warning.
 
     Raises:
         ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
@@ -133,7 +133,7 @@ async def _registrations(session: Session, ids: Collection[int]) -> dict[int, by
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
     """
-    Check that the members of a group are consumers, or that it has no members of another type yet.
+    Check that the members of a group are not programs. A group of unknown type passes the check.
 
     Args:
         session: The session to read with.
@@ -149,9 +149,10 @@ async def refuse_programs(session: Session, layout: GroupLayout, settings: Node 
 
 async def admit_program(session: Session, layout: GroupLayout, protocol_type: str) -> None:
     """
-    Check that a group's members are programs of this type, and write the group's settings if there are none.
+    Check that a group's members are programs of this type, and write the group's settings if the group has none.
 
-    A name that consumers of any client use is refused, too: a group of programs would hide their offsets from tools.
+    Refuse a name that consumers of any client use, too: a group of programs would hide the offsets of these consumers
+    from tools.
 
     Raises:
         GroupConfigError: The group's members are of another type, or its settings cannot be read.
@@ -190,7 +191,8 @@ async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
 async def _founded(session: Session, layout: GroupLayout, node: Node | None, mine: bytes) -> Node:
     """Return the group's settings. If there are none (``node`` is None), write this member's settings first."""
     while node is None:
-        # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
+        # Settings are never overwritten: if two members are first at the same time, one create succeeds, and both read
+        # it.
         answer = await session.transact([Create(layout.config, mine)])
         if isinstance(answer, Done):
             log.info("group %s: new group; it takes the settings of this member", layout.group)
@@ -239,12 +241,12 @@ async def create_registration(
     Create the znodes that register a process, in one transaction. Repeat the transaction until ZooKeeper answers.
 
     Znodes that exist after a lost answer are this process's own, because their names contain the session id. A read
-    could not confirm that, because the server may lag behind.
+    could not confirm the creation, because the server may lag behind.
 
     Args:
         session: The session of the process.
         group: The group's name.
-        creation: The operations; the first one creates the znode that errors name.
+        creation: The operations. The first operation creates the znode that errors name.
         restore_folders: Creates deleted parents of the znodes again.
 
     Raises:
@@ -387,7 +389,7 @@ class SubscriptionRegistration:
         the member znode fires.
 
         Raises:
-            SessionLostError: The member znode is gone; the session has been ended.
+            SessionLostError: The member znode is gone. The method has ended the session.
         """
         async with self._writing:
             while self.is_outdated:
@@ -404,7 +406,10 @@ class SubscriptionRegistration:
                     raise SessionLostError(f"the member znode {self._path} is gone")
 
     async def withdraw(self) -> bool:
-        """Register an empty subscription, so that the leader revokes all partitions; return False if refused."""
+        """
+        Register an empty subscription, so that the leader revokes all partitions. Return False if ZooKeeper refuses
+        that.
+        """
         async with self._writing:
             return not isinstance(await self._register_again(()), Refused)
 
@@ -413,7 +418,7 @@ class SubscriptionRegistration:
         return await self._session.transact([*removal, *self._creation(topics)])
 
     async def warn_of_missing_topics(self) -> None:
-        """Warn of registered topics that do not exist. They are allowed, but their names may be wrong."""
+        """Warn of registered topics that do not exist. Such topics are allowed, but their names may be wrong."""
         topics = sorted(self._registered or ())
         if len(topics) > MOST_ASKED_FOR:
             existing = frozenset(await self._session.children(TOPICS) or ())

@@ -86,14 +86,15 @@ def new_file(
     return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", znodes or {})
 
 
-def restore_path(group: str, at: datetime | None = None) -> Path:
+def restore_path(group: str, at: datetime | None = None, *, folder: Path = Path()) -> Path:
     """
     Return the default path of a restore file. No file exists at this path yet.
 
-    The path is in the current directory, and has the group's name and the time ``at``, by default now.
+    The path is in ``folder``, by default the current directory. It has the group's name and the time ``at``, by default
+    now.
     """
     name = f"kiel-groups-{quote(group, safe='')[:_LONGEST_PART]}-{_utc(at):%Y%m%dT%H%M%SZ}"
-    paths = (Path(f"{name}{'' if number == 1 else f'-{number}'}.json") for number in count(1))
+    paths = (folder / f"{name}{'' if number == 1 else f'-{number}'}.json" for number in count(1))
     return next(path for path in paths if not path.exists())
 
 

@@ -34,6 +34,9 @@ _DELETIONS = "/admin/delete_topics"
 #: The longest name of a directory on the file systems that brokers use.
 _LONGEST_FOLDER = 255
 
+#: More partitions than a cluster of Kafka 0.8 can serve. The znode of a topic has at most 1 MiB.
+_MOST_PARTITIONS = 50_000
+
 #: How long a change may take, in seconds.
 _LIMIT_S = 30.0
 _POLL_S = 0.01
@@ -115,12 +118,12 @@ def check_topic(topic: str, partitions: int) -> None:
     Check that brokers can store a topic of this name with this number of partitions.
 
     Raises:
-        ConfigError: Kafka 0.8 does not allow the name, ``partitions`` is less than 1, or the brokers' directory names
-            would be too long.
+        ConfigError: Kafka 0.8 does not allow the name, ``partitions`` is less than 1 or too large, or the brokers'
+            directory names would be too long.
     """
     check_name(topic, "topic")
-    if partitions < 1:
-        raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
+    if not 1 <= partitions <= _MOST_PARTITIONS:
+        raise ConfigError(f"partitions: {partitions:,} given for topic {topic!r}; expected 1 to {_MOST_PARTITIONS:,}")
     # A broker creates a directory "topic-partition" for each replica, and fails for ever if the name is too long.
     if len(f"{topic}-{partitions - 1}") > _LONGEST_FOLDER:
         longest, many = _LONGEST_FOLDER - len(f"-{partitions - 1}"), counted(partitions, "partition", "partitions")
@@ -163,10 +166,9 @@ def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
 
 def existing_topics(names: Sequence[str]) -> ConfigError:
     """Return the error about topics that exist already. The text of the error names up to ten topics."""
-    do = "exists already; delete it first, or choose another name"
-    return ConfigError(
-        f"{_named(names)} {do if len(names) == 1 else 'exist already; delete them first, or choose other names'}"
-    )
+    one = "exists already; delete it first, or choose another name; 'topics create --if-missing' accepts it"
+    many = "exist already; delete them first, or choose other names; 'topics create --if-missing' accepts them"
+    return ConfigError(f"{_named(names)} {one if len(names) == 1 else many}")
 
 
 def unknown_topics(missing: Sequence[str], found: Collection[str], place: str) -> UnknownTopicError:

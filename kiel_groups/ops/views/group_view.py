@@ -210,8 +210,9 @@ class GroupView:
     partitions may have offsets in Kafka.
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
-    such a group, or None before the first rebalance. ``workers`` is the number of live workers, including workers that
-    brokers coordinate.
+    such a group, or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number
+    of live workers, including workers that brokers coordinate. ``worker_urls`` are the URLs of the workers' REST
+    interfaces.
     """
 
     group: str
@@ -240,6 +241,7 @@ class GroupView:
     further: tuple[TopicPartition, ...] = ()
     round: RoundState | None = None
     workers: int = 0
+    worker_urls: tuple[str, ...] = ()
 
     @property
     def sight(self) -> Sight:

@@ -287,7 +287,13 @@ def _new_name(slot: Slot) -> str:
     return "-".join(slot.rsplit("-", 2)[1:])
 
 
+#: The most members that a previewed change adds.
+_MOST_ADDED = 10_000
+
+
 def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None:
+    if change.added > _MOST_ADDED:
+        raise ConfigError(f"{change.added:,} new members given; expected at most {_MOST_ADDED:,}")
     if change.added and not tuple(topics):
         raise ConfigError(f"group {group} has no member whose topics a new one would have; --topics names them")
 
@@ -457,6 +463,7 @@ def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any
         "members": [
             {
                 "id": slot,
+                "name": preview.name(slot),
                 "gone": slot not in preview.after,
                 "partitions_before": len(preview.before.get(slot, ())),
                 "partitions_after": len(preview.after.get(slot, ())),

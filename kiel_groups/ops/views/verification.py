@@ -5,6 +5,7 @@ from __future__ import annotations
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group, check_unconsumed
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.wording import own_command
 
 #: The states of a group that rebalances.
 _MOVING = frozenset({"moving", "publishing", "joining", "rebalancing"})
@@ -65,8 +66,10 @@ class Verification:
             why = f"the lag is not fully known, so it is not known whether offsets move: {lag_problem}"
             found.append(Finding("unknown-lag", why, "start the brokers; '--window 0' does not check offsets"))
         if view.state == "empty" and all(finding.kind != "unconsumed" for finding in found):
-            text = "the group has no members, so no partition has an owner"
-            found.append(Finding("no-members", text, "start a member; if it is no longer needed, delete the group"))
+            text = "the group has no members" + (", so no partition has an owner" if view.is_of_consumers else "")
+            start = f"{own_command('workers', 'run', '--group', view.group)} starts one" if view.are_workers else ""
+            remedy = f"{start or 'start a member'}; if it is no longer needed, delete the group"
+            found.append(Finding("no-members", text, remedy))
         unattended = self._unattended(view, now_ms) if self._window_ms else []
         found += unattended
         lasting = frozenset(finding.kind for finding in found if not finding.passing)

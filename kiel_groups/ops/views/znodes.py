@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
+from shlex import quote
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from kiel_groups.config import BROKER_V1, GroupConfig
@@ -203,6 +204,7 @@ def _view_of_programs(
         closed=reading.closed,
         round=reading.parsed(RoundState.parse, layout.group_state),
         workers=reading.workers(),
+        worker_urls=reading.worker_urls(),
     )
 
 
@@ -304,6 +306,11 @@ class GroupReading:
     def workers(self) -> int:
         """Return the number of live workers, including workers that brokers coordinate."""
         return len(self.children(self._workers.workers))
+
+    def worker_urls(self) -> tuple[str, ...]:
+        """Return the URLs that live workers have registered, in alphabetical order."""
+        found = (self.parsed(WorkerInfo.parse, path) for path, _ in self.children(self._workers.workers))
+        return tuple(sorted({info.url for info in found if info is not None}))
 
     def programs(self) -> list[RoundMember]:
         """Return the live members of a group of programs."""
@@ -487,11 +494,14 @@ class GroupReading:
         """
         settings = self.settings()
         uses_another = self.program_type() is not None or (settings is not None and settings.store == BROKER_V1)
-        is_live = bool(self.registered())
-        text = kind.otherwise if kind.otherwise and (uses_another if kind is _OFFSET else not is_live) else kind.remedy
+        # A znode that cannot be parsed may have no process: it was written by hand.
+        parse = (_CONSUMERS if self.program_type() is None else _PROGRAMS)["kiel-groups/members/*"].parse
+        members = sorted(each for each, _ in self.children(self._layout.members) if self.parsed(parse, each))
+        text = kind.otherwise if kind.otherwise and (uses_another if kind is _OFFSET else not members) else kind.remedy
         topic, _, partition = path.rpartition("/")
         text = text.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", self._layout.group)
-        text = text.replace(" NAME", f" {connector_of(_name(path))}").replace("PATH", path)
+        text = text.replace(" NAME", f" {quote(connector_of(_name(path)) or '')}").replace("PATH", path)
+        text = text.replace("MEMBER", next(iter(members), ""))
         return text.replace("DATA", self._data(path)) if "DATA" in text else text
 
     def _data(self, path: str) -> str:
@@ -575,13 +585,15 @@ def _unless_empty(parse: _Parser) -> _Parser:
 
 _DELETE = "delete it (zkCli: delete PATH)"
 _MEMBER = f"{_DELETE}; a live process writes it again, or joins again"
+_WORKER = f"{_DELETE}; a live worker registers again, and starts its work again"
 _PEOPLE = f"{_DELETE}; only people read it"
 _ORDER = f"{_DELETE}, and order the offsets again; members ignore it"
 _PLAN = "'kiel-groups rebalance GROUP --yes' has the leader write it again"
 _FIRST_PLAN = (
     "start a member, which replaces it; if the group is no longer needed, 'kiel-groups groups delete GROUP' deletes it"
 )
-_ROUND = "restart one member: the leader writes it again in the rebalance that follows"
+_ROUND = "delete the znode of a member (zkCli: delete MEMBER); it joins again, and the leader writes this one again"
+_FIRST_ROUND = "start a member, which replaces it"
 _SET = "write it again (zkCli: set PATH DATA)"
 _STATUS = 'empty it (zkCli: set PATH ""); the worker writes its next status there'
 
@@ -596,7 +608,7 @@ _ANY = {
     "consumers/offsets/*/*": _OFFSET,
     "brokers/*": _Kind(parse_topic, "the brokers' controller writes it; look at its log"),
     "kiel-groups/election/*": _Kind(_candidate, _MEMBER),
-    "kiel-groups/workers/*": _Kind(WorkerInfo.parse, "restart the worker that it belongs to"),
+    "kiel-groups/workers/*": _Kind(WorkerInfo.parse, _WORKER),
     "kiel-groups/connect": _Kind(parse_config_offset, _SET),
     "kiel-groups/connect/connectors/*": _Kind(
         lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
@@ -633,8 +645,8 @@ _CONSUMERS = {
 }
 _PROGRAMS = {
     "kiel-groups/members/*": _Kind(lambda data, path: RoundMember.parse(_name(path), data, path), _MEMBER),
-    "kiel-groups/allocation": _Kind(RoundState.parse, _ROUND),
-    "kiel-groups/allocation/*": _Kind(RoundAssignment.parse, _ROUND),
+    "kiel-groups/allocation": _Kind(RoundState.parse, _ROUND, _FIRST_ROUND),
+    "kiel-groups/allocation/*": _Kind(RoundAssignment.parse, _ROUND, _FIRST_ROUND),
     "kiel-groups/config": _Kind(RoundSettings.parse, _SET),
 }
 

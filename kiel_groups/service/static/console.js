@@ -1,9 +1,16 @@
 "use strict";
-// The page itself comes from the server, and htmx replaces it when an event names a change. This draws the lag, and
-// carries out actions: each is shown first as its dry run, and made after a confirmation.
+// The page itself comes from the server, and htmx asks for it again when an event names a change. This replaces what
+// differs, draws the lag, and carries out actions: each is shown first as its dry run, and made after a confirmation.
 
 (() => {
   const TOKEN = "kiel-groups-token"; // In the storage of this tab only; it is gone with the tab.
+
+  const COMPACT = new Intl.NumberFormat("en", { notation: "compact" });
+
+  // The marks of the axis of time, in UTC as in the table of rebalances.
+  function times(_, seconds, __, ___, step) {
+    return seconds.map((each) => new Date(each * 1000).toISOString().slice(11, step < 60 ? 19 : 16));
+  }
 
   function draw() {
     const chart = document.getElementById("chart");
@@ -20,7 +27,7 @@
         width: chart.clientWidth,
         height: 190,
         legend: { show: false },
-        axes: [axis, { ...axis, size: 80 }],
+        axes: [{ ...axis, values: times, space: 80 }, { ...axis, values: (_, lags) => lags.map((each) => COMPACT.format(each)) }],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most)] } },
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2 }],
       },
@@ -29,23 +36,93 @@
     );
   }
 
-  function say(text) {
-    document.getElementById("live").textContent = text;
+  // What differs in a new page is replaced, and nothing else: focus, scroll positions and open details stay.
+  const BOXES = new Set(["SECTION", "DIV", "UL", "TABLE", "TBODY", "OL"]);
+
+  function merge(old, fresh) {
+    if (!BOXES.has(old.tagName) || !old.cloneNode().isEqualNode(fresh.cloneNode())) {
+      if (!old.isEqualNode(fresh)) old.replaceWith(fresh);
+    } else mergeChildren(old, fresh);
   }
 
+  function mergeChildren(old, fresh) {
+    const were = [...old.children];
+    const are = [...fresh.children];
+    are.forEach((each, at) => (at < were.length ? merge(were[at], each) : old.append(each)));
+    were.slice(are.length).forEach((each) => each.remove());
+  }
+
+  function show(text) {
+    const began = performance.now();
+    const fresh = new DOMParser().parseFromString(text, "text/html");
+    const focused = document.activeElement?.id;
+    document.title = fresh.title;
+    say("live");
+    for (const each of fresh.querySelectorAll("details")) each.open = Boolean(document.getElementById(each.id)?.open);
+    mergeChildren(document.getElementById("main"), fresh.getElementById("main"));
+    draw();
+    if (focused && document.activeElement?.id !== focused) {
+      (document.getElementById(focused) || document.getElementById("main")).focus({ preventScroll: true });
+    }
+    // A page of many partitions takes time. At most a fifth of it is spent on this, however many changes there are.
+    restUntil = began + 1000;
+    requestAnimationFrame(() => setTimeout(() => { restUntil = Math.max(restUntil, 5 * performance.now() - 4 * began); }));
+  }
+
+  let restUntil = 0;
+  let waiting = 0;
+
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const rest = restUntil - performance.now();
+    if (rest <= 0) return;
+    event.preventDefault();
+    waiting ||= setTimeout(() => { waiting = 0; htmx.trigger("#main", "sse:change"); }, rest);
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    event.detail.shouldSwap = false;
+    if (!event.detail.isError && event.detail.serverResponse) show(event.detail.serverResponse);
+  });
+
+  function say(text) {
+    const live = document.getElementById("live");
+    if (live.textContent !== text) live.textContent = text;
+  }
+
+  // The fields of an action: the name, the label, the value at first, and the list of known values. A GET changes nothing.
+  const TOPICS = ["topics", "Topics, such as pv or orders:0,1; empty means all"];
   const ACTIONS = {
-    rebalance: { title: "Rebalance", method: "POST", path: "/rebalance", fields: [["reason", "Cause in the history", "rebalance"]] },
-    drain: { title: "Drain a member", method: "POST", path: "/drain", fields: [["member", "Member"]] },
-    undrain: { title: "Undrain", method: "POST", path: "/undrain", fields: [["member", "Member"]] },
+    plan: {
+      title: "Preview a plan", method: "GET", path: "/plan",
+      fields: [
+        ["add-member", "How many members join"],
+        ["remove-member", "Members that leave, by their ids or the parts after the last dash"],
+        ["host", "Host whose members leave", "", "hosts"],
+        ["partitions", "Topics that grow, such as pv=12"],
+        ["topic", "Topics that all members read, if they differ from those now"],
+      ],
+    },
+    rebalance: {
+      title: "Rebalance", method: "POST", path: "/rebalance", unchanged: "The leader makes a new plan, even if nothing moves.",
+      fields: [["reason", "Cause in the history", "rebalance"]],
+    },
+    drain: { title: "Drain a member", method: "POST", path: "/drain", fields: [["member", "Member"], ["leave_unowned"]] },
+    "drain-host": {
+      title: "Drain a host", method: "POST", path: "/drain",
+      fields: [["host", "Host whose members give their partitions to others", "", "hosts"], ["leave_unowned"]],
+    },
+    undrain: {
+      title: "Undrain", method: "POST", path: "/undrain", about: "drained",
+      fields: [["member", "Member", "", "drained"], ["host", "Or a host, for all its members", "", "hosts"]],
+    },
     reset: {
       title: "Reset offsets", method: "POST", path: "/offsets/reset",
-      fields: [["topics", "Topics, such as pv or orders:0,1; empty means all"], ["to", "To: earliest, latest, current, a number, a time, or how long ago (2h)", "earliest"]],
+      fields: [TOPICS, ["to", "To: earliest, latest, current, a number, a time, or how long ago (2h)", "earliest"]],
     },
-    "delete-offsets": {
-      title: "Delete offsets", method: "POST", path: "/offsets/delete",
-      fields: [["topics", "Topics, such as pv or orders:0,1; empty means all"]],
-    },
+    "delete-offsets": { title: "Delete offsets", method: "POST", path: "/offsets/delete", fields: [TOPICS] },
     delete: { title: "Delete the group", method: "DELETE", path: "", fields: [] },
+    pause: { title: "Pause", method: "POST", path: "/pause", fields: [] },
+    resume: { title: "Resume", method: "POST", path: "/resume", fields: [] },
+    restart: { title: "Restart", method: "POST", path: "/restart", fields: [["task", "Task; empty means the connector and all its tasks"]] },
   };
 
   function bodyOf(form) {
@@ -54,6 +131,8 @@
       const text = value.trim();
       if (name === "topics") body.topics = text ? text.split(/\s+/) : null;
       else if (name === "to") body.to = target(text);
+      else if (name === "task") Object.assign(body, text ? { task: Number(text) } : { include_tasks: true });
+      else if (name === "leave_unowned") body[name] = true;
       else if (name !== "token" && text) body[name] = text;
     }
     return body;
@@ -74,6 +153,10 @@
     const request = { method: action.method, headers };
     let query = "";
     if (action.method === "DELETE") query = dryRun ? "?dry_run=true" : "";
+    else if (action.method === "GET") {
+      const words = Object.entries(body).flatMap(([name, text]) => text.split(/\s+/).map((word) => [name, word]));
+      query = `?${new URLSearchParams(words)}`;
+    }
     else {
       headers["Content-Type"] = "application/json";
       request.body = JSON.stringify({ ...body, dry_run: dryRun });
@@ -90,18 +173,64 @@
     return made;
   }
 
+  const MOST_LINES = 500;
+
+  function counted(count, noun) {
+    return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+  }
+
+  function some(things, most) {
+    const more = things.length > most ? ` and ${things.length - most} more` : "";
+    return things.slice(0, most).join(", ") + more;
+  }
+
+  // A plan: how many partitions move between which members, and what each member owns then.
+  function describePlan(found) {
+    const names = new Map(found.members.map((each) => [each.id, each.name]));
+    const ways = new Map();
+    for (const { topic, partition, before, after } of found.moves) {
+      const way = `${before === null ? "without an owner" : `of ${names.get(before)}`} ${
+        after === null ? "would have none" : `would go to ${names.get(after)}`}`;
+      if (!ways.has(way)) ways.set(way, []);
+      ways.get(way).push(`${topic}:${partition}`);
+    }
+    const moves = [...ways].map(([way, all]) => `${counted(all.length, "partition")} ${way}: ${some(all, 8)}`);
+    const changed = found.members.filter((each) => each.gone || each.partitions_before !== each.partitions_after);
+    const members = changed.map((each) => {
+      const now = each.gone ? "would leave" : `would own ${counted(each.partitions_after, "partition")}`;
+      return `${each.name} ${now} (${each.partitions_before} now)`;
+    });
+    const same = found.members.length - changed.length;
+    if (same) members.push(`${counted(same, "member")} would own as many as now.`);
+    const unassigned = Object.entries(found.unassigned).map(([partition, why]) => `${partition} gets no owner: ${why}`);
+    const first = found.moves.length ? `${counted(found.moves.length, "partition")} would move.` : "No partition would move.";
+    const notes = [...(found.fallback ? [found.fallback] : []), ...found.notes, ...unassigned];
+    return [first, ...notes, ...(moves.length ? ["", ...moves] : []), "", ...members];
+  }
+
   // The changes as lines; everything else as it was answered.
-  function describe(found) {
+  function describe(found, action) {
     const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
     const lines = changes.map((each) => {
-      const what = each.setting || `${each.topic}:${each.partition}`;
+      const what = each.setting || each.work || `${each.topic}:${each.partition}`;
       return `${what}: ${each.before ?? "none"} → ${each.after ?? "none"}${each.note ? ` (${each.note})` : ""}`;
     });
-    lines.push(...members.map((each) => `${each.slot} owns ${each.owned} partitions`), ...loses, ...notes);
+    lines.push(...members.map((each) => `${each.slot} owns ${counted(each.owned, "partition")}`), ...loses, ...notes);
+    if (rest.restore_file) lines.push(`What was lost is in ${rest.restore_file} on the machine of the service.`);
     if (rest.by_members) lines.push("The live members make this change.");
     if (rest.not_set && rest.not_set.length) lines.push(`Not set in time: ${rest.not_set.join(", ")}`);
     if (rest.left_out && rest.left_out.length) lines.push(`Left out, because they do not exist: ${rest.left_out.join(", ")}`);
-    return lines.length ? lines.join("\n") : "Nothing is different.";
+    return lines.length ? lines : [action.unchanged || "Nothing is different."];
+  }
+
+  // Names may have characters that reverse or hide the text around them.
+  function visible(text) {
+    return text.replace(/[\p{Cc}\p{Cf}]/gu, (sign) => (sign === "\n" ? sign : `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`));
+  }
+
+  function bounded(lines) {
+    const more = lines.length - MOST_LINES;
+    return visible((more > 0 ? [...lines.slice(0, MOST_LINES), `and ${more} lines more`] : lines).join("\n"));
   }
 
   function download(found) {
@@ -110,19 +239,32 @@
     return element("a", { href, download: `kiel-groups-${found.group}-restore.json`, textContent: "Save what restores it" });
   }
 
+  function field(name, label, preset, list, given) {
+    if (name === "leave_unowned") {
+      return element("label", { className: "check" }, element("input", { type: "checkbox", name }),
+        "Even if partitions are left without an owner, because no other member reads them (--leave-unowned)");
+    }
+    const value = name === "token" ? sessionStorage.getItem(TOKEN) || "" : given[name] || preset || "";
+    const input = element("input", { name, value, type: name === "token" ? "password" : "text", autocomplete: "off" });
+    if (list) input.setAttribute("list", list);
+    return element("label", {}, label, input);
+  }
+
   function open(action, group, given) {
     const dialog = document.getElementById("dialog");
-    const outcome = element("pre", { id: "outcome", hidden: true });
+    const isRead = action.method === "GET";
+    const outcome = element("pre", { id: "outcome", hidden: true, tabIndex: 0 });
     outcome.setAttribute("role", "status");
-    const show = element("button", { type: "submit", textContent: "Show what changes", className: "primary" });
+    const show = element("button", { type: "submit", textContent: isRead ? "Show the plan" : "Show what changes", className: "primary" });
     const make = element("button", { type: "button", textContent: "Make the change", hidden: true, className: "primary" });
     const close = element("button", { type: "button", textContent: "Close" });
-    const fields = [...action.fields, ["token", "Token"]].map(([name, label, preset]) => {
-      const value = name === "token" ? sessionStorage.getItem(TOKEN) || "" : given[name] || preset || "";
-      const input = element("input", { name, value, type: name === "token" ? "password" : "text", autocomplete: "off" });
-      return element("label", {}, label, input);
-    });
-    const form = element("form", {}, element("h2", { id: "dialog-title", textContent: action.title }), ...fields, outcome,
+    const fields = [...action.fields, ["token", isRead ? "Token, if reads need it" : "Token"]].map(
+      ([name, label, preset, list]) => field(name, label, preset, list, given),
+    );
+    const names = action.about ? [...document.getElementById(action.about).options].map((each) => each.value) : [];
+    const about = names.length ? [element("p", { textContent: `Now ${action.about}: ${some(names, 10)}` })] : [];
+    const title = element("h2", { id: "dialog-title", textContent: [action.title, given.connector].join(" ").trim() });
+    const form = element("form", {}, title, ...about, ...fields, outcome,
       element("div", { className: "buttons" }, close, show, make));
     async function run(dryRun) {
       show.disabled = make.disabled = true;
@@ -131,12 +273,12 @@
       outcome.textContent = dryRun ? "asking" : "in progress";
       try {
         const found = await send(action, group, bodyOf(form), dryRun);
-        outcome.textContent = (dryRun ? "" : "Done.\n") + describe(found);
+        outcome.textContent = (dryRun ? "" : "Done.\n") + bounded(isRead ? describePlan(found) : describe(found, action));
         if (found.restore) outcome.append("\n", download(found));
-        make.hidden = !dryRun;
+        make.hidden = !dryRun || isRead;
         if (!dryRun) say(`${action.title}: done`);
       } catch (error) {
-        outcome.textContent = error.message;
+        outcome.textContent = visible(error.message);
         make.hidden = true;
       }
       show.disabled = make.disabled = false;
@@ -150,13 +292,36 @@
     dialog.showModal();
   }
 
+  let opener = ""; // The id of the button that opened the dialog. The page may have replaced the button itself.
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-action]");
     if (!button) return;
-    open(ACTIONS[button.dataset.action], document.querySelector(".actions").dataset.group, { ...button.dataset });
+    opener = button.id;
+    const path = button.dataset.path || document.querySelector(".actions").dataset.group;
+    open(ACTIONS[button.dataset.action], path, { ...button.dataset });
   });
-  document.addEventListener("htmx:sseOpen", () => say("live"));
+  let isNew = true;
+
+  let source = null;
+
+  document.addEventListener("htmx:sseOpen", (event) => {
+    source = event.detail.source;
+    say("live");
+    // Changes while the connection was lost had no events.
+    if (!isNew) htmx.trigger("#main", "sse:change");
+    isNew = false;
+  });
+  // A browser has six connections to a service, for all tabs together: a tab that is not seen gives its one back.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) source?.close();
+    else if (source?.readyState === EventSource.CLOSED) {
+      for (const each of [document.body, document.getElementById("main")]) htmx.trigger(each, "htmx:afterProcessNode");
+    }
+  });
   document.addEventListener("htmx:sseError", () => say("no connection to the service; trying again"));
-  document.addEventListener("htmx:afterSwap", draw);
-  document.addEventListener("DOMContentLoaded", draw);
+  document.addEventListener("DOMContentLoaded", () => {
+    draw();
+    document.getElementById("dialog").addEventListener("close", () => document.getElementById(opener)?.focus());
+  });
 })();

@@ -19,7 +19,7 @@ class BinaryColumn(NamedTuple):
 
     ``data`` has all values, one after the other. ``ends`` are int32 in native byte order: a 0, then the position in
     ``data`` where each value ends. ``validity`` has a bit for each value, 0 for a null value, from the lowest bit of
-    the first byte on. It is None if no value is null. ``null_count`` is the number of null values.
+    the first byte on. ``validity`` is None if no value is null. ``null_count`` is the number of null values.
     """
 
     data: bytes
@@ -47,7 +47,7 @@ class Columns:
 
     @property
     def numbers(self) -> memoryview:
-        """A view of the offsets whose items are integers."""
+        """The offsets as a memoryview of integers."""
         return memoryview(self.offsets).cast("q")
 
 

@@ -4,13 +4,13 @@ Decode message sets of magic 0: ``[offset int64, size int32, crc int32, magic in
 A plain message is not compressed. A wrapper is a message whose value is a compressed message set.
 
 The compiled code (``_messages``) checks plain messages, and makes records, values or columns from them. Where it stops,
-this module examines the next bytes: a wrapper, the end of the set, or invalid data. It checks the content of a wrapper
-in the same way. If the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder`` decodes
-message sets instead.
+this module examines the next bytes: a wrapper, the end of the set, or invalid data. The compiled code also checks the
+content of a wrapper. If the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder``
+decodes message sets instead.
 
-A message set is divided into runs. A run has the checked bytes of its messages, and makes their records or columns on
-demand. Records take several times as much memory as these bytes, so a consumer makes them only for the run that it
-delivers.
+A message set is divided into runs. A run has the checked bytes of its messages, and creates the records or columns of
+these messages on demand. Records take several times as much memory as the bytes, so a consumer creates records only for
+the run that it delivers.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def decode_message_set(
     Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: The set as received. An unfinished message or filler at its end is dropped.
+        message_set: The set as received. The decoder drops an unfinished message or a filler message (see
+            ``FetchRequest``) at the end of the set.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Records of a wrapper that are older are skipped.
+        position: The offset of the fetch. The decoder skips older records of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
 
     Returns:
@@ -114,11 +115,12 @@ def decode_columns(
     Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
 
     Args:
-        message_set: The set as received. An unfinished message or filler at its end is dropped.
+        message_set: The set as received. The decoder drops an unfinished message or a filler message (see
+            ``FetchRequest``) at the end of the set.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Messages of a wrapper that are older are skipped.
+        position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack. A lower limit
-            applies if they and the set would exceed 2 GiB.
+            applies if the unpacked wrappers and the set would exceed 2 GiB.
         end: The offset before which to stop, at least ``position``, or None to read all messages.
 
     Returns:
@@ -173,12 +175,12 @@ class _SetCheck:
 
     def steps(self, budget: int) -> Iterator[Piece | None]:
         """
-        Check the set, and yield each piece as soon as it is checked. All wrappers may unpack to ``budget`` bytes.
+        Check the set, and yield each piece right after the check of the piece.
 
-        A step checks one piece of plain messages, or unpacks one wrapper. None is yielded before a long step, which
-        unpacks a wrapper of more than ``announced_bytes``. A piece may include messages before ``position`` and after
-        ``last_wanted``. Errors are not raised: after the last step, ``error``, ``passed`` and ``stop`` show why the
-        readable part ends.
+        All wrappers together may unpack to ``budget`` bytes. A step checks one piece of plain messages, or unpacks one
+        wrapper. The method yields None before a long step, that is, a step that unpacks a wrapper of more than
+        ``announced_bytes``. A piece may include messages before ``position`` and after ``last_wanted``. The method
+        raises no error: after the last step, ``error``, ``passed`` and ``stop`` show why the readable part ends.
         """
         data, source, size = self.data, self.source, len(self.data)
         view = memoryview(data)
@@ -272,7 +274,7 @@ class _SetCheck:
         Raises:
             ProtocolError: A message could not be read.
             PartialMessage: The set ends with the beginning of a message.
-            NoRecords: The set ends with filler, or with batches without records.
+            NoRecords: The set ends with a filler message (see ``FetchRequest``), or with batches without records.
         """
         if self.error is not None:
             raise self.error
@@ -282,9 +284,10 @@ class _SetCheck:
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
     """
-    Return the position at which the check of the piece that begins at ``start`` ends at the latest.
+    Return the position where the check of a piece must end, if the piece begins at ``start``.
 
-    It is ``piece_bytes`` later, or at the end of the first message if that message is longer, or at the end of the set.
+    The position is ``piece_bytes`` after ``start``, or the end of the first message if that message is longer. The
+    position is never beyond the end of the data.
     """
     size, end = len(data), start + piece_bytes
     if start + OVERHEAD_BYTES <= size:
@@ -309,10 +312,10 @@ class ValueRun(NamedTuple):
 
 class _CheckedRun:
     """
-    A run of messages of one partition, by ascending offset. The compiled code has checked them.
+    A run of messages of one partition, by ascending offset. The compiled code has checked these messages.
 
-    ``count`` is the number of messages at or after the position of the fetch; it may be 0. ``size_bytes`` is the
-    uncompressed size of the pieces, which may include older messages.
+    ``count`` is the number of messages at or after the position of the fetch. This number may be 0. ``size_bytes`` is
+    the uncompressed size of the pieces, which may include older messages.
     """
 
     __slots__ = ("_position", "_source", "count", "first_offset", "last_offset", "pieces", "size_bytes")
@@ -327,7 +330,7 @@ class _CheckedRun:
         return _messages.records(self.pieces, self._position, _LAST_OFFSET, Record, *self._source)
 
     def values(self) -> ValueRun:
-        """Return the values and records of the run. They do not keep the bytes of the run in memory."""
+        """Return the values and records of the run. The results do not keep the bytes of the run in memory."""
         values, keys, offsets = _messages.values(self.pieces, self._position, _LAST_OFFSET)
         numbers = range(self.first_offset, self.last_offset + 1) if offsets is None else offsets
         return ValueRun(values, FetchedRecords(self._source, values, keys, numbers))
@@ -365,7 +368,7 @@ MessageRun: TypeAlias = _CheckedRun | _DecodedRun
 
 
 def values_of(records: Sequence[Record]) -> ValueRun:
-    """Return these records with the list of their values. Their keys and values are bytes or None."""
+    """Return these records with the list of their values. The keys and values of these records are bytes or None."""
     return ValueRun([record.value for record in records], records)
 
 
@@ -390,15 +393,15 @@ def message_steps(
     Args:
         message_set: The set as received. Runs do not refer to it: they have copies, or the content of small wrappers.
         topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. Messages of a wrapper that are older are skipped.
+        position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
-        run_bytes: The largest uncompressed size of a run. A run of one message may be larger.
+        run_bytes: The largest uncompressed size of a run. A run with a single message may be larger.
         announced_bytes: The size, packed or unpacked, above which a wrapper is announced. With None, no wrapper is
             announced.
 
     Yields:
         Runs by ascending offset, up to the first message that cannot be read. None is yielded before a step that
-        unpacks a large wrapper; the caller may take this step on another thread.
+        unpacks a large wrapper. The caller may take this step on another thread.
 
     Raises:
         PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_message_set``, if there was no
@@ -428,8 +431,8 @@ def message_steps(
             if run.count:
                 is_empty = False
                 yield run
-        # A piece of the set itself, or of a large wrapper's content, is copied: the last run of it that waits for its
-        # delivery would keep all of it in memory.
+        # A piece of the set itself, or of a large wrapper's content, is copied. Otherwise, one run that waits for
+        # delivery would keep the whole set or content in memory.
         is_copied = data is message_set or len(data) > _MOST_KEPT_BYTES
         pieces.append((bytes(data[start:stop]), 0, size) if is_copied else piece)
         room -= size

@@ -56,13 +56,13 @@ def message_at(data: Buffer, position: int) -> Buffer:
 #: CRC, attributes, and the difference from the first to the last offset. 34 more bytes precede the records.
 _HEADER = Struct(">17xIhi")
 _HEADER_BYTES = 61
-#: The CRC is of what follows it.
+#: The CRC covers the bytes from this position on.
 _CHECKED_START = 21
 #: The bit of the attributes of a control batch.
 _CONTROL = 0x20
 #: A control batch of a transaction has 78 bytes.
 _MOST_BYTES = 256
-#: So many batches are examined at once, which takes some 10 ms.
+#: At most this many batches are examined in one call, which takes some 10 ms.
 _MOST_BATCHES = 1_000
 
 
@@ -92,12 +92,14 @@ def _offset_after_empty_batch(data: Buffer, start: int) -> int | None:
     crc, attributes, last = _HEADER.unpack_from(data, start)
     if not (attributes & _CONTROL or size == _HEADER_BYTES) or offset < 0 or last < 0:
         return None
-    # Without this, a damaged message could have offsets with records skipped.
+    # Without this check, a damaged message could make the fetcher skip offsets that have records.
     return offset + last + 1 if _crc32c(message_at(data, start)[_CHECKED_START:]) == crc else None
 
 
 def _crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of these bytes. The import of aiokafka's function would block the event loop for 250 ms."""
+    """
+    Return the CRC-32C of these bytes. This function replaces aiokafka's, whose import would block the loop for 250 ms.
+    """
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -149,8 +151,8 @@ def unfinished_message(data: Buffer, start: int, source: TopicPartition, positio
     """
     Return the error for a fetch from ``position`` without a usable record.
 
-    From ``start`` on, the fetched set has no whole message of magic 0. The error is NoRecords for filler and empty
-    batches, and PartialMessage for the beginning of a message.
+    From ``start`` on, the fetched set has no whole message of magic 0. The error is NoRecords for a filler message (see
+    ``FetchRequest``) and for empty batches, and PartialMessage for the beginning of a message.
     """
     needed, following = None, None
     if len(data) - start >= OVERHEAD_BYTES:
@@ -192,7 +194,7 @@ class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error 
 
 def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
     """
-    Return the error for an unreadable message at ``offset``; its text has ``found``.
+    Return the error for an unreadable message at ``offset``. The text of the error has ``found``.
 
     With the whole ``message``, return a DamagedMessage, so that the fetcher can skip the message.
     """
@@ -209,7 +211,8 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
     """
     Check the message at ``position``, which is not a valid plain message, and return where it ends.
 
-    Return None if the readable part of the set ends there: with filler, an unfinished message or empty batches.
+    Return None if the readable part of the set ends at ``position``, because a filler message (see ``FetchRequest``),
+    an unfinished message or empty batches follow.
 
     Raises:
         ProtocolError: The message is too short, its offset is not above ``last_offset``, or its magic is not 0.
@@ -242,7 +245,7 @@ def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: i
     these messages.
 
     Raises:
-        ProtocolError: The content has other data, or ends at another offset.
+        ProtocolError: The content has anything but whole plain messages, or the last message has another offset.
     """
     if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
@@ -262,7 +265,7 @@ _LENGTH = Struct(">i")
 
 
 def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
-    """Compress a message set into one message without a key, a wrapper with this offset, and return the wrapper."""
+    """Compress a message set into a wrapper without a key and with this offset, and return the wrapper."""
     packed = codec.compress(value)
     size = LEAST_SIZE + len(packed)
     unchecked = bytearray(_WRAPPER.pack(offset, size, 0, 0, codec.number, -1, len(packed)) + packed)

@@ -1,9 +1,9 @@
 """
 Decode message sets with aiokafka's codec if the compiled decoder was not built, at a quarter of its speed.
 
-The codec gets only plain messages. It would unpack wrappers (compressed sets) without a limit, and raise errors of any
-kind. So a scan first checks every header, and divides the set into runs of plain messages, and wrappers. The scan takes
-a fifth of the whole time. This module unpacks the wrappers.
+The codec gets only plain messages. The codec would unpack wrappers (compressed sets) without a limit, and raise errors
+of any kind. So a scan first checks every header, and divides the set into runs of plain messages, and wrappers. The
+scan takes a fifth of the whole time. This module unpacks the wrappers.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
     """
     Append the records of a set, and return the position where its last whole message ends.
 
-    A wrapper whose last offset is below ``position`` is skipped. If an error is raised, the records before the
-    unreadable message have been appended.
+    Skip a wrapper whose last offset is below ``position``. If an error is raised, the records before the unreadable
+    message have been appended.
     """
     start, last_offset = 0, -1
     while True:

@@ -63,8 +63,8 @@ class RecordColumns:
     """
     One or more records of one partition as columns, by ascending offset. ``len()`` is the number of records.
 
-    ``fencing_token`` is the token of the claim under which the records were delivered, as in ``PartitionBatch``. It is
-    None if the consumer reads without a group.
+    ``fencing_token`` is the token of the claim under which the records were delivered, as in ``PartitionBatch``.
+    ``fencing_token`` is None if the consumer reads without a group.
     """
 
     topic_partition: TopicPartition
@@ -105,7 +105,8 @@ class RecordColumns:
         """
         Return the records as a ``pyarrow.RecordBatch`` that shares their memory.
 
-        Its columns are ``offset`` (int64), ``key`` and ``value`` (binary, with null for a record without key or value).
+        The columns of the batch are ``offset`` (int64), ``key`` and ``value`` (binary, with null for a record without
+        key or value).
 
         Raises:
             ConfigError: pyarrow is not installed.

@@ -25,6 +25,7 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.worker_contents import TargetState, WorkState, WorkStatus
 from kiel_groups.secret_texts import ErrorTexts
+from kiel_groups.wording import counted
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.membership import WorkerContext
@@ -326,7 +327,8 @@ class WorkSupervisor:
         """
         Store the last source offsets and release the claim. Retry a refused release.
 
-        If the offsets cannot be stored, report the failure, and release the claim without storing the offsets.
+        If the offsets cannot be stored, report the failure, and release the claim without them. The next owner of the
+        task then continues at the offsets that were stored before, and delivers the records since then again.
         """
         role, offsets = self._role, self._unstored
         self._unstored = ()
@@ -335,30 +337,31 @@ class WorkSupervisor:
                 await role.release_claim(self.work, offsets)
                 return
             except Exception as error:
-                if self._ends_with_session(error):
-                    raise
                 if offsets:
-                    await self._offsets_unstored(error)
+                    await self._offsets_unstored(offsets, error)
                     offsets = ()
+                elif self._ends_with_session(error):
+                    raise
                 else:
                     texts = await self._plugins.error_texts(error, self.spec)
                     log.error("%s: its claim is not released yet: %s", self.work, texts.summary)
                     # Neither a rebalance nor a close waits for the next try.
                     self.given_back.set()
                     await asyncio.sleep(_REFUSED_PAUSE_S)
+        if offsets:
+            await self._offsets_unstored(offsets, ClaimLostError("its claim is gone"))
 
-    async def _offsets_unstored(self, error: Exception) -> None:
-        """
-        Report that the last source offsets of a task cannot be stored. The caller then releases the claim without the
-        offsets.
-        """
+    async def _offsets_unstored(self, offsets: SourceOffsets, error: Exception) -> None:
+        """Report that the last source offsets of a task are not stored; in its status only while it has its claim."""
+        self._worker.metrics.count("source_offsets_unstored", len(offsets))
         texts = await self._plugins.error_texts(error, self.spec)
         log.error(
-            "%s: its last source offsets are not stored, so its last records will be delivered again: %s",
+            "%s: its last source offsets (of %s) are not stored, so its last records will be delivered again: %s",
             self.work,
+            counted(offsets, "source partition"),
             texts.summary,
         )
-        if isinstance(error, ClaimLostError):
+        if isinstance(error, ClaimLostError) or self._ends_with_session(error):
             return
         self._worker.metrics.count("work_failed")
         self.status = self._status(WorkState.FAILED, texts.trace)
@@ -454,11 +457,10 @@ class WorkSupervisor:
         if running.cancelled():
             return
         running.result()
-        if runner.delivered and role.claims.owns(self.work):
-            if self._is_stopping:
-                self._unstored = runner.delivered
-            else:
-                await role.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
+        if self._is_stopping or not role.claims.owns(self.work):
+            self._unstored = runner.delivered
+        elif runner.delivered:
+            await role.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
 
     def _new_runner(self, spec: WorkSpec, settings: Settings, token: int, fence: WorkFence) -> Runner:
         connector_class = self._plugins.found(class_name(spec.config))

@@ -73,7 +73,9 @@ class WorkerPlugins:
             ConfigError: There is no such class, the class cannot be imported or used, or the import takes too long.
         """
         if name not in self._found:
-            self._found[name] = await self._on_thread(f"the import of {name!r}", self._registry.resolve, name)
+            self._found[name] = await self._on_thread(
+                f"connector.class: the import of {name!r}", self._registry.resolve, name
+            )
         return self._found[name]
 
     def found(self, name: str) -> type[Connector]:
@@ -113,7 +115,7 @@ class WorkerPlugins:
         connector_class = await self.resolve(class_name(spec.config))
         self._registry.check_classes(task_definition_of(connector_class), spec.task)
         # A setting may be a class, which is imported.
-        what = "the check of a task's settings"
+        what = f"the check of the settings of a task of {connector_class.__name__}"
         return await self._on_thread(what, task_settings, connector_class, spec.config, spec.task)
 
     async def report(
@@ -222,7 +224,7 @@ class WorkerPlugins:
         finally:
             running.cancel()
         if not done:
-            raise ConfigError(f"connector.class: {what} did not return within {limit_s:g} s")
+            raise ConfigError(f"{what} did not return within {limit_s:g} s")
         return running.result()
 
 

@@ -21,6 +21,7 @@ from kiel_groups.errors import (
     TokenError,
     UnknownConnectorError,
 )
+from kiel_groups.rest.calls import RETRY_AFTER_S, Answer, RestError
 
 #: The largest answer, in bytes. An answer with the traces of a thousand failed tasks has 8 MiB.
 _LARGEST_ANSWER = 32 << 20
@@ -51,6 +52,21 @@ class HttpAnswer(NamedTuple):
         text = self.document.get("message") if isinstance(self.document, dict) else None
         return text if isinstance(text, str) else ""
 
+    def passed_on(self, url: str, wrong_token: str) -> Answer:
+        """
+        Return the answer for the client whose request was forwarded to the worker at ``url``.
+
+        Raises:
+            RestError: The worker's answer is an error. The new error has the same text, status and ``Retry-After``,
+                unless the worker has refused the token: its text is ``wrong_token`` then.
+        """
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            raise RestError(HTTPStatus.BAD_GATEWAY, wrong_token)
+        if self.status >= HTTPStatus.BAD_REQUEST:
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if self.is_temporary else {}
+            raise RestError(self.status, self.message or f"the worker at {url} gave no reason", headers)
+        return Answer(self.document, self.status, self.location)
+
 
 class HttpExchange:
     """
@@ -59,12 +75,13 @@ class HttpExchange:
     Args:
         token: The token of the workers, or "".
         timeout_s: How long a request and its answer may take, in seconds.
+        largest_answer: The most bytes of an answer. A larger answer counts as no answer.
     """
 
-    def __init__(self, token: str, timeout_s: float) -> None:
+    def __init__(self, token: str, timeout_s: float, largest_answer: int = _LARGEST_ANSWER) -> None:
         self._token = token
         self._timeout_s = timeout_s
-        self._client = AsyncHTTPClient(force_instance=True, max_clients=50, max_body_size=_LARGEST_ANSWER)
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=50, max_body_size=largest_answer)
 
     async def send(self, method: str, url: str, body: bytes = b"") -> HttpAnswer:
         """

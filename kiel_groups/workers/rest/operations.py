@@ -393,16 +393,11 @@ class RestOperations:
             raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)}) from error
         except ProtocolError as error:
             raise RestError(HTTPStatus.BAD_GATEWAY, f"the request cannot be forwarded: {error}") from error
-        if answer.status == HTTPStatus.UNAUTHORIZED:
-            text = (
-                f"the request cannot be forwarded: the worker at {target} has another token than this one; give all"
-                " workers of the group the same token"
-            )
-            raise RestError(HTTPStatus.BAD_GATEWAY, text)
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            headers = {"Retry-After": str(RETRY_AFTER_S)} if answer.is_temporary else {}
-            raise RestError(answer.status, answer.message or f"the worker at {target} gave no reason", headers)
-        return Answer(answer.document, answer.status, answer.location)
+        return answer.passed_on(
+            target,
+            f"the request cannot be forwarded: the worker at {target} has another token than this one; give all"
+            " workers of the group the same token",
+        )
 
 
 def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:
@@ -462,7 +457,7 @@ class WorkerServer:
         registry.
         """
         routes = RestOperations(control, self.url, self._exchange, self._version).routes()
-        self._server.start((*routes, metrics_route(metrics)))
+        self._server.start((*routes, metrics_route(metrics)), metrics=metrics)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""

@@ -168,8 +168,15 @@ class SourceTaskRunner(Runner):
         if self._unstored and not self.context.fence.shut_reason:
             try:
                 await self._store()
-            except KielGroupsError:
-                # The error of the task is more important. Its last records are delivered again.
+            except KielGroupsError as error:
+                # The error of the task is more important.
+                log.warning(
+                    "task %s: its last source offsets (of %s) are not stored, so its last records will be delivered"
+                    " again: %s",
+                    self.context.work,
+                    counted(self._unstored, "source partition"),
+                    error,
+                )
                 self._unstored.clear()
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
 from kiel_groups.workers.values import Work
@@ -123,10 +123,11 @@ class WorkClaims:
             operations: Further writes of the same transaction, such as source offsets.
 
         Returns:
-            True if this worker no longer owns the work, even if the claim was gone before: then no further write was
-            made. False if ZooKeeper has refused a further write. Then nothing was written, and the claim still exists.
+            True if this worker no longer owns the work. False if ZooKeeper has refused a further write: then nothing
+            was written, and the claim still exists.
 
         Raises:
+            ClaimLostError: There are further writes, and the claim was gone before: then nothing was written.
             SessionLostError: The session is over.
             CoordinationError: ZooKeeper refuses the release because rights are missing.
         """
@@ -290,7 +291,7 @@ class WorkClaims:
         await self._writer.prove()
         doubtful = {work for work in releases if work in self._fired or work not in self._tokens}
         waiting = releases.keys() - doubtful | self._mine(await self._read(doubtful))
-        refused: set[Work] = set()
+        gone, refused = releases.keys() - waiting, set[Work]()
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:
             if not isinstance(operation, Delete):
@@ -299,6 +300,7 @@ class WorkClaims:
         while waiting:
             items = {work: (*releases[work].operations, Delete(self._layout.owner(*work))) for work in sorted(waiting)}
             outcome = await self._writer.write(items, on_refused)
+            gone |= outcome.dropped.keys() - refused
             # If the answer was lost and the znode is gone, the release was done: the session was proved since.
             waiting = self._mine(await self._read(outcome.unknown)) if outcome.unknown else set()
         for work, request in releases.items():
@@ -307,7 +309,10 @@ class WorkClaims:
             if work not in refused:
                 self._tokens.pop(work, None)
                 self._forget(work)
-            request.finish(work not in refused)
+            if work in gone and request.operations:
+                request.fail(ClaimLostError(f"{work}: its claim {self._layout.owner(*work)} is gone"))
+            else:
+                request.finish(work not in refused)
 
     def _mine(self, found: Mapping[Work, Node | None]) -> set[Work]:
         return {work for work, node in found.items() if node is not None and node.owner == self._session.id}

@@ -35,6 +35,11 @@ AT_BROKERS = ("describe", "g", "--coordination=brokers", "--brokers", "b:9092")
         ),
         ("'kiel-groups topics list'", ("produce", "t", "--brokers", "b"), "'kiel-groups topics list'"),
         ("'kiel-groups produce t'", AT_BROKERS, "'kiel-groups produce t --coordination brokers --brokers b:9092'"),
+        (
+            "'kiel-groups connectors status 'its name''",
+            ("connectors", "create", "f", "--url=http://w:1", "--token-file", "t"),
+            "'kiel-groups connectors status 'its name' --url http://w:1 --token-file t'",
+        ),
         # Commands without such options, and texts that are no commands.
         ("'kiel-groups cluster down'", AT_BROKERS, "'kiel-groups cluster down'"),
         ("See 'kiel-groups describe --help'.", AT_BROKERS, "See 'kiel-groups describe --help'."),
@@ -63,6 +68,10 @@ def test_names_are_quoted_for_the_shell() -> None:
             ["offsets", "reset", "g", "--execute"],
             "Give '--yes' instead; without it, the command asks before it makes the",
         ),
+        (["consume", "t", "--from-beginning"], "Give '--from earliest' instead."),
+        (["produce", "--topic", "t"], "The topic is an argument: give its name without '--topic'."),
+        (["topics", "create", "--topic", "t"], "The topic is an argument"),
+        (["groups", "delete", "--topic", "t"], "No such option '--topic'. See"),
         (["lag", "--bootstrap-server", "b"], "Give '--coordination brokers --brokers HOST:PORT'."),
         (["describe", "g", "--execute"], "No such option '--execute'. See"),
     ],

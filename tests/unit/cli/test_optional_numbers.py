@@ -21,6 +21,10 @@ BROKERS = ["--coordination=brokers", "--brokers=127.0.0.1:1"]
         (["lag", "g", "--check=-n"], "'--check': '-n' is not a number of records ≥ 0; GROUP goes before this option."),
         (["describe", "g", "--history=-1"], "'--history': '-1' is not a number of plans ≥ 1."),
         (["describe", "g", "--history", "0"], "'--history': '0' is not a number of plans ≥ 1."),
+        (["lag", "g", "--watch", "nan"], "'--watch': 'nan' is not a number of seconds ≥ 0.1."),
+        (["lag", "g", "--watch", "inf"], "'--watch': 'inf' is more than 31,536,000 seconds."),
+        (["verify", "g", "--timeout", "1e10s"], "'--timeout': '1e10' is more than 31,536,000 seconds."),
+        (["consume", "t", "--timeout", "nan"], "'--timeout': 'nan' is not a number of seconds ≥ 0.001."),
         (["describe", "g", "--watch=-2.5"], "'--watch': '-2.5' is not a number of seconds ≥ 0.1."),
     ],
 )

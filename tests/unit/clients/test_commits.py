@@ -220,6 +220,7 @@ async def test_a_callback_that_is_no_function_is_refused() -> None:
     [
         ({"autocommit": 5.0}, r"close\(\): autocommit: 5.0 given; expected True or False"),
         ({"timeout_s": -1}, r"close\(\): timeout_s: -1 given; expected seconds, at least 0, or None"),
+        ({"timeout_s": True}, "timeout_s: True given"),
         ({"timeout_s": "1"}, "timeout_s: '1' given"),
         ({"timeout_s": float("nan")}, "timeout_s: nan given"),
     ],

@@ -27,9 +27,10 @@ def registry() -> Metrics:
 
 def test_counters_gauges_and_durations() -> None:
     """Each is of its kind, with its labels; a parser of Prometheus' text reads the same values back."""
-    answer = metrics_answer(registry_families(registry()))
+    answer = metrics_answer(registry_families(({}, registry())))
     found = {family.name: family for family in text_string_to_metric_families(answer.text)}
-    assert {name: family.type for name, family in found.items()} == {
+    assert "process_resident_memory_bytes" in found
+    assert {name: family.type for name, family in found.items() if name.startswith("kiel_")} == {
         "kiel_records_consumed": "counter",
         "kiel_buffered_bytes": "gauge",
         "kiel_commit_seconds": "summary",
@@ -40,6 +41,16 @@ def test_counters_gauges_and_durations() -> None:
         "kiel_commit_seconds_count": 2.0,
         "kiel_commit_seconds_sum": 0.75,
     }
+
+
+def test_registries_with_labels_of_their_own() -> None:
+    """A metric that several registries have is one family, whose samples differ by these labels."""
+    answer = metrics_answer(registry_families(({"group": "a"}, registry()), ({"group": "b"}, registry())))
+    found = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    samples = [(each.labels, each.value) for each in found["kiel_buffered_bytes"].samples]
+    assert samples == [({"group": "a"}, 1024.0), ({"group": "b"}, 1024.0)]
+    assert {each.labels["topic"] for each in found["kiel_records_consumed"].samples} == {"pv", 'odd "name"\n'}
+    assert len(found["kiel_records_consumed"].samples) == 4
 
 
 async def test_a_port_serves_them() -> None:

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.service import notifications
@@ -27,6 +28,8 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.unit
 
 AFTER_MS = 30_000
+
+SECRET, PATH = "the-key-of-the-signature", "the-secret-of-the-path"
 
 
 def state_of(znodes: Any) -> ClusterState:
@@ -76,66 +79,169 @@ def test_clusters_do_not_mix() -> None:
     assert told(tracker, (ILL, 201)) == []
 
 
-@contextmanager
-def receiver(refusals: int) -> Iterator[tuple[str, list[tuple[bytes, str]]]]:
-    """Run a webhook that refuses the first requests, and yield its URL and what it has taken."""
-    taken: list[tuple[bytes, str]] = []
-    left = refusals
+class Receiver:
+    """A webhook. ``answers`` are the statuses of its next answers; then it takes everything."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.answers: list[int] = []
+        #: The bodies and signatures of all requests, and of those that were taken.
+        self.asked: list[tuple[dict[str, Any], str]] = []
+        self.taken: list[tuple[dict[str, Any], str]] = []
+        self.elsewhere = 0
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The status and the kind of each notification that was taken."""
+        return [(document["status"], document["finding"]["kind"]) for document, _ in self.taken]
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(notifications, "_LONGEST_PAUSE_S", 0.02)
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    """Run a webhook."""
+    made = Receiver()
 
     class Hook(RequestHandler):
         def post(self) -> None:
-            nonlocal left
-            if left:
-                left -= 1
-                self.set_status(503)
-            else:
-                taken.append((self.request.body, self.request.headers.get("X-Kiel-Signature", "")))
+            request = (self.request.body, self.request.headers.get("X-Kiel-Signature", ""))
+            signature = f"sha256={hmac.new(SECRET.encode(), request[0], hashlib.sha256).hexdigest()}"
+            assert request[1] in ("", signature)
+            made.asked.append((json.loads(request[0]), request[1]))
+            status = made.answers.pop(0) if made.answers else 204
+            self.set_status(status)
+            self.set_header("Location", "/elsewhere")
+            if status == 204:
+                made.taken.append(made.asked[-1])
+
+    class Elsewhere(RequestHandler):
+        def prepare(self) -> None:
+            made.elsewhere += 1
 
     sockets = bind_sockets(0, "127.0.0.1")
-    server = HTTPServer(Application([("/", Hook)]))
+    server = HTTPServer(Application([(f"/{PATH}", Hook), ("/elsewhere", Elsewhere)], log_function=lambda _: None))
     server.add_sockets(sockets)
-    try:
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/", taken
-    finally:
-        server.stop()
+    made.url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/{PATH}"
+    yield made
+    server.stop()
+    await server.close_all_connections()
 
 
-async def test_a_webhook_that_refuses_gets_the_notification_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again until it is taken, with a signature that the receiver can check."""
-    monkeypatch.setattr(notifications, "_PAUSE_S", 0.01)
-    with receiver(refusals=2) as (url, taken):
-        webhook = Webhook(url, "secret")
-        webhook.start()
-        tracker = ProblemTracker(0)
-        (notification,) = tracker.take("main", ILL, 0)
-        webhook.put(notification)
-        await eventually(lambda: taken, "the notification is taken")
-        await webhook.close()
-    body, signature = taken[0]
-    assert json.loads(body)["finding"]["kind"] == "unowned"
-    assert signature == f"sha256={hmac.new(b'secret', body, hashlib.sha256).hexdigest()}"
-    assert len(taken) == 1
+@asynccontextmanager
+async def posting(url: str, secret: str = "") -> AsyncIterator[Webhook]:
+    webhook = Webhook(url, secret)
+    webhook.start(Metrics())
+    yield webhook
+    await webhook.close()
 
 
-async def test_notifications_for_a_webhook_that_never_answers_are_bounded(
+def notification(status: str, kind: str) -> dict[str, Any]:
+    return {"status": status, "cluster": "main", "group": "g", "finding": {"kind": kind}}
+
+
+async def test_a_webhook_that_refuses_gets_the_notification_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again until it is taken, with a signature that the receiver can check; redirects are refusals."""
+    async with receiving() as receiver:
+        caplog.set_level("INFO")
+        receiver.answers = [503, 503, 302]
+        async with posting(receiver.url, SECRET) as webhook:
+            (due,) = ProblemTracker(0).take("main", ILL, 0)
+            webhook.put(due)
+            await eventually(lambda: receiver.taken, "the notification is taken")
+        assert receiver.taken == [receiver.asked[-1]]
+        assert receiver.taken[0][1]
+        assert receiver.taken[0][0]["finding"]["kind"] == "unowned"
+        assert (len(receiver.asked), receiver.elsewhere) == (4, 0)
+        assert [record.message.partition("; it")[0] for record in caplog.records] == [
+            "the webhook does not take firing unowned of group g of cluster main: HTTP 503: Service Unavailable",
+            "the webhook does not take firing unowned of group g of cluster main: HTTP 302: Found",
+            "the webhook takes notifications again; 0 notifications wait",
+        ]
+        assert PATH not in caplog.text
+        assert SECRET not in caplog.text
+
+
+async def test_a_receiver_that_was_away_gets_how_things_are_now() -> None:
+    """Of each problem, the newest notification is sent, however long the receiver was away; a later one is not lost."""
+    async with receiving() as receiver:
+        receiver.answers = [503] * 20
+        async with posting(receiver.url) as webhook:
+            webhook.put(notification(FIRING, "unowned"))
+            webhook.put(notification(FIRING, "stuck"))
+            await eventually(lambda: len(receiver.asked) > 5, "the receiver refuses")
+            webhook.put(notification(RESOLVED, "unowned"))
+            await eventually(lambda: len(receiver.taken) == 2, "both are taken")
+        assert sorted(receiver.told) == [(FIRING, "stuck"), (RESOLVED, "unowned")]
+
+
+async def test_a_notification_that_is_never_taken_does_not_stop_others() -> None:
+    """After a failure, the other notifications go first."""
+    async with receiving() as receiver:
+        receiver.answers = [400]
+        async with posting(receiver.url) as webhook:
+            for kind in ("a", "b", "c"):
+                webhook.put(notification(FIRING, kind))
+            await eventually(lambda: len(receiver.taken) == 3, "all are taken")
+        assert [kind for _, kind in receiver.told] == ["b", "c", "a"]
+
+
+async def test_waiting_notifications_are_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those beyond the bound are dropped, and the log says so; each one is given up after its last try."""
-    monkeypatch.setattr(notifications, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(notifications, "_MOST_WAITING", 1)
-    webhook = Webhook("http://127.0.0.1:1/")
-    (notification,) = ProblemTracker(0).take("main", ILL, 0)
-    for _ in range(3):
-        webhook.put(notification)
-    assert caplog.text.count("a notification is dropped") == 2
-    webhook.start()
-    await eventually(lambda: "given up" in caplog.text, "the notification is given up")
-    await webhook.close()
-    await asyncio.sleep(0)
+    """The oldest ones are dropped, and the log says so."""
+    async with receiving() as receiver:
+        monkeypatch.setattr(notifications, "_MOST_WAITING", 2)
+        webhook = Webhook(receiver.url)
+        for kind in ("a", "b", "c"):
+            webhook.put(notification(FIRING, kind))
+        assert "does not get firing a of group g of cluster main: there is room for 2" in caplog.text
+        webhook.start(Metrics())
+        await webhook.close()
+        assert [kind for _, kind in receiver.told] == ["b", "c"]
+
+
+async def test_a_service_that_stops_sends_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that refuses is not waited for, and the log has what it does not get."""
+    async with receiving() as receiver:
+        async with posting(receiver.url) as webhook:
+            webhook.put(notification(RESOLVED, "a"))
+        assert (receiver.told, caplog.text) == ([(RESOLVED, "a")], "")
+        receiver.answers = [503] * 20
+        async with posting(receiver.url) as webhook:
+            webhook.put(notification(RESOLVED, "b"))
+            await eventually(lambda: len(receiver.asked) > 2, "the receiver refuses")
+        assert (
+            caplog.messages[-1] == "the webhook does not get resolved b of group g of cluster main: the service stops"
+        )
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", b""])
+async def test_an_answer_that_is_no_http_is_a_failure(answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """So is one that is too long. The notification is tried again, as after any failure."""
+    asked = 0
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    async with server, posting(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/") as webhook:
+        webhook.put(notification(FIRING, "a"))
+        await eventually(lambda: asked > 2, "it is tried again")
+    assert "does not take firing a" in caplog.text
 
 
 @pytest.mark.parametrize("url", ["", "host/path", "ftp://host/", "http://", "http://host:99999/", "http://u:p@host/"])
 def test_a_url_that_cannot_be_posted_to_is_refused(url: str) -> None:
-    """The error comes before the service starts, and not at the first problem."""
-    with pytest.raises(ConfigError, match="webhook: "):
+    """The error comes before the service starts, and not at the first problem. It does not show the URL."""
+    with pytest.raises(ConfigError, match="webhook: ") as raised:
         Webhook(url)
+    assert not url or url not in str(raised.value)

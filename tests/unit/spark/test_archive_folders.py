@@ -504,6 +504,9 @@ def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
     [
         ({"output": " "}, "output: nothing given"),
         ({"interval_s": 0}, "interval_s: 0 given"),
+        ({"interval_s": float("nan")}, "interval_s: nan given"),
+        ({"interval_s": True}, "interval_s: True given"),
+        ({"interval_s": 1e12}, "interval_s: .* given; expected seconds above 0, at most a year"),
         ({"roll": "week"}, "roll: 'week' given; expected day or hour"),
         ({"time_field": "at:"}, "time_field: 'at:' given"),
         ({"schemas": {"views": StructType()}}, "schema: it has no fields"),
@@ -526,6 +529,8 @@ def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
     """
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})
+    with pytest.raises(ConfigError, match=rf"^{name}: 's3a://' names no folder"):
+        settings(tmp_path, "views", **{name: "s3a://"})
 
 
 # --- topics that are left out ---

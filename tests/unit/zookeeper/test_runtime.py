@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 
@@ -21,3 +22,16 @@ def test_leases_are_measured_by_the_clock_that_counts_suspension() -> None:
     assert isinstance(clock, partial)
     assert (clock.func, clock.args) == (time.clock_gettime, (time.CLOCK_BOOTTIME,))
     assert clock() <= Runtime().boot_time_s()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(1)])
+async def test_any_error_of_a_thread_reaches_its_caller(error: BaseException) -> None:
+    """The caller does not wait for ever, its event loop runs on, and it does not look cancelled."""
+
+    def fail() -> None:
+        raise error
+
+    async with asyncio.timeout(5):
+        with pytest.raises(RuntimeError, match=rf"the thread 'test' raised {type(error).__name__}") as raised:
+            await Runtime().in_thread(fail, "test")
+    assert raised.value.__cause__ is error

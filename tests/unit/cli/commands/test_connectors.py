@@ -374,7 +374,7 @@ def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_p
         assert f"{worker.url} has another token than the file of '--token-file'" in capsys.readouterr().err
         file.chmod(0o644)
         assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
-        assert capsys.readouterr().err.startswith(f"warning: other users can read the token in {file}")
+        assert capsys.readouterr().err.startswith(f"warning: other users can read the secret in {file}")
     file.write_text("short")
     file.chmod(0o600)
     assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 2

@@ -19,6 +19,7 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import workers as commands
 from kiel_groups.group.znodes.worker_contents import ConfigChange, WorkerInfo, WorkState, WorkStatus
+from kiel_groups.metrics import Metrics
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
@@ -44,6 +45,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     class Worker:
         def __init__(self, settings: WorkerSettings, on_stuck: object) -> None:
             noted.append(settings)
+            self.metrics = Metrics()
 
         async def run(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)

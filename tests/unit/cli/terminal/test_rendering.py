@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
+from kiel_groups.cli import app as _app  # noqa: F401 -- registers how characters are replaced
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.rendering import plain_table, rendered
 from kiel_groups.ops.views.checks import Finding
@@ -22,6 +26,15 @@ def test_texts_from_outside_do_not_control_the_terminal(capsys: pytest.CaptureFi
     for text in ("\n".join(rendered(HOSTILE, table)), capsys.readouterr().err):
         assert "gone" in text
         assert not [character for character in text if character != "\n" and not character.isprintable()]
+
+
+def test_lines_fit_a_terminal_whose_encoding_lacks_the_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arrow becomes two characters, before the sentence is divided."""
+    for length in range(60, 90):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "latin-1", errors="kiel_groups.printable"))
+        lines = rendered(Sentences(finding_rows([Finding("gone", "nothing", f"x{' x' * length}")])))
+        assert max(map(len, lines)) <= 80
+        assert lines[1].strip().startswith("-> x")
 
 
 def test_sentences_wrap_in_a_file_and_tables_do_not() -> None:

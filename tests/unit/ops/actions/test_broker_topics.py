@@ -242,8 +242,9 @@ async def test_impossible_changes_cost_no_request() -> None:
         (lambda session: create_topic(session, "u", 1, 2, {}), "replication: 2 given; expected 1 to 1"),
         (
             lambda session: create_topic(session, "u", 0, 1, {}),
-            "partitions: 0 given for topic 'u'; expected at least 1",
+            "partitions: 0 given for topic 'u'; expected 1 to 50,000",
         ),
+        (lambda session: create_topic(session, "u", 10**11, 1, {}), "partitions: 100,000,000,000 given for topic 'u'"),
         (lambda session: grow_topic(session, "tt", 3), r"topic 'tt' does not exist .*\(did you mean 't'\?\)"),
         (lambda session: grow_topic(session, "t", 2), "has 2 partitions already; --partitions 2 given, expected more"),
     ]

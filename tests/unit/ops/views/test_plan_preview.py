@@ -171,14 +171,15 @@ def test_of_two_members_with_one_instance_id_the_newer_one_counts() -> None:
     assert inputs_of("g", read, NOW_MS, GRACE_MS).members["shelf"].member_id == C
 
 
-def test_a_failing_allocator_is_replaced_as_by_a_leader() -> None:
-    """The preview says what replaces the plan."""
+@pytest.mark.parametrize("error", [RuntimeError("no idea"), SystemExit(3)])
+def test_a_failing_allocator_is_replaced_as_by_a_leader(error: BaseException) -> None:
+    """The preview says what replaces the plan. An allocator that exits has failed, too."""
 
     def failing(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
-        raise RuntimeError("no idea")
+        raise error
 
     kept = preview(GroupChange(), failing)
-    assert kept.fallback.startswith("last plan kept: allocator failing: it raised Runtime")
+    assert kept.fallback.startswith(f"last plan kept: allocator failing: it raised {type(error).__name__}: {error}")
     assert text(kept).startswith(
         "group g, whose allocator fails: 0 partitions move\n  last plan kept: allocator failing"
     )
@@ -224,6 +225,7 @@ def test_the_document_and_the_difference() -> None:
     }
     assert document["members"][0] == {
         "id": A,
+        "name": "aaaa",
         "gone": False,
         "partitions_before": 3,
         "partitions_after": 2,

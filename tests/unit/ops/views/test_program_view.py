@@ -16,6 +16,7 @@ from kiel_groups.group.znodes.round_contents import (
 from kiel_groups.group.znodes.worker_contents import WorkerInfo, encode_config_offset
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
+from kiel_groups.ops.views.verification import Verification
 from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PLANNED_MS, listing_text, report_text
 
@@ -97,6 +98,7 @@ def test_the_list_of_groups_has_types(znodes: Snapshot, state: str, members: int
     assert [line.split()[-1] for line in listing.splitlines() if line.strip(" ─")] == ["type", "connect", "0"]
     assert f" {members} " in listing
     assert (state == "by brokers") == ("describe g --coordination brokers" in report_text(view))
+    assert view.worker_urls == (("http://h:1",) if state == "by brokers" else ())
 
 
 def test_consumers_are_no_programs() -> None:
@@ -120,6 +122,35 @@ def test_what_is_wrong_with_programs_is_found() -> None:
 
 
 #: What a worker of an earlier version that was refused has left in a group of others.
+def test_verification_of_workers_without_a_member_says_how_to_start_one() -> None:
+    """There is nothing about partitions, which workers do not share."""
+    left = view_group("g", without("/members/"))
+    verification = Verification(0)
+    for later_ms in (0, 1_000):
+        verification.take(left, LATER_MS + later_ms)
+    (finding,) = [each for each in verification.findings if each.kind == "no-members"]
+    assert finding.text == "the group has no members"
+    assert finding.remedy.startswith("'kiel-groups workers run --group g' starts one")
+
+
+def test_remedies_for_unreadable_znodes_name_commands() -> None:
+    """The process that owns a deleted znode registers again; so does a member, and its leader writes a round."""
+    garbage = Znode(b"garbage", 9)
+    worker = {f"{ROOT}/workers/w": garbage, f"{ROOT}/connect/connectors/its%20name": garbage}
+    view = view_group("g", group("connect", allocation=garbage) | worker)
+    remedies = {text.partition(":")[0]: remedy for text, remedy in view.unreadable}
+    places = (f"{ROOT}/allocation", f"{ROOT}/workers/w", f"{ROOT}/connect/connectors/its%20name")
+    assert [remedies[place] for place in places] == [
+        f"delete the znode of a member (zkCli: delete {ROOT}/members/{A}); it joins again, and the leader writes this"
+        " one again",
+        f"delete it (zkCli: delete {ROOT}/workers/w); a live worker registers again, and starts its work again",
+        "'kiel-groups connectors config 'its name' --file FILE' replaces it,"
+        " 'kiel-groups connectors delete 'its name'' deletes it",
+    ]
+    left = {path: znode for path, znode in group("connect", allocation=garbage).items() if "/members/" not in path}
+    assert [each.remedy for each in view_group("g", left).unreadable] == ["start a member, which replaces it"]
+
+
 LEFT_BY_A_WORKER = {f"{ROOT}/workers": Znode(), f"{ROOT}/connect": Znode(), f"{ROOT}/connect/connectors": Znode()}
 
 

@@ -56,6 +56,7 @@ def test_only_users_of_the_same_machine_name_any_class(host: str, given: list[st
         ("coordination", "raft", "coordination: 'raft' given; expected 'zookeeper' or 'brokers'"),
         ("allocator", "stick", "allocator: "),
         ("session_timeout_ms", 1, "session_timeout_ms: 1 given"),
+        ("session_timeout_ms", 1 << 31, "session_timeout_ms: 2147483648 given; the protocol has room for 2147483647"),
     ],
 )
 def test_wrong_settings_are_refused(setting: str, value: object, message: str) -> None:

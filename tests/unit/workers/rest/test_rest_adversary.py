@@ -6,7 +6,6 @@ What an adversary sends to the REST interface: no harm follows, and the next cli
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 
@@ -15,7 +14,7 @@ import pytest
 from kiel_groups.errors import ConfigError
 from kiel_groups.rest import calls as rest_errors
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.helpers.rest_requests import JSON, ask
+from tests.helpers.rest_requests import JSON, ask, send_bytes
 
 pytestmark = pytest.mark.unit
 
@@ -34,17 +33,6 @@ def put(body: bytes, *headers: str, path: str = "/connectors/c/config") -> bytes
     length = () if any(each.startswith(("Content-Length", "Transfer-")) for each in headers) else (len(body),)
     sizes = [f"Content-Length: {each}" for each in length]
     return head("PUT", path, "Content-Type: application/json", *sizes, *headers) + body
-
-
-async def sent(url: str, data: bytes) -> tuple[int, bytes]:
-    """Send bytes on a connection of its own, and return the status of the answer and all of it; 0 for none."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(data)
-    async with asyncio.timeout(10):
-        answer = await reader.read()
-    writer.close()
-    return int(answer.split(b" ", 2)[1]) if answer else 0, answer
 
 
 @pytest.mark.parametrize(
@@ -109,7 +97,7 @@ async def test_an_odd_request_does_no_harm(data: bytes, status: int, caplog: pyt
     caplog.set_level("DEBUG")
     worker = FakeWorker(FakeGroup())
     async with serving(worker):
-        got, answer = await sent(worker.url, data)
+        got, answer = await send_bytes(worker.url, data)
         after = await ask(worker.url)
     assert (got, after.status, worker.group.done, worker.group.configs) == (status, 200, [], {})
     assert len(answer) < MOST_CHARACTERS
@@ -153,12 +141,12 @@ async def test_no_other_text_passes_for_the_token(given: list[str], caplog: pyte
     headers = [f"Authorization: {each}" for each in given]
     async with serving(worker, token=TOKEN):
         got = [
-            await sent(worker.url, head("GET", f"/connectors?token={TOKEN}&access_token={TOKEN}", *headers)),
-            await sent(worker.url, head("GET", "/connectors", f"Cookie: token={TOKEN}", *headers)),
-            await sent(worker.url, head("DELETE", "/connectors/c", *headers)),
-            await sent(worker.url, head("OPTIONS", "/connectors/c", *headers)),
-            await sent(worker.url, put(json.dumps(CONFIG).encode(), *headers)),
-            await sent(worker.url, head("GET", "/no/such/route", *headers)),
+            await send_bytes(worker.url, head("GET", f"/connectors?token={TOKEN}&access_token={TOKEN}", *headers)),
+            await send_bytes(worker.url, head("GET", "/connectors", f"Cookie: token={TOKEN}", *headers)),
+            await send_bytes(worker.url, head("DELETE", "/connectors/c", *headers)),
+            await send_bytes(worker.url, head("OPTIONS", "/connectors/c", *headers)),
+            await send_bytes(worker.url, put(json.dumps(CONFIG).encode(), *headers)),
+            await send_bytes(worker.url, head("GET", "/no/such/route", *headers)),
         ]
     assert [status for status, _ in got] == [401] * 6
     assert (group.done, list(group.configs)) == ([], ["c"])
@@ -201,7 +189,7 @@ async def test_requests_that_follow_each_other_at_once_are_answered_in_order() -
     worker.group.add("c", CONFIG)
     reads = b"".join(head("GET", path).replace(b"Connection: close\r\n", b"") for path in ("/", "/connectors", "/x"))
     async with serving(worker):
-        _, answer = await sent(worker.url, reads + head("GET", "/", "no colon") + head("DELETE", "/connectors/c"))
+        _, answer = await send_bytes(worker.url, reads + head("GET", "/", "no colon") + head("DELETE", "/connectors/c"))
     statuses = re.findall(rb"HTTP/1\.1 (\d+) ", answer)
     # The end of a connection with unread bytes may overtake the last answer.
     assert statuses[:3] == [b"200", b"200", b"404"]

@@ -13,26 +13,25 @@ import pytest
 from kiel_groups.rest import server as rest_server
 from tests.helpers.commands import Running
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.helpers.rest_requests import ask
+from tests.helpers.rest_requests import address_of, ask
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
-
-
-def address_of(worker: FakeWorker) -> tuple[str, int]:
-    host, _, port = worker.url.removeprefix("http://").partition(":")
-    return host, int(port)
+#: The headers of a request whose body does not follow.
+BUSY = GET + b"Content-Length: 9\r\n\r\n"
 
 
 @asynccontextmanager
-async def idle(
-    worker: FakeWorker, count: int
+async def opened_to(
+    worker: FakeWorker, count: int, data: bytes = b""
 ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """Open connections, and send nothing."""
-    opened = [await asyncio.open_connection(*address_of(worker)) for _ in range(count)]
+    """Open connections, and send these bytes on each of them."""
+    opened = [await asyncio.open_connection(*address_of(worker.url)) for _ in range(count)]
     try:
+        for _, writer in opened:
+            writer.write(data)
         yield opened
     finally:
         for _, writer in opened:
@@ -42,10 +41,11 @@ async def idle(
 async def test_further_connections_wait_for_others_to_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """None is refused: each is answered when there is room. The log says so once, not for each of them."""
+    """None is refused: each is answered when a request ends. The log says so once, not for each of them."""
     monkeypatch.setattr(rest_server, "_MOST_CONNECTIONS", 3)
     worker = FakeWorker(FakeGroup())
-    async with serving(worker), idle(worker, 3) as opened:
+    async with serving(worker), opened_to(worker, 3, BUSY) as opened:
+        await asyncio.sleep(0.1)
         waiting = [asyncio.ensure_future(ask(worker.url)) for _ in range(5)]
         done, _ = await asyncio.wait(waiting, timeout=0.2)
         assert not done
@@ -55,16 +55,27 @@ async def test_further_connections_wait_for_others_to_end(
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning == (
         "the REST interface accepts no connection at the moment: 3 are open, one for each 4 file descriptors that the"
-        " process may have, and at most 3; further ones wait; those that are idle are closed after 10 s"
+        " process may have, and at most 3; further ones wait"
     )
 
 
 async def test_idle_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new connection, one that was used, and one whose headers come byte by byte are closed after the same time."""
+    """At the bound, the one that has been idle for the longest time is closed for a new one, which is answered soon."""
     monkeypatch.setattr(rest_server, "_MOST_CONNECTIONS", 3)
+    worker = FakeWorker(FakeGroup())
+    async with serving(worker), opened_to(worker, 1, BUSY) as busy, opened_to(worker, 2) as opened:
+        for reader, _ in opened:
+            async with opened_to(worker, 1), asyncio.timeout(2):
+                assert (await ask(worker.url)).status == 200
+                assert await reader.read() == b""
+        assert not busy[0][0].at_eof()
+
+
+async def test_idle_connections_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection, one that was used, and one whose headers come byte by byte are closed after the same time."""
     monkeypatch.setattr(rest_server, "_IDLE_TIMEOUT_S", 0.3)
     worker = FakeWorker(FakeGroup())
-    async with serving(worker), idle(worker, 3) as opened:
+    async with serving(worker), opened_to(worker, 3) as opened:
         (unused, _), (used_reader, used), (_, slow) = opened
         used.write(GET + b"\r\n")
 
@@ -92,7 +103,7 @@ async def test_an_answer_that_the_client_does_not_read_ends(monkeypatch: pytest.
     async with serving(worker):
         with socket.socket() as greedy:
             greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            greedy.connect(address_of(worker))
+            greedy.connect(address_of(worker.url))
             greedy.sendall(GET.replace(b"/ ", b"/connectors/c ") + b"\r\n")
             got = await asyncio.wait_for(ask(worker.url), 5)
     assert got.status == 200
@@ -104,11 +115,11 @@ async def test_a_client_without_access_keeps_no_connection(headers: bytes) -> No
     worker = FakeWorker(FakeGroup())
     token = "t0ken-of-all-workers"
     async with serving(worker, token=token):
-        reader, writer = await asyncio.open_connection(*address_of(worker))
+        reader, writer = await asyncio.open_connection(*address_of(worker.url))
         writer.write(GET + headers + b"\r\n")
         refused = await asyncio.wait_for(reader.read(), 5)
         writer.close()
-        reader, writer = await asyncio.open_connection(*address_of(worker))
+        reader, writer = await asyncio.open_connection(*address_of(worker.url))
         for _ in range(2):
             writer.write(GET + f"Authorization: Bearer {token}\r\n\r\n".encode())
             answer = await asyncio.wait_for(reader.readuntil(b"}"), 5)
@@ -150,7 +161,10 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("limit", "taken"), [(128, 0), (128, 80)], ids=["by connections", "by the work"])
 async def test_hundreds_of_idle_connections_leave_descriptors_to_the_work(limit: int, taken: int) -> None:
-    """No task fails, the loop does not try to accept again and again, and a client is answered when others go."""
+    """
+    No task fails, and the loop does not try to accept again and again. A client is answered soon; if the work
+    uses the descriptors, when others go.
+    """
     with Running(["-c", PROGRAM, str(limit), str(taken)], typed=True) as process:
         (url,) = await asyncio.to_thread(process.wait_for_lines, 1)
         host, _, port = url.removeprefix("http://").partition(":")
@@ -160,8 +174,11 @@ async def test_hundreds_of_idle_connections_leave_descriptors_to_the_work(limit:
                 connection.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
             await eventually(lambda: process.errors, "the warning")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(ask(url), 0.5)
+            if taken:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(ask(url), 0.5)
+            else:
+                assert (await asyncio.wait_for(ask(url), 5)).status == 200
         got = await asyncio.wait_for(ask(url), 10)
         assert process.process.stdin is not None
         process.process.stdin.close()

@@ -1,0 +1,229 @@
+"""
+The requests about the connectors of worker groups. The service forwards them to a worker of the group.
+
+Workers register the URLs of their REST interfaces in ZooKeeper, so the newest state of a group has them. A forwarded
+request contains the token of the workers, and goes to no other URL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from itertools import chain
+from typing import Any, NamedTuple
+
+from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, UnknownConnectorError
+from kiel_groups.rest.calls import Answer, RestCall, RestError
+from kiel_groups.service.actions import FLAG, Body, finish_change, takes
+from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.wording import own_command
+from kiel_groups.workers.rest.client import connector_path
+from kiel_groups.workers.values import cause_of
+
+#: The most workers that a request asks, one after the other. The znode of a dead worker ends with its session.
+_MOST_WORKERS = 3
+
+#: The request for all connectors, with their statuses and settings.
+_ALL = "/connectors?expand=status&expand=info"
+
+#: The most characters of each text of a worker in the page.
+_LONGEST_TEXT = 300
+
+#: The characters at the end of a trace in which the page looks for the error. There may be a thousand traces of 8 KiB.
+_END_OF_TRACE = 2_000
+
+
+class Work(NamedTuple):
+    """
+    A connector, or one of its tasks, as a worker shows it.
+
+    ``task`` is None for the connector itself, and ``kind`` is ``source``, ``sink`` or ``task``. ``problem`` is the line
+    of the trace that names the error, or the reason why the work makes no progress, or "".
+    """
+
+    connector: str
+    task: int | None
+    kind: str
+    state: str
+    worker: str
+    problem: str
+
+    @property
+    def name(self) -> str:
+        """The name of the connector, or ``connector-number`` for a task."""
+        return self.connector if self.task is None else f"{self.connector}-{self.task}"
+
+
+class Connectors:
+    """
+    The operations that show and change the connectors of a worker group.
+
+    Args:
+        find: Returns the cluster and the group that a call names, or raises RestError.
+    """
+
+    def __init__(self, find: Callable[[RestCall], tuple[ServedCluster, GroupStatus]]) -> None:
+        self._find = find
+
+    async def list_connectors(self, call: RestCall) -> Answer:
+        """Answer with the status and the settings of each connector of a worker group, without secrets."""
+        return await _ask(*self._find(call), "GET", _ALL)
+
+    async def get_connector(self, call: RestCall) -> Answer:
+        """Answer with the settings and the tasks of a connector, without secrets."""
+        return await _ask(*self._find(call), "GET", connector_path(call.arguments[2]))
+
+    async def get_connector_status(self, call: RestCall) -> Answer:
+        """Answer with the state, the worker and the error of a connector and of each of its tasks."""
+        return await _ask(*self._find(call), "GET", f"{connector_path(call.arguments[2])}/status")
+
+    @takes()
+    async def pause_connector(self, call: RestCall, body: Body) -> Answer:
+        """Pause a connector and its tasks. They keep their workers. The answer does not wait until they have paused."""
+        return await self._change(call, body, "PUT", "/pause", "PAUSED", lambda work: work.state == "RUNNING")
+
+    @takes()
+    async def resume_connector(self, call: RestCall, body: Body) -> Answer:
+        """Resume a paused connector and its tasks. The answer does not wait until they run."""
+        return await self._change(call, body, "PUT", "/resume", "RUNNING", lambda work: work.state == "PAUSED")
+
+    @takes(task={"type": ["integer", "null"], "minimum": 0}, include_tasks=FLAG, only_failed=FLAG)
+    async def restart_connector(self, call: RestCall, body: Body) -> Answer:
+        """Restart a connector, with ``include_tasks`` its tasks as well, or one ``task``; or only what has failed."""
+        task, with_tasks, only_failed = body.number("task"), body.flag("include_tasks"), body.flag("only_failed")
+        if task is None:
+            query = f"includeTasks={str(with_tasks).lower()}&onlyFailed={str(only_failed).lower()}"
+            return await self._change(
+                call,
+                body,
+                "POST",
+                f"/restart?{query}" if with_tasks or only_failed else "/restart",
+                "RUNNING",
+                lambda work: (with_tasks or work.task is None) and (not only_failed or work.state == "FAILED"),
+            )
+        if with_tasks or only_failed:
+            raise ConfigError("task: does not go with 'include_tasks' and 'only_failed'")
+        return await self._change(
+            call, body, "POST", f"/tasks/{task}/restart", "RUNNING", lambda work: work.task == task, task
+        )
+
+    async def _change(
+        self,
+        call: RestCall,
+        body: Body,
+        method: str,
+        path: str,
+        after: str,
+        is_changed: Callable[[Work], bool],
+        task: int | None = None,
+    ) -> Answer:
+        """
+        Forward a change unless the call is a dry run, and answer with the states before and after the change.
+
+        Args:
+            call: The request.
+            body: The body of the request.
+            method: The method of the worker's request.
+            path: The path of the worker's request below the connector, with the query.
+            after: The state of the changed connector and tasks after the change.
+            is_changed: Returns whether the request changes this connector or task.
+            task: The task that must exist, or None.
+        """
+        began_s = time.monotonic()
+        (cluster, status), connector = self._find(call), call.arguments[2]
+        found = await _ask(cluster, status, "GET", f"{connector_path(connector)}/status")
+        works = _works(found.document)
+        if task is not None and task not in (work.task for work in works):
+            raise UnknownConnectorError(f"connector {connector!r:.300} has no task {task}")
+        document = {
+            "dry_run": body.dry_run,
+            "group": status.view.group,
+            "connector": connector,
+            "changes": [
+                {"work": work.name, "before": work.state, "after": after} for work in works if is_changed(work)
+            ],
+        }
+        if not body.dry_run:
+            await _ask(cluster, status, method, f"{connector_path(connector)}{path}")
+            finish_change(call, cluster, document, began_s)
+        return Answer(document)
+
+
+async def list_work(cluster: ServedCluster, status: GroupStatus) -> list[Work]:
+    """
+    Ask the workers of a group for all connectors, and return these with their tasks.
+
+    Connectors with problems, or with tasks with problems, come first, then all others, in the order of their names.
+
+    Raises:
+        RestError: The group is not one of workers, no worker answers, or a worker answers with an error.
+        ProtocolError: The answer is not that of a worker.
+    """
+    found = (await _ask(cluster, status, "GET", _ALL)).document
+    if not isinstance(found, dict):
+        raise _strange(found)
+    connectors = [_works(each.get("status") if isinstance(each, dict) else each) for each in found.values()]
+    connectors.sort(key=lambda works: (not any(work.problem for work in works), works[0].name))
+    return list(chain.from_iterable(connectors))
+
+
+async def _ask(cluster: ServedCluster, status: GroupStatus, method: str, path: str) -> Answer:
+    """
+    Send a request to a worker of a group, or to the next worker if it does not answer, and return the answer.
+
+    Raises:
+        RestError: The group has no workers whose addresses are known, none of three workers answers, or a worker
+            answers with an error. The error then has the worker's text and status.
+    """
+    group, state = status.view.group, cluster.state
+    if not status.view.are_workers:
+        raise RestError(HTTPStatus.NOT_FOUND, f"group {group!r} has no connectors: its members are not workers")
+    if cluster.address.is_of_brokers:
+        text = (
+            f"the workers of group {group!r} are not known: they register their addresses in ZooKeeper, and the service"
+            " observes this cluster by its brokers; let it observe ZooKeeper"
+        )
+        raise RestError(HTTPStatus.CONFLICT, text)
+    if not state.is_ready:
+        # Another program may have the address of a worker that has ended since the last load.
+        text = f"the addresses of the workers are not known at the moment: {state.error}"
+        raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text)
+    problem = f"none is alive; {own_command('workers', 'run', '--group', group)} starts one"
+    for url in status.view.worker_urls[:_MOST_WORKERS]:
+        try:
+            answer = await cluster.workers.send(method, f"{url.rstrip('/')}{path}")
+        except (NoWorkerError, ProtocolError, ConfigError) as error:
+            problem = str(error)
+            continue
+        return answer.passed_on(
+            url, f"the worker at {url} asks for another token; '--worker-token-file' names the file with the token"
+        )
+    raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"no worker of group {group!r} answers: {problem}")
+
+
+def _works(status: Any) -> list[Work]:
+    """
+    Return a connector and its tasks from the JSON document of their status.
+
+    Raises:
+        ProtocolError: The document is not that of a worker.
+    """
+    try:
+        name, kind = str(status["name"]), str(status["type"])
+        tasks = [_work(name, int(each["id"]), "task", each) for each in status["tasks"]]
+        return [_work(name, None, kind, status["connector"]), *tasks]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _strange(status) from error
+
+
+def _work(connector: str, task: int | None, kind: str, status: Mapping[str, Any]) -> Work:
+    state, worker = (str(status[name])[:_LONGEST_TEXT] for name in ("state", "worker_id"))
+    trace = str(status.get("trace") or "")[-_END_OF_TRACE:].strip()
+    problem = cause_of(trace) if trace else str(status.get("problem") or "")
+    return Work(connector, task, kind[:_LONGEST_TEXT], state, worker, problem[:_LONGEST_TEXT])
+
+
+def _strange(document: object) -> ProtocolError:
+    return ProtocolError(f"the answer of the worker is not that of a worker: {document!r:.200}")

@@ -1,0 +1,83 @@
+"""Read the tables of the page about metrics, and compare what a process exposes with them."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from docutils import nodes
+from docutils.core import publish_doctree
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.helpers.commands import REPOSITORY
+
+__all__ = ["FILES", "Described", "check_exposed", "described", "names_in_files", "tables"]
+
+#: The files for Prometheus and Grafana that have names of metrics.
+FILES = ("rules.yml", "rules-test.yml", "grafana-dashboard.json")
+
+#: The labels of the service's metrics and of its leaders', which the text above its table names.
+_SERVICE_LABELS = frozenset({"cluster", "group"})
+
+
+class Described(NamedTuple):
+    """A metric on the page: its section, kind, unit, meaning, and labels."""
+
+    section: str
+    kind: str
+    unit: str
+    meaning: str
+    labels: frozenset[str]
+
+
+def tables(page: Path) -> list[list[list[str]]]:
+    """Return the rows of each table of a page, with the headings."""
+    return [table for _, table in _tables(page)]
+
+
+def _tables(page: Path) -> list[tuple[str, list[list[str]]]]:
+    settings = {"report_level": 2, "warning_stream": io.StringIO()}
+    tree = publish_doctree(page.read_text(encoding="utf-8"), settings_overrides=settings)
+    return [
+        (
+            table.parent.next_node(nodes.title).astext(),
+            [[" ".join(cell.astext().split()) for cell in row] for row in table.findall(nodes.row)],
+        )
+        for table in tree.findall(nodes.table)
+    ]
+
+
+@cache
+def described() -> dict[str, Described]:
+    """Return all metrics of the page by name, without the suffix of counters. A label is named after "By"."""
+    found = {}
+    for section, (_, *rows) in _tables(REPOSITORY / "docs" / "metrics.rst"):
+        for name, kind, unit, meaning in rows:
+            assert name not in found
+            labels = re.findall(r"[a-z]+", meaning.partition(" By ")[2].partition(":")[0].replace(" of the answer", ""))
+            found[name] = Described(section, kind, unit, meaning, frozenset(labels) - {"and"})
+    return found
+
+
+def check_exposed(text: str) -> set[str]:
+    """Check that the page has each metric in Prometheus' text, with its kind and labels, and return their names."""
+    families = list(text_string_to_metric_families(text))
+    for family in families:
+        on_page = described()[family.name]
+        assert on_page.kind == family.type, family
+        for sample in family.samples:
+            assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS, sample
+    return {family.name for family in families}
+
+
+def names_in_files(exposed: Iterable[str]) -> None:
+    """Check that alarms and dashboard use only these metrics."""
+    names = {f"{name}_total" if described()[name].kind == "counter" else name for name in exposed}
+    for file in FILES:
+        used = set(re.findall(r"\bkiel_\w+", (REPOSITORY / "monitoring" / file).read_text(encoding="utf-8")))
+        assert used
+        assert used <= names, file

@@ -1,0 +1,160 @@
+"""The service shows several clusters by a file, and connectors of real workers, which operators pause and restart."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import expect
+from tornado.httpclient import AsyncHTTPClient
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.rest.settings import RestSettings
+from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
+from tests.helpers.cluster_data import zookeeper
+from tests.helpers.commands import Running
+from tests.helpers.rest_requests import JSON, ask
+from tests.helpers.waiting import eventually
+from tests.helpers.worker_groups import ask as ask_worker
+from tests.helpers.worker_groups import until_state, worker_on
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+WITH_TOKEN = {**JSON, "Authorization": f"Bearer {TOKEN}"}
+
+#: The service finds the workers, so their token must differ from its own.
+WORKER_TOKEN = "t0ken-of-all-workers"
+
+
+async def text_at(url: str) -> str:
+    """Return the text of a page or of the metrics."""
+    client = AsyncHTTPClient(force_instance=True)
+    text = (await client.fetch(url)).body.decode()
+    client.close()
+    return text
+
+
+async def test_clusters_of_a_file_and_their_connectors(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    A connector is paused and restarted through the service, and its page shows so. One cluster of three cannot be
+    reached; the others are shown nevertheless, and a group is led in one of them.
+    """
+    workers, led, name, chroot = unique("workers"), unique("group"), unique("source"), unique("chroot")
+    for file, token in (("token", TOKEN), ("workers.token", WORKER_TOKEN)):
+        (tmp_path / file).write_text(token)
+        (tmp_path / file).chmod(0o600)
+    second = f"{cluster_39.zk_hosts.partition('/')[0]}/{chroot}"
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(f"/{chroot}/consumers/java/ids")
+    (tmp_path / "clusters.toml").write_text(
+        f'[main]\nzookeeper = "{cluster_39.zk_hosts}"\ngroups = ["{led}"]\nworker-token-file = "workers.token"\n'
+        f'[second]\nzookeeper = "{second}"\n'
+        '[away]\nzookeeper = "127.0.0.1:1"\ngroups = ["g"]\n'
+    )
+    words = ["serve", "--clusters", f"{tmp_path}/clusters.toml", "--token-file", f"{tmp_path}/token"]
+    config = {"connector.class": "FileStreamSource", "file": f"{tmp_path}/f", "topic": unique("topic")}
+    async with worker_on(cluster_39, workers, rest=RestSettings(port=0, token=WORKER_TOKEN)) as worker:
+        await ask(
+            f"{worker.url}/connectors",
+            "POST",
+            {"name": name, "config": config},
+            {**JSON, "Authorization": f"Bearer {WORKER_TOKEN}"},
+        )
+        with Running(["-m", "kiel_groups", *words, "--port", "0", "--interval", "1"]) as process:
+
+            def served() -> re.Match[str] | None:
+                return re.search(r"serves main, second, away at (\S+)", "\n".join(process.errors))
+
+            url = (await eventually(served, "the service runs"))[1]
+            connectors = f"{url}/v1/clusters/main/groups/{workers}/connectors"
+
+            async def has_states(state: str) -> bool:
+                got = await ask(f"{connectors}/{name}/status")
+                works = [got.document["connector"], *got.document["tasks"]] if got.status == 200 else []
+                return [each["state"] for each in works] == [state, state]
+
+            await eventually(lambda: has_states("RUNNING"), "the service shows the connector", 60.0)
+            refused = await ask(f"{connectors}/{name}/pause", "POST", {})
+            paused = await ask(f"{connectors}/{name}/pause", "POST", {}, WITH_TOKEN)
+            assert (refused.status, paused.status) == (401, 200)
+            assert {"work": f"{name}-0", "before": "RUNNING", "after": "PAUSED"} in paused.document["changes"]
+            await eventually(lambda: has_states("PAUSED"), "the connector is paused")
+            page = await text_at(f"{url}/clusters/main/groups/{workers}/connectors")
+            assert (f">{name}-0</th>" in page, page.count(">PAUSED</td>"), "RUNNING" in page) == (True, 2, False)
+            assert (await ask(f"{connectors}/{name}/resume", "POST", {}, WITH_TOKEN)).status == 200
+            await eventually(lambda: has_states("RUNNING"), "the connector runs")
+            assert (await ask(f"{connectors}/{name}/restart", "POST", {"task": 0}, WITH_TOKEN)).status == 200
+            assert list((await ask(connectors)).document) == [name]
+            logged = [line for line in process.errors if f"POST /v1/clusters/main/groups/{workers}/connectors/" in line]
+            assert len([line for line in logged if " by 127.0.0.1 took " in line]) == 3
+            assert not [line for line in process.errors if WORKER_TOKEN in line]
+
+            async def is_partly_ready() -> bool:
+                got = await ask(f"{url}/readyz")
+                clusters = got.document["clusters"]
+                return got.status == 200 and "127.0.0.1:1" in clusters.pop("away") and set(clusters.values()) == {"ok"}
+
+            await eventually(is_partly_ready, "two of three clusters are ready")
+            await eventually(lambda: any(f"group {led}: " in line for line in process.errors), "it leads")
+            reason = "error: group g of cluster away has no candidate here: "
+            await eventually(lambda: any(reason in line for line in process.errors), "it cannot lead", 60.0)
+            assert [each["group"] for each in (await ask(f"{url}/v1/clusters/second/groups")).document["groups"]] == [
+                "java"
+            ]
+            front, metrics = await text_at(f"{url}/"), await text_at(f"{url}/metrics")
+            assert all(f'<h2 id="c-{each}">' in front for each in ("main", "second", "away"))
+            assert "The newest load failed: " in front
+            ups = {"main": "1.0", "second": "1.0", "away": "0.0"}
+            assert all(f'kiel_cluster_up{{cluster="{each}"}} {up}' in metrics for each, up in ups.items())
+            assert await asyncio.to_thread(process.end, signal.SIGTERM) == 143
+            assert not [line for line in process.errors if "exception" in line]
+    with zookeeper(cluster_39) as client:
+        client.delete(f"/{chroot}", recursive=True)
+
+
+@NEEDS_CHROMIUM
+async def test_connectors_are_paused_in_the_console(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """By keyboard, at the width of a phone: the page of all groups leads to the connectors, and follows a pause."""
+    workers, name = unique("workers"), unique("source")
+    config = {"connector.class": "FileStreamSource", "file": f"{tmp_path}/f", "topic": unique("topic")}
+    async with worker_on(cluster_39, workers) as worker:
+        await ask_worker(worker.url, "POST", "/connectors", {"name": name, "config": config})
+        await until_state(worker.url, name, "RUNNING", "RUNNING")
+        async with console(cluster_39) as (url, browser):
+            page, errors = await new_page(browser, url, width=360)
+            await page.get_by_role("link", name=f"Connectors of {workers}").press("Enter")
+            states = page.locator("tbody td:nth-child(3)")
+            await expect(states).to_have_text(["RUNNING", "RUNNING"], timeout=PATIENCE_MS)
+            found = await Axe().run(page)
+            serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
+            assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+            await page.get_by_role("button", name=f"Pause… {name}").press("Enter")
+            await page.get_by_label("Token").fill(TOKEN)
+            await page.keyboard.press("Enter")
+            outcome = page.locator("#outcome")
+            await expect(outcome).to_contain_text(f"{name}-0: RUNNING → PAUSED", timeout=PATIENCE_MS)
+            await until_state(worker.url, name, "RUNNING", "RUNNING")
+            await page.keyboard.press("Enter")  # The button that makes the change has the focus.
+            await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+            await page.keyboard.press("Escape")
+            await expect(states).to_have_text(["PAUSED", "PAUSED"], timeout=PATIENCE_MS)
+            await page.get_by_role("button", name=f"Resume… {name}").press("Enter")
+            await page.keyboard.press("Enter")
+            await expect(outcome).to_contain_text("PAUSED → RUNNING", timeout=PATIENCE_MS)
+            await page.keyboard.press("Enter")
+            await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+            await page.keyboard.press("Escape")
+            await expect(states).to_have_text(["RUNNING", "RUNNING"], timeout=PATIENCE_MS)
+            await page.get_by_role("button", name=f"Restart… {name}-0").press("Enter")
+            await expect(page.get_by_label("Task;")).to_have_value("0")
+            await page.keyboard.press("Enter")
+            await expect(outcome).to_contain_text(f"{name}-0: RUNNING → RUNNING", timeout=PATIENCE_MS)
+            assert not errors

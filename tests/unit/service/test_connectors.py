@@ -1,0 +1,203 @@
+"""Requests about connectors are forwarded to workers, whatever workers answer, or whether they answer at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kiel_groups.errors import KielGroupsError, RebalanceError
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.rest.calls import Answer, RestCall, Route
+from kiel_groups.rest.server import RestServer
+from kiel_groups.rest.settings import RestSettings
+from kiel_groups.service import served_cluster
+from kiel_groups.service.api import Api
+from kiel_groups.service.cluster_state import ClusterState, GroupStatus
+from kiel_groups.service.connectors import Work, list_work
+from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.workers.values import TaskId
+from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
+from tests.helpers.rest_requests import Got, ask
+
+pytestmark = pytest.mark.unit
+
+TOKEN = "t0ken-of-all-workers"
+CONFIG = {"connector.class": "FileStreamSource", "name": "a/b", "tasks.max": "2", "password": "x"}
+FAILED = WorkStatus(
+    WorkState.FAILED, "10.0.0.1:8083", f"Traceback (most recent call last):\n  File\nError: {'x' * 400}"
+)
+
+#: A group whose members are workers, and a group of consumers.
+WORKERS = GroupView("g", (), (), "connect", is_of_consumers=False)
+CONSUMERS = GroupView("g", (), ())
+
+#: Nothing listens at this port.
+DEAD = "http://127.0.0.1:1"
+
+
+def workers(count: int = 1) -> list[FakeWorker]:
+    """Return the workers of a group with a connector whose second task has failed."""
+    group = FakeGroup()
+    group.add("a/b", CONFIG)
+    group.states[TaskId("a/b", 1)] = FAILED
+    return [FakeWorker(group) for _ in range(count)]
+
+
+@asynccontextmanager
+async def service(
+    urls: Sequence[str], *, token: str = "", view: GroupView = WORKERS, kind: str = ZOOKEEPER, **state: Any
+) -> AsyncIterator[tuple[str, ServedCluster]]:
+    """Serve a service that knows workers at these URLs. Yield the URL of connectors and the cluster."""
+    cluster = ServedCluster("main", ClusterAddress(kind, DEAD, 1.0), 60.0, lambda *_: None, token)
+    groups = {"g": GroupStatus(replace(view, worker_urls=tuple(urls)), ())}
+    cluster.state = ClusterState(groups=groups, **{"loaded_ms": 1, **state})
+    server = RestServer(RestSettings(port=0))
+    server.start(Api({"main": cluster}).routes())
+    yield f"{server.url}/v1/clusters/main/groups/g/connectors", cluster
+    await server.close()
+    cluster.stop()
+
+
+@asynccontextmanager
+async def stranger(document: object, *, delay_s: float = 0.0) -> AsyncIterator[str]:
+    """Serve a program that is not a worker, and yield its URL. It answers with a document after a delay."""
+
+    async def answer(call: RestCall) -> Answer:
+        await asyncio.sleep(delay_s)
+        return Answer(document)
+
+    server = RestServer(RestSettings(port=0))
+    server.start([Route("/connectors", {"GET": answer})])
+    yield server.url
+    await server.close()
+
+
+async def test_connectors_are_shown_as_a_worker_shows_them() -> None:
+    """The documents are the worker's, without secrets. The page has one line of an error, and problems come first."""
+    (worker,) = workers()
+    worker.group.add("a", CONFIG)
+    async with serving(worker, token=TOKEN), service([worker.url], token=TOKEN) as (url, cluster):
+        found = (await ask(url)).document["a/b"]
+        assert found["info"] == (await ask(f"{url}/a%2Fb")).document
+        assert found["status"] == (await ask(f"{url}/a%2Fb/status")).document
+        rows = await list_work(cluster, cluster.state.groups["g"])
+    assert found["info"]["config"]["password"] == "[hidden]"
+    assert rows == [
+        Work("a/b", None, "source", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a/b", 0, "task", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a/b", 1, "task", "FAILED", "10.0.0.1:8083", f"Error: {'x' * 293}"),
+        Work("a", None, "source", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a", 0, "task", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a", 1, "task", "RUNNING", "10.0.0.1:8083", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "works", "done"),
+    [
+        ("pause", {}, ["a/b RUNNING PAUSED", "a/b-0 RUNNING PAUSED"], ["pause a/b"]),
+        ("resume", {}, [], ["resume a/b"]),
+        ("restart", {}, ["a/b RUNNING RUNNING"], ["restart a/b"]),
+        ("restart", {"task": 1}, ["a/b-1 FAILED RUNNING"], ["restart a/b-1"]),
+        ("restart", {"include_tasks": True, "only_failed": True}, ["a/b-1 FAILED RUNNING"], ["restart a/b-1"]),
+    ],
+)
+async def test_a_change_is_forwarded_and_logged(
+    caplog: pytest.LogCaptureFixture, path: str, body: dict[str, Any], works: list[str], done: list[str]
+) -> None:
+    """A dry run changes nothing. The change is made by a worker, and the log has its client and the states before."""
+    caplog.set_level(logging.INFO, "kiel_groups.service")
+    (worker,) = workers()
+    async with serving(worker), service([worker.url]) as (url, _):
+        dry = await ask(f"{url}/a%2Fb/{path}", "POST", {**body, "dry_run": True})
+        assert not [*worker.group.done, *caplog.messages]
+        made = await ask(f"{url}/a%2Fb/{path}", "POST", body)
+    assert [" ".join(each.values()) for each in dry.document["changes"]] == works
+    assert made.document == {**dry.document, "dry_run": False}
+    assert [what for _, what in worker.group.done] == done
+    (line,) = caplog.messages
+    assert line.startswith(f"POST /v1/clusters/main/groups/g/connectors/a%2Fb/{path} by 127.0.0.1 took ")
+    assert all(f'"before": "{each.split()[1]}"' in line for each in works)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("none/pause", {}, 404, "connector 'none' does not exist"),
+        ("a%2Fb/pause", {"task": 1}, 400, "the body has 'task'"),
+        ("a%2Fb/restart", {"task": "1"}, 400, "task: '1' given; expected a whole number of at least 0"),
+        ("a%2Fb/restart", {"task": 1, "only_failed": True}, 400, "task: does not go with 'include_tasks' and"),
+        ("a%2Fb/restart", {"task": 7, "dry_run": True}, 404, "connector 'a/b' has no task 7"),
+        ("..%2F..%2Fadmin/pause", {}, 404, "connector '../../admin' does not exist"),
+    ],
+)
+async def test_mistakes_change_nothing(path: str, body: object, status: int, words: str) -> None:
+    """The answer has the reason, and names lead to no other path of a worker."""
+    (worker,) = workers()
+    async with serving(worker), service([worker.url]) as (url, _):
+        got = await ask(f"{url}/{path}", "POST", body)
+    assert (got.status, words in got.document["message"]) == (status, True), got.document
+    assert not worker.group.done
+
+
+async def test_a_worker_that_does_not_answer_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next worker is asked, be the first one dead, silent, or another program. At most three workers are asked."""
+    monkeypatch.setattr(served_cluster, "_WORKER_TIMEOUT_S", 0.2)
+    (worker,) = workers()
+    async with serving(worker), stranger({}, delay_s=5.0) as silent, service([DEAD, silent, worker.url]) as (url, _):
+        assert (await ask(url)).document.keys() == {"a/b"}
+    async with serving(worker), service([DEAD] * 3 + [worker.url]) as (url, _):
+        got = await ask(url)
+    assert (got.status, got.document["message"]) == (
+        503,
+        f"no worker of group 'g' answers: no worker answers at {DEAD}: connection refused",
+    )
+
+
+@pytest.mark.parametrize("document", [[], {"a": 1}, {"a": {"status": {"name": "a"}}}, "x", None], ids=repr)
+async def test_the_answer_of_another_program_is_an_error(document: object) -> None:
+    """A program that has got the address of a worker breaks no page."""
+    async with stranger(document) as url, service([url]) as (_, cluster):
+        with pytest.raises(KielGroupsError, match="the answer of the worker is not that of a worker: "):
+            await list_work(cluster, cluster.state.groups["g"])
+
+
+async def test_the_error_of_a_worker_is_passed_on() -> None:
+    """Its status, its text and ``Retry-After`` are the worker's. A wrong token is an error of the service itself."""
+    (worker,) = workers()
+    worker.error = RebalanceError("the group of workers is rebalancing; try again later")
+    async with serving(worker, token=TOKEN):
+        async with service([worker.url], token=TOKEN) as (url, _):
+            busy = await ask(url)
+        async with service([worker.url], token=f"not-{TOKEN}") as (url, _):
+            refused = await ask(url)
+    assert (busy.status, busy.document["message"], busy.headers["Retry-After"]) == (409, str(worker.error), "1")
+    assert (refused.status, "asks for another token; '--worker-token-file'" in refused.document["message"]) == (
+        502,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "words"),
+    [
+        ({"view": CONSUMERS}, 404, "group 'g' has no connectors: its members are not workers"),
+        ({"kind": BROKERS}, 409, "they register their addresses in ZooKeeper, and the service observes this cluster"),
+        ({"error": "it is away"}, 503, "the addresses of the workers are not known at the moment: it is away"),
+        ({}, 503, "no worker of group 'g' answers: none is alive; 'kiel-groups workers run --group g' starts one"),
+    ],
+)
+async def test_a_group_without_known_workers(settings: dict[str, Any], status: int, words: str) -> None:
+    """The answer says why no worker is asked."""
+    got: Got
+    async with service([], **settings) as (url, _):
+        got = await ask(url)
+    assert (got.status, words in got.document["message"]) == (status, True), got.document
