@@ -12,7 +12,9 @@ WIRE = "kiel_groups/wire"
 # build serves every Python from 3.11 on, but those without the interpreter's lock, which it relies on.
 MESSAGES = Extension(
     "kiel_groups.wire._messages",
-    sources=[f"{WIRE}/_{name}.c" for name in ("messages", "check", "selection", "columns", "records", "values")],
+    sources=[
+        f"{WIRE}/_{name}.c" for name in ("messages", "check", "selection", "columns", "records", "values", "encode")
+    ],
     depends=[f"{WIRE}/_{name}.h" for name in ("functions", "message", "crc32", "selection", "blob_object")],
     # No other library of the process may replace the functions that the sources share.
     extra_compile_args=["-fvisibility=hidden"],

@@ -78,8 +78,9 @@ def message_sets(value_bytes: int) -> dict[str, bytes]:
         json.dumps({"visitor": n * 7919 % 100_003, "page": f"/articles/{n % 53}.html", "took_ms": n * 31 % 977})
         for n in range(count)
     ]
-    messages = [(b"%d" % (n % 64), value.ljust(value_bytes - 2).encode()) for n, value in enumerate(values)]
-    return {codec: encode_message_set(messages, None if codec == "plain" else codec) for codec in CODECS}
+    keys = [b"%d" % (n % 64) for n in range(count)]
+    padded = [value.ljust(value_bytes - 2).encode() for value in values]
+    return {codec: encode_message_set(keys, padded, None if codec == "plain" else codec) for codec in CODECS}
 
 
 def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, Pass]:

@@ -247,14 +247,16 @@ class ProducerConfig:
     in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for these replicas at most
     ``ack_timeout_ms``. With ``linger_ms``, a partition's batch is sent when it has ``batch_size`` records, or when its
     oldest record has waited for this time. Without ``linger_ms``, records are sent when ``batch_size`` records wait in
-    all partitions together, without a time limit. ``compression`` is the name of a codec, or None. ``retries`` is how
-    many times a batch is sent again after retriable errors. A request is filled up to ``max_request_bytes``. Records
-    without an outcome may take ``max_buffered_bytes``; further records are refused.
+    all partitions together, without a time limit. A batch gets no record that would make it larger than
+    ``batch_bytes``, unless the batch is empty. ``compression`` is the name of a codec, or None. ``retries`` is how many
+    times a batch is sent again after retriable errors. A request is filled up to ``max_request_bytes``. Records without
+    an outcome may take ``max_buffered_bytes``; further records are refused.
     """
 
     required_acks: int = -1
     ack_timeout_ms: int = _whole(500, 0, "ack_timeout", is_int32=True)
     batch_size: int = _whole(1, 1)
+    batch_bytes: int = _whole(256 << 10, 1)
     linger_ms: int | None = _whole(None, 0)
     compression: str | None = None
     retries: int = _whole(10, 0)

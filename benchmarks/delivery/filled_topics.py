@@ -61,6 +61,6 @@ def message_sets(cell: Cell) -> list[bytes]:
     codec = None if cell.codec == "none" else cell.codec
     count = cell.messages_per_set
     return [
-        encode_message_set([(None, value) for value in log_lines(count, cell.value_bytes, seed)], codec)
+        encode_message_set([None] * count, log_lines(count, cell.value_bytes, seed), codec)
         for seed in range(_DIFFERENT_SETS)
     ]

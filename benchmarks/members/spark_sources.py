@@ -34,7 +34,7 @@ def messages_in(size_bytes: int, value_bytes: int) -> int:
 
 @cache
 def message_set(count: int, value_bytes: int) -> bytes:
-    return encode_message_set([(b"%0*d" % (KEY_BYTES, number), b"v" * value_bytes) for number in range(count)])
+    return encode_message_set([b"%0*d" % (KEY_BYTES, number) for number in range(count)], [b"v" * value_bytes] * count)
 
 
 def kafka_python_rows(

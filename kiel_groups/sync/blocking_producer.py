@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, overload
 
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
+from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError
 from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, takes_arguments_of
+from kiel_groups.sync.loop_thread import check_no_loop_runs
 
 
 class Producer(Blocking[clients.Producer]):
@@ -23,6 +27,14 @@ class Producer(Blocking[clients.Producer]):
 
     @takes_arguments_of(clients.Producer)
     def __init__(self) -> None: ...
+
+    def _set_up(self, *arguments: Any) -> None:
+        # Reentrant: a signal handler or a finalizer may produce.
+        self._handing = threading.RLock()
+        #: The arguments of ``_add_encoded`` for the records that the loop has not taken yet, and their size.
+        self._handed: list[Any] = []
+        self._handed_bytes = 0
+        super()._set_up(*arguments)
 
     connect = blocking(clients.Producer.connect)
     drain = blocking(clients.Producer.drain)
@@ -39,6 +51,8 @@ class Producer(Blocking[clients.Producer]):
     key_maker = Attribute(clients.Producer, lambda producer: producer.key_maker)
     partitioner = Attribute(clients.Producer, lambda producer: producer.partitioner)
     ack_timeout = Attribute(clients.Producer, lambda producer: producer.ack_timeout)
+    linger_ms = Attribute(clients.Producer, lambda producer: producer.linger_ms)
+    max_buffered_bytes = Attribute(clients.Producer, lambda producer: producer.max_buffered_bytes)
     buffered_bytes = Attribute(clients.Producer, lambda producer: producer.buffered_bytes)
     unsent_count = Attribute(clients.Producer, lambda producer: producer.unsent_count)
 
@@ -67,23 +81,123 @@ class Producer(Blocking[clients.Producer]):
             ConfigError: The topic's name is not legal, or the value or key cannot be encoded.
             ClosedError: The producer was closed.
         """
-        return self._wait(self._accepted, topic, message, key, partition)
-
-    async def _accepted(self, *record: Any) -> concurrent.futures.Future[RecordMetadata]:
-        while self._client.is_full:
-            await self._client.drain()
-        accepted = self._client.produce(*record)
-        # The future of an invalid record fails within one iteration of the loop.
-        await asyncio.sleep(0)
-        if accepted.done():
-            accepted.result()
+        client = self._client
+        if client.linger_ms is None and client.batch_size > 1:
+            # The future of a record may wait for the records of its batch.
+            return self._wait(self._accepted, client.produce, topic, message, key, partition)
+        check_no_loop_runs(self._instead)
+        try:
+            check_name(topic, "topic")
+            encoded = client._encode(message, key)
+        except Exception:
+            client.metrics.count("produce_failures")
+            raise
+        if client.buffered_bytes + self._handed_bytes >= client.max_buffered_bytes:
+            self._wait(client.drain)
         outcome: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
         outcome.set_running_or_notify_cancel()
-        accepted.add_done_callback(functools.partial(_pass_on, outcome))
+        with self._handing:
+            if not self._handed:
+                self._thread.call_soon(self._take_handed)
+            self._handed.append((topic, *encoded, partition, outcome))
+            self._handed_bytes += len(encoded[1] or b"") + len(encoded[2] or b"")
+        if client.closing and outcome.done():
+            outcome.result()
         return outcome
 
+    def _take_handed(self) -> None:
+        """On the loop, queue the records that other threads have handed over since the last call."""
+        with self._handing:
+            handed, self._handed, self._handed_bytes = self._handed, [], 0
+        for record in handed:
+            if self._client.closing:
+                record[-1].set_exception(ClosedError("the producer was closed"))
+            else:
+                self._client._add_encoded(*record)
 
-def _pass_on(outcome: concurrent.futures.Future[RecordMetadata], accepted: asyncio.Future[RecordMetadata]) -> None:
+    def _abandon(self) -> None:
+        super()._abandon()
+        with self._handing:
+            handed, self._handed, self._handed_bytes = self._handed, [], 0
+        for *_, outcome in handed:
+            outcome.set_exception(ClosedError("the event loop of the producer has ended"))
+
+    @overload
+    def produce_many(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        partitions: Iterable[int] | int | None = None,
+        *,
+        each: Literal[False] = False,
+    ) -> concurrent.futures.Future[int]: ...
+
+    @overload
+    def produce_many(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        partitions: Iterable[int] | int | None = None,
+        *,
+        each: Literal[True],
+    ) -> list[concurrent.futures.Future[RecordMetadata]]: ...
+
+    def produce_many(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        partitions: Iterable[int] | int | None = None,
+        *,
+        each: bool = False,
+    ) -> Any:
+        """
+        Send many records of one topic, at a fraction of the cost of a call of ``produce`` for each.
+
+        Apart from what ``produce`` says of a full buffer and of errors, this method works as
+        ``kiel_groups.Producer.produce_many``.
+
+        Args:
+            topic: The topic to write to.
+            messages: The values.
+            keys: The key of each value.
+            partitions: The partition of each value, or one partition for all.
+            each: Return a future for each record.
+
+        Returns:
+            A future for the number of records, done when all are stored; with ``each``, a list with a future for each
+            record.
+
+        Raises:
+            ConfigError: An argument is not valid. No record is sent.
+            ClosedError: The producer was closed.
+        """
+        send = functools.partial(self._client.produce_many, each=each)
+        return self._wait(self._accepted, send, topic, list(messages), keys, partitions)
+
+    async def _accepted(self, send: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the client when there is room, and return its futures as those of other threads."""
+        while self._client.is_full:
+            await self._client.drain()
+        accepted = send(*arguments)
+        # The future of an invalid record fails within one iteration of the loop.
+        await asyncio.sleep(0)
+        return list(map(_passed_on, accepted)) if isinstance(accepted, list) else _passed_on(accepted)
+
+
+def _passed_on(accepted: asyncio.Future[Any]) -> concurrent.futures.Future[Any]:
+    """Return a future that gets the outcome. If there is an error already, raise it."""
+    if accepted.done():
+        accepted.result()
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()
+    accepted.add_done_callback(functools.partial(_pass_on, outcome))
+    return outcome
+
+
+def _pass_on(outcome: concurrent.futures.Future[Any], accepted: asyncio.Future[Any]) -> None:
     if accepted.cancelled():
         outcome.set_exception(ClosedError("the producer was closed before the record had an outcome"))
     elif error := accepted.exception():

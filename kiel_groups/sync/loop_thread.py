@@ -200,6 +200,17 @@ class LoopThread:
             why = "closed before this was done" if self._failure is None else self._ended_by()
             raise ClosedError(f"{self._name}: {why}") from self._failure
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """
+        Call a function on the loop soon, without waiting for it. Start the loop if needed.
+
+        Raises:
+            ClosedError: The loop was stopped, or belongs to the parent process of this fork.
+        """
+        self._check_process()
+        with self._lock:
+            self._running().call_soon_threadsafe(function)
+
     def post(self, function: Callable[[], object]) -> None:
         """Schedule a function on the loop, without waiting for it. Do nothing if the loop does not run."""
         if self.forked:

@@ -15,5 +15,6 @@ int add_span(PyObject *module);
 int add_columns(PyObject *module);
 int add_records(PyObject *module);
 int add_values(PyObject *module);
+int add_encode(PyObject *module);
 
 #endif

@@ -57,3 +57,12 @@ def values(
 
     The list of keys is None if all keys are null. The list of offsets is None if the offsets have no gaps.
     """
+
+def encode(keys: list[bytes | None], values: list[bytes | None], /) -> bytes:
+    """
+    Return the messages as a message set with offsets from 0.
+
+    Raises:
+        TypeError: A key or value is neither bytes nor None.
+        OverflowError: The set takes more than 2 GiB.
+    """

@@ -52,9 +52,13 @@ class Request(Generic[AnswerT_co]):
             ConfigError: A field does not fit its type in the protocol.
         """
         writer = Writer()
+        self.write_body(writer)
+        return writer.getvalue()
+
+    def write_body(self, writer: Writer) -> None:
+        """Write the request without its header."""
         for name, field in self.BODY.items():
             field.write(writer, getattr(self, name))
-        return writer.getvalue()
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> AnswerT_co:
@@ -80,14 +84,14 @@ def encode_request(request: Request[object], correlation_id: int, client_id: str
     Raises:
         ConfigError: A field does not fit its type in the protocol.
     """
-    header = Writer()
-    header.int16(request.API_KEY)
-    header.int16(request.API_VERSION)
-    header.int32(correlation_id)
+    writer = Writer()
+    writer.int16(request.API_KEY)
+    writer.int16(request.API_VERSION)
+    writer.int32(correlation_id)
     # Nothing has checked the client id. Bytes are accepted, too.
-    header.string(six.ensure_text(client_id))
-    head, body = header.getvalue(), request.encode_body()
-    return b"".join((_INT32.pack(len(head) + len(body)), head, body))
+    writer.string(six.ensure_text(client_id))
+    request.write_body(writer)
+    return writer.getvalue(after_size=True)
 
 
 def decode_size(header: Buffer, limit: int) -> int:

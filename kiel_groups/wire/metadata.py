@@ -210,8 +210,8 @@ class TopicIdsRequest(Request[Mapping[str, str]]):
 
     topics: tuple[str, ...]
 
-    def encode_body(self) -> bytes:
-        """Encode the request. The result begins with the tagged fields that end the header."""
+    def write_body(self, writer: Writer) -> None:
+        """Write the request, after the tagged fields that end its header."""
         topics = _array(_NAMED).encode(tuple((_NO_ID, topic, None) for topic in self.topics))
         # No topic is created, and no rights are asked for.
-        return b"\0" + topics + b"\0\0\0" + b"\0"
+        writer.raw(b"\0" + topics + b"\0\0\0" + b"\0")

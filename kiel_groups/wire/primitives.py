@@ -114,9 +114,10 @@ class Writer:
             for value, code in zip(values, layout.format[1:], strict=True):
                 _packing(code)(self, value)
 
-    def getvalue(self) -> bytes:
-        """Return all bytes that were written."""
-        return b"".join(self._parts)
+    def getvalue(self, *, after_size: bool = False) -> bytes:
+        """Return all bytes that were written, after their size if that is asked for."""
+        size = (_INT32.pack(sum(map(len, self._parts))),) if after_size else ()
+        return b"".join((*size, *self._parts))
 
 
 class Reader:

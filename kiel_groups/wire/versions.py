@@ -10,7 +10,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.fetch import CLIENT_REPLICA_ID, FetchPosition, FetchRequest
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.primitives import INT16, Buffer, fields, mapping, numbers, structure
+from kiel_groups.wire.primitives import INT16, Buffer, Writer, fields, mapping, numbers, structure
 
 # Fetch v3 as a question: is the broker of 0.10.1 or later?
 #
@@ -35,12 +35,12 @@ class FetchProbeRequest(Request[bool]):
 
     API_KEY, API_VERSION = 1, 3
 
-    def encode_body(self) -> bytes:
-        """Encode a fetch that returns at once, with at most one byte, from a topic that need not exist."""
+    def write_body(self, writer: Writer) -> None:
+        """Write a fetch that returns at once, with at most one byte, from a topic that need not exist."""
         # The last 0 is the most bytes in v3; in v0 to v2, it is the number of topics.
         head = numbers(tuple, "iiii").encode((CLIENT_REPLICA_ID, 0, 0, 0))
         partition = TopicPartition("kiel-groups", 0)
-        return head + FetchRequest.BODY["partitions"].encode({partition: FetchPosition(0, 1)})
+        writer.raw(head + FetchRequest.BODY["partitions"].encode({partition: FetchPosition(0, 1)}))
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bool:

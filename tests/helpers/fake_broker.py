@@ -78,7 +78,7 @@ Script = Callable[[Request], "bytes | Fault | None"]
 
 def message_set(*values: bytes) -> bytes:
     """Encode messages with these values and no keys."""
-    return encode_message_set([(None, value) for value in values])
+    return encode_message_set([None] * len(values), list(values))
 
 
 class FakeBroker:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import random
 import struct
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -117,6 +118,25 @@ async def test_this_consumer_reads_what_java_produces(
     assert await read(cluster_39, topic, BEGINNING, len(expected)) == expected
     middle = {TopicPartition(topic, 0): 1_030}
     assert await read(cluster_39, topic, middle, 20) == expected[1_030:1_050]
+
+
+async def test_keys_get_the_partitions_that_java_chooses(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """A producer with ``murmur2`` adds each record to the partition to which Java's producer sends its key."""
+    topic, keys = unique("topic"), [f"key {n}" * (1 + n % 5) for n in range(200)]
+    await cluster_39.create_topic(topic, 7)
+    producing = ("--broker-list", cluster_39.brokers[0], "--topic", topic, "--new-producer", "--timeout", "5000")
+    typed = "".join(f"{key}\tjava\n" for key in keys)
+    await java(tmp_path, "kafka.tools.ConsoleProducer", *producing, "--property", "parse.key=true", stdin=typed)
+    async with Producer(cluster_39.brokers, partitioner="murmur2") as producer:
+        assert await producer.produce_many(topic, ["ours"] * len(keys), keys) == len(keys)
+    places = defaultdict(list)
+    async with SingleConsumer(cluster_39.brokers) as consumer, asyncio.timeout(60):
+        await consumer.subscribe(topic, start=BEGINNING)
+        for _ in range(2 * len(keys)):
+            record = await anext(consumer)
+            places[record.key].append(record.partition)
+    assert {key: len(found) for key, found in places.items()} == {key.encode(): 2 for key in keys}
+    assert all(ours == java for ours, java in places.values())
 
 
 @pytest.mark.parametrize("codec", NUMBERS)

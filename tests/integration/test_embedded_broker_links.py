@@ -37,7 +37,7 @@ async def view_of(cluster: ClusterOfCuttableBrokers, broker: int) -> View:
 async def produced(cluster: ClusterOfCuttableBrokers, broker: int, partition: int) -> ErrorCode:
     """Produce a record that all replicas in sync have to store, and return the broker's error code."""
     target = TopicPartition("t", partition)
-    request = ProduceRequest(-1, 1_000, {target: encode_message_set([(None, b"value")], None)})
+    request = ProduceRequest(-1, 1_000, {target: encode_message_set([None], [b"value"])})
     return (await ask_at(cluster.links.advertised[broker], request))[target].error
 
 

@@ -27,7 +27,7 @@ from kiel_groups.wire.group_requests import (
 )
 from kiel_groups.wire.metadata import BrokerAddress
 from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.primitives import Buffer
+from kiel_groups.wire.primitives import Buffer, Writer
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.reference_codec import array, int32, string
 from tests.helpers.waiting import eventually
@@ -245,8 +245,8 @@ class MetadataBytes(Request[bytes]):
     def __init__(self, topic: str) -> None:
         self._topic = topic
 
-    def encode_body(self) -> bytes:
-        return array(string(self._topic))
+    def write_body(self, writer: Writer) -> None:
+        writer.raw(array(string(self._topic)))
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bytes:

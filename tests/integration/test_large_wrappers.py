@@ -51,7 +51,7 @@ async def test_a_wrapper_of_30_mib_does_not_block_the_event_loop(
     topic = unique("large-wrapper")
     await cluster_39.create_topic(topic, 1)
     partition = TopicPartition(topic, 0)
-    wrapper = encode_message_set([(None, b"%06d" % n + b"abcdefgh" * 127) for n in range(MESSAGES)], "gzip")
+    wrapper = encode_message_set([None] * MESSAGES, [b"%06d" % n + b"abcdefgh" * 127 for n in range(MESSAGES)], "gzip")
     writer = SetWriter(cluster_39.brokers[0])
     writer.append({partition: wrapper})
     writer.close()

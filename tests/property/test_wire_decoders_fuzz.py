@@ -43,7 +43,7 @@ from kiel_groups.wire.list_offsets import (
     ListOffsetsRequestV1,
 )
 from kiel_groups.wire.message_sets.decoder import decode_message_set
-from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.message_sets.encoder import _encode_uncompiled, encode_message_set
 from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.wire.metadata import (
     BrokerAddress,
@@ -123,7 +123,9 @@ def outcome_of(data: bytes, position: int) -> object:
 @given(messages, st.none() | codecs)
 def test_encoded_messages_are_decoded(drawn: list[tuple[bytes | None, bytes | None]], compression: str | None) -> None:
     """All decoders, and the reference codec, return the messages that were encoded."""
-    data = encode_message_set(drawn, compression)
+    keys, values = [key for key, _ in drawn], [value for _, value in drawn]
+    data = encode_message_set(keys, values, compression)
+    assert _encode_uncompiled(keys, values) == encode_message_set(keys, values)
     found: list[Message] = []
     assert decode(data, found) == b""
     assert found == [(offset, *one) for offset, one in enumerate(drawn)]

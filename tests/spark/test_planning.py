@@ -160,7 +160,7 @@ def test_a_large_topic_has_more_tasks_than_small_ones() -> None:
 
 def test_the_size_of_messages_is_that_of_a_set() -> None:
     """The set may end within a message. Without a message, the size is unknown."""
-    data = encode_message_set([(None, b"x" * 74)] * 8)
+    data = encode_message_set([None] * 8, [b"x" * 74] * 8)
     positions = [(number, 100 * number) for number in range(8)]
     data = b"".join(struct.pack(">q", offset) + data[at + 8 : at + 100] for offset, at in positions)
     assert len(data) == 800

@@ -52,10 +52,11 @@ REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.p
 @click.option("--partition", type=click.IntRange(min=0), metavar="N", help="Send to this partition only.")
 @click.option(
     "--partitioner",
-    type=click.Choice(["hash", "random"]),
+    type=click.Choice(["hash", "murmur2", "random", "sticky"]),
     default="hash",
     show_default=True,
-    help="hash: equal keys go to the same partition; random: any. Without a key: any.",
+    help="Equal keys go to the same partition, by librdkafka's hash (hash) or Java's (murmur2, sticky); random: to any."
+    " Without a key: to any, and 100 records in a row to the same one (sticky).",
 )
 @quiet_option
 @verbose_option
@@ -87,7 +88,7 @@ def produce(
 
     from kiel_groups.cli.terminal.line_sender import LineSender, check_topic, open_input, progress, summarize
     from kiel_groups.cli.terminal.messages import show_logs
-    from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
+    from kiel_groups.clients import Producer
     from kiel_groups.config import check_name
     from kiel_groups.errors import KielGroupsError
 
@@ -96,7 +97,7 @@ def produce(
     source = open_input(None if file is None or str(file) == "-" else file)
     producer = Producer(
         brokers,
-        partitioner=hash_partitioner if partitioner == "hash" else random_partitioner,
+        partitioner=partitioner,
         batch_size=_BATCH_SIZE,
         linger_ms=_LINGER_MS,
         compression=None if codec == "none" else codec,

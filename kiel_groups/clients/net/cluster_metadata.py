@@ -283,7 +283,12 @@ class ClusterMetadata:
         known = self._topics.get(topic)
         if known is None or not known.partitions:
             return None
-        if self._is_old(known) and self._running is None and time.monotonic() >= self._not_before_s:
+        now_s = time.monotonic()
+        if (
+            (now_s - known.seen_s) * 1000 > self.config.metadata_max_age_ms
+            and self._running is None
+            and now_s >= self._not_before_s
+        ):
             spawn(self._renew(topic), f"metadata refresh of {topic}")
         return known.partitions
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from struct import Struct
+from typing import Any, TypeAlias, cast
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.wording import counted
+
+_UINT32 = Struct("<I")
+#: How many records without a key get the same partition, one by one and in one call.
+_STICKY_RECORDS, _MOST_IN_ROW = 100, 1_000
 
 #: Called with the application's key and a new, ascending list of the topic's partition numbers. Returns one of these
 #: numbers.
@@ -24,7 +31,7 @@ def key_bytes(key: Any) -> bytes | None:
 
 def random_partitioner(key: Any, partitions: Sequence[int]) -> int:
     """Choose a partition at random, regardless of the key."""
-    return random.choice(partitions)
+    return partitions[int(random.random() * len(partitions))]
 
 
 def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
@@ -38,6 +45,149 @@ def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
     if data is None:
         return random_partitioner(key, partitions)
     return partitions[zlib.crc32(data) % len(partitions)]
+
+
+def murmur2_partitioner(key: Any, partitions: Sequence[int]) -> int:
+    """Choose a partition as Java's producer does for a key, or at random for a record without a key."""
+    data = key_bytes(key)
+    if data is None:
+        return random_partitioner(key, partitions)
+    return partitions[(murmur2(data) & 0x7FFFFFFF) % len(partitions)]
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit hash by which Java's producers choose partitions: MurmurHash2 by Austin Appleby."""
+    whole = len(data) & ~3
+    found = 0x9747B28C ^ len(data)
+    for (word,) in _UINT32.iter_unpack(data[:whole]):
+        word = word * 0x5BD1E995 & 0xFFFFFFFF
+        found = found * 0x5BD1E995 & 0xFFFFFFFF ^ (word ^ word >> 24) * 0x5BD1E995 & 0xFFFFFFFF
+    if whole < len(data):
+        found = (found ^ int.from_bytes(data[whole:], "little")) * 0x5BD1E995 & 0xFFFFFFFF
+    found = (found ^ found >> 13) * 0x5BD1E995 & 0xFFFFFFFF
+    return found ^ found >> 15
+
+
+class _StickyPartitioner:
+    """
+    Chooses as ``murmur2_partitioner``, but gives up to 100 records without a key in a row the same partition.
+
+    Fewer and larger batches cost less. Topics with equal numbers of partitions share the run.
+    """
+
+    def __init__(self) -> None:
+        #: By the number of partitions: the index of the present one, and how many more records it gets.
+        self._runs: dict[int, tuple[int, int]] = {}
+
+    def __call__(self, key: Any, partitions: Sequence[int]) -> int:
+        if key is not None:
+            return murmur2_partitioner(key, partitions)
+        count = len(partitions)
+        index, left = self._runs.get(count, (0, 0))
+        if not left:
+            index, left = random_partitioner(None, range(count)), _STICKY_RECORDS
+        self._runs[count] = (index, left - 1)
+        return partitions[index]
+
+
+#: By name: what makes a partitioner.
+_NAMED: dict[str, Callable[[], Partitioner]] = {
+    "random": lambda: random_partitioner,
+    "hash": lambda: hash_partitioner,
+    "murmur2": lambda: murmur2_partitioner,
+    "sticky": _StickyPartitioner,
+}
+#: The names of the partitioners of this package.
+PARTITIONERS = tuple(_NAMED)
+
+
+def find_partitioner(wanted: Partitioner | str | None) -> Partitioner:
+    """
+    Return a partitioner by its name, "random" for None, and a function as it is.
+
+    Raises:
+        ConfigError: There is no partitioner of this name, or ``wanted`` is no function.
+    """
+    if wanted is None or callable(wanted):
+        return wanted or random_partitioner
+    if wanted not in _NAMED:
+        raise ConfigError(f"partitioner: {wanted!r} given; expected a function or {', '.join(map(repr, _NAMED))}")
+    return _NAMED[wanted]()
+
+
+def with_any_sequence(partitioner: Partitioner) -> Callable[[Any, Sequence[int]], int]:
+    """Return a function that chooses as the partitioner. A partitioner of the application gets a list of its own."""
+    if _is_ours(partitioner):
+        return cast(Callable[[Any, Sequence[int]], int], partitioner)
+    return lambda key, numbers: partitioner(key, list(numbers))
+
+
+def _is_ours(choose: Callable[..., int]) -> bool:
+    return choose in (random_partitioner, hash_partitioner, murmur2_partitioner) or isinstance(
+        choose, _StickyPartitioner
+    )
+
+
+def divide(
+    choose: Callable[[Any, Sequence[int]], int],
+    keys: Sequence[Any],
+    chosen: Sequence[int | None],
+    numbers: Sequence[int],
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """
+    Divide records among partitions. Yield each partition with the indexes of its records, ascending.
+
+    Args:
+        choose: The result of ``with_any_sequence``.
+        keys: The key of each record, as the application gave it.
+        chosen: The partition of each record, if the application has chosen it.
+        numbers: The numbers of the topic's partitions.
+    """
+    if len(keys) > 1 and _is_ours(choose) and not any(each is not None for each in chain(keys, chosen)):
+        for start in range(0, len(keys), _MOST_IN_ROW):
+            yield choose(None, numbers), range(start, min(start + _MOST_IN_ROW, len(keys)))
+        return
+    partitions = [choose(key, numbers) if each is None else each for key, each in zip(keys, chosen, strict=True)]
+    if all(each == partitions[0] for each in partitions):
+        yield from [(each, range(len(partitions))) for each in partitions[:1]]
+        return
+    indexes: dict[int, list[int]] = {}
+    for index, partition in enumerate(partitions):
+        indexes.setdefault(partition, []).append(index)
+    yield from indexes.items()
+
+
+def as_keys(given: Iterable[Any] | None, count: int) -> list[Any]:
+    """
+    Return the keys of ``count`` values as a list.
+
+    Raises:
+        ConfigError: There are fewer or more keys.
+    """
+    return [None] * count if given is None else _as_list(given, count, "keys")
+
+
+def as_partitions(given: Iterable[int] | int | None, count: int) -> list[int | None]:
+    """
+    Return the partitions of ``count`` values as a list, with None if the partitioner chooses.
+
+    Raises:
+        ConfigError: There are fewer or more partitions, or one is not a number.
+    """
+    if given is None or isinstance(given, int):
+        return [given] * count
+    partitions = _as_list(given, count, "partitions")
+    for each in partitions:
+        if not isinstance(each, int):
+            raise ConfigError(f"partitions: {each!r:.100} given; expected a number for each value, or one for all")
+    return partitions
+
+
+def _as_list(given: Iterable[Any], count: int, name: str) -> list[Any]:
+    found = list(given)
+    if len(found) != count:
+        raise ConfigError(f"{name}: {len(found)} given for {counted(count, 'value')}")
+    return found
 
 
 #: Encodes a value; text is sent as UTF-8, None as null.

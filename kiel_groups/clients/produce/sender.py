@@ -1,20 +1,23 @@
 """
 Queue the producer's records by partition, send batches to leaders, retry failures, and set each record's outcome.
 
-One produce request at a time is in flight to each broker, with one batch of each partition that is ready. A batch that
-fails stays the first batch of its partition until it succeeds or is given up, so records keep their order.
+A produce request has one batch of each partition that is ready. A partition never has two batches in flight. A batch
+that fails stays the first batch of its partition until it succeeds or is given up, so records keep their order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import math
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from itertools import count, repeat
+from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -54,7 +57,12 @@ _KEYLESS_TRIES = 3
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
 #: Offset, size, CRC, magic, attributes, and the lengths of key and value.
-_MESSAGE_OVERHEAD_BYTES = 26
+MESSAGE_OVERHEAD_BYTES = 26
+
+#: How many requests are in flight to a broker at most. While the broker works on one, the next one arrives.
+_MOST_IN_FLIGHT = 2
+#: Batches of a request that have more bytes together are compressed on another thread.
+_MOST_COMPRESSED_HERE_BYTES = 32 << 10
 
 #: How long a partition's records may wait, including retries, before the warning, in seconds.
 STALLED_AFTER_S = 10.0
@@ -72,9 +80,47 @@ class RecordMetadata(NamedTuple):
     offset: int
 
 
-def message_bytes(key: bytes | None, value: bytes | None) -> int:
-    """Return the size of a message on the wire, uncompressed."""
-    return _MESSAGE_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+#: Makes a RecordMetadata of a tuple, in a third of the time that a call of the class takes.
+_record_metadata = partial(tuple.__new__, RecordMetadata)
+
+
+def messages_bytes(keys: Iterable[bytes | None], values: Sequence[bytes | None]) -> int:
+    """Return the size of messages on the wire, uncompressed."""
+    content = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+    return MESSAGE_OVERHEAD_BYTES * len(values) + content
+
+
+class JointOutcome:
+    """
+    The outcome of several records that share one future.
+
+    The future gets the number of the records when all of them are stored. It fails with the first error of a record,
+    once all records have an outcome.
+    """
+
+    __slots__ = ("_count", "_error", "_unsettled", "future")
+
+    def __init__(self, count: int) -> None:
+        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._count = self._unsettled = count
+        self._error: Exception | None = None
+        if not count:
+            self.future.set_result(0)
+
+    def settle(self, count: int, error: Exception | None = None) -> None:
+        """Record that the next ``count`` records are stored or, with an error, that they have failed."""
+        self._unsettled -= count
+        self._error = self._error or error
+        if self._unsettled:
+            return
+        if self._error is not None:
+            fail_future(self.future, self._error)
+        elif not self.future.done():
+            self.future.set_result(self._count)
+
+
+#: What gets the outcome of a record. A future of another thread is a blocking producer's.
+Outcome: TypeAlias = asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata] | JointOutcome
 
 
 @dataclass(slots=True, eq=False)
@@ -82,8 +128,10 @@ class Batch:
     """Records of one partition that are sent together. ``created_s`` is when the first record was added."""
 
     created_s: float
-    messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
-    futures: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    #: For each record. Records that share an outcome are neighbours.
+    outcomes: list[Outcome] = field(default_factory=list)
     size_bytes: int = 0
     #: Failed tries, and the reason of the last one.
     failures: int = 0
@@ -95,16 +143,36 @@ class Batch:
     #: Tries that a broker refused because it takes a message for invalid.
     invalid_tries: int = 0
 
-    def part(self, numbers: Iterable[int]) -> Batch:
-        """
-        Return a sealed batch of some of this batch's records. ``numbers`` are the records' numbers in this batch, from
-        0.
-        """
-        chosen = [(self.messages[number], self.futures[number]) for number in numbers]
-        part = Batch(self.created_s, [message for message, _ in chosen], [future for _, future in chosen], sealed=True)
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def part(self, numbers: Sequence[int]) -> Batch:
+        """Return a sealed batch of some of this batch's records, by their numbers, counted from 0, ascending."""
+        keys = [self.keys[number] for number in numbers]
+        values = [self.values[number] for number in numbers]
+        part = Batch(self.created_s, keys, values, [self.outcomes[number] for number in numbers], sealed=True)
         part.unresolved_tries = self.unresolved_tries
-        part.size_bytes = sum(message_bytes(key, value) for key, value in part.messages)
+        part.size_bytes = messages_bytes(keys, values)
         return part
+
+    def stored(self, topic_partition: TopicPartition, base_offset: int) -> None:
+        """Set the outcome of each record: it is stored. ``base_offset`` is the first one's offset; -1 is unknown."""
+        first = self.outcomes[0]
+        if first is self.outcomes[-1] and isinstance(first, JointOutcome):
+            first.settle(len(self))
+            return
+        offsets = count(base_offset) if base_offset >= 0 else repeat(-1)
+        places = map(_record_metadata, zip(repeat(topic_partition.topic), repeat(topic_partition.partition), offsets))
+        for outcome, place in zip(self.outcomes, places, strict=False):
+            if isinstance(outcome, JointOutcome):
+                outcome.settle(1)
+            elif not outcome.done():
+                outcome.set_result(place)
+
+    def failed(self, error: Exception) -> None:
+        """Set the outcome of each record: it has failed."""
+        for outcome in self.outcomes:
+            settle_failed(outcome, error)
 
 
 @dataclass(slots=True, eq=False)
@@ -113,16 +181,14 @@ class PartitionQueue:
     The batches of one partition, oldest first.
 
     ``busy`` is set while the first batch is in flight, or waits for a retry: no other batch overtakes it, so records
-    keep their order. ``timer`` runs while a first batch lingers. ``added`` is the number of all records so far, and
-    ``settled`` the number of records with an outcome. The first ``due`` records, counted like ``added``, no longer wait
-    for further records.
+    keep their order. ``timer`` runs while a first batch lingers. ``settled`` is the number of records with an outcome.
+    The first ``due`` records, counted from the first record of all, no longer wait for further records.
     """
 
     topic_partition: TopicPartition
     batches: deque[Batch] = field(default_factory=deque)
     busy: bool = False
     timer: asyncio.TimerHandle | None = None
-    added: int = 0
     settled: int = 0
     due: int = 0
     #: A broker has refused records because they have no key, as in a compacted topic, and stored none of them since.
@@ -130,29 +196,27 @@ class PartitionQueue:
     #: When the first batch was sent since a broker last stored one, on the loop's clock; see ``StallWatch``.
     waits_since_s: float | None = None
 
-    def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
-        """Return the batch that has room for one more message of this size, or None if a new batch is needed."""
-        last = self.batches[-1] if self.batches else None
-        if last is None or last.sealed or last.size_bytes + size_bytes > most_bytes:
-            return None
-        return last
+    @property
+    def unsettled(self) -> int:
+        """The number of records without an outcome."""
+        return sum(map(len, self.batches))
 
     def is_ready(self, now_s: float, linger_s: float, batch_size: float) -> bool:
         """Return whether the first batch should be sent now."""
         if self.busy or not self.batches:
             return False
         first = self.batches[0]
-        complete = first.sealed or len(self.batches) > 1 or len(first.messages) >= batch_size
+        complete = first.sealed or len(self.batches) > 1 or len(first) >= batch_size
         return complete or self.due > self.settled or now_s - first.created_s >= linger_s
 
     def pop_settled(self) -> Batch:
         """Remove and return the first batch, whose outcome is known."""
         batch = self.batches.popleft()
-        self.settled += len(batch.messages)
+        self.settled += len(batch)
         self.busy = False
         return batch
 
-    def split_first(self, first: Iterable[int], second: Iterable[int]) -> None:
+    def split_first(self, first: Sequence[int], second: Sequence[int]) -> None:
         """Replace the first batch by two batches of its records, by their numbers."""
         batch = self.batches.popleft()
         self.batches.extendleft((batch.part(second), batch.part(first)))
@@ -234,7 +298,7 @@ class StallWatch:
             "no broker has stored a record of %s for %.0f s; %s%s",
             some(queue.topic_partition for queue in late),
             now_s - since_s,
-            counted(sum(queue.added - queue.settled for queue in late), "record waits", "records wait"),
+            counted(sum(queue.unsettled for queue in late), "record waits", "records wait"),
             f", and the last try failed: {reason}; trying again" if reason is not None else " for the first answer",
         )
 
@@ -260,8 +324,12 @@ class Sender:
         self._metrics = metrics
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._ready: dict[int, dict[PartitionQueue, None]] = {}
-        self._sending: set[int] = set()
-        self._buffered_bytes = 0
+        #: The brokers to which a request will be sent in the next iteration of the loop, and the requests in flight.
+        self._planned: set[int] = set()
+        self._in_flight: Counter[int] = Counter()
+        self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
+        #: The size on the wire of all messages without an outcome, uncompressed.
+        self.buffered_bytes = 0
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
@@ -269,43 +337,66 @@ class Sender:
         self.stored_at_s = -math.inf
 
     @property
-    def buffered_bytes(self) -> int:
-        """The size on the wire of all messages without an outcome, uncompressed."""
-        return self._buffered_bytes
-
-    @property
     def unsettled(self) -> int:
         """The number of messages without an outcome."""
-        return sum(queue.added - queue.settled for queue in self._queues.values())
+        return sum(queue.unsettled for queue in self._queues.values())
 
     @property
     def unknown(self) -> int:
         """The number of messages without an outcome that brokers may have stored."""
         batches = (batch for queue in self._queues.values() for batch in queue.batches)
-        return sum(len(batch.messages) for batch in batches if batch.unresolved_tries)
+        return sum(len(batch) for batch in batches if batch.unresolved_tries)
 
-    def add(
-        self,
-        tp: TopicPartition,
-        message: tuple[bytes | None, bytes | None],
-        size_bytes: int,
-        future: asyncio.Future[RecordMetadata],
-    ) -> None:
-        """Queue one message, and start to send its batch if the batch is due. ``future`` gets the outcome."""
+    def queue_of(self, tp: TopicPartition) -> PartitionQueue:
+        """Return the queue of a partition."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp)
-        batch = queue.open_batch(size_bytes, self._config.max_request_bytes)
-        if batch is None:
-            batch = Batch(asyncio.get_running_loop().time())
-            queue.batches.append(batch)
-        batch.messages.append(message)
-        batch.futures.append(future)
+        return queue
+
+    def add(
+        self, queue: PartitionQueue, key: bytes | None, value: bytes | None, size_bytes: int, outcome: Outcome
+    ) -> None:
+        """Queue one message of this size, and start to send its batch if the batch is due."""
+        batch = queue.batches[-1] if queue.batches else None
+        if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
+            batch = self._open(queue)
+        batch.keys.append(key)
+        batch.values.append(value)
+        batch.outcomes.append(outcome)
         batch.size_bytes += size_bytes
-        queue.added += 1
-        self._buffered_bytes += size_bytes
-        if not queue.busy and (len(batch.messages) == 1 or len(batch.messages) >= self._batch_size):
+        self.buffered_bytes += size_bytes
+        if not queue.busy and (len(batch.outcomes) == 1 or len(batch.outcomes) >= self._batch_size):
             self._offer(queue)
+
+    def add_many(
+        self,
+        queue: PartitionQueue,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Queue messages, and start to send their batches if these are due."""
+        size_bytes = messages_bytes(keys, values)
+        if size_bytes > self._most_bytes and len(values) > 1:
+            middle = len(values) // 2
+            self.add_many(queue, keys[:middle], values[:middle], outcomes[:middle])
+            self.add_many(queue, keys[middle:], values[middle:], outcomes[middle:])
+            return
+        batch = queue.batches[-1] if queue.batches else None
+        if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
+            batch = self._open(queue)
+        batch.keys += keys
+        batch.values += values
+        batch.outcomes += outcomes
+        batch.size_bytes += size_bytes
+        self.buffered_bytes += size_bytes
+        self._offer(queue)
+
+    def _open(self, queue: PartitionQueue) -> Batch:
+        batch = Batch(asyncio.get_running_loop().time())
+        queue.batches.append(batch)
+        return batch
 
     # ------------------------------------------------------------------ waiting
 
@@ -317,7 +408,7 @@ class Sender:
     async def flush(self) -> None:
         """Send all queued records without lingering, and wait until each record is stored or has failed."""
         self.send_waiting()
-        targets = {queue: queue.due for queue in self._queues.values()}
+        targets = {queue: queue.due for queue in self._queues.values() if queue.batches}
         while any(queue.settled < target for queue, target in targets.items()):
             await self.progress()
 
@@ -338,7 +429,7 @@ class Sender:
     def send_waiting(self) -> None:
         """Start to send all records added so far, without waiting for further records."""
         for queue in self._queues.values():
-            queue.due = queue.added
+            queue.due = queue.settled + queue.unsettled
             self._offer(queue)
 
     def _offer(self, queue: PartitionQueue) -> None:
@@ -361,9 +452,13 @@ class Sender:
             self._failed(queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
         self._ready.setdefault(leader, {})[queue] = None
-        if leader not in self._sending:
-            self._sending.add(leader)
-            spawn(self._send_ready(leader), f"produce to broker {leader}")
+        self._plan_request(leader)
+
+    def _plan_request(self, node_id: int) -> None:
+        """Send what will be ready in the next iteration of the loop, unless enough requests are in flight."""
+        if node_id not in self._planned and self._in_flight[node_id] < _MOST_IN_FLIGHT:
+            self._planned.add(node_id)
+            spawn(self._send_ready(node_id), f"produce to broker {node_id}")
 
     def _lingered(self, queue: PartitionQueue) -> None:
         queue.timer = None
@@ -371,11 +466,15 @@ class Sender:
 
     async def _send_ready(self, node_id: int) -> None:
         """Send one request after the other to a broker, while it has partitions that are ready."""
+        self._planned.discard(node_id)
+        self._in_flight[node_id] += 1
         try:
             while not self._closed and (queues := self._choose(self._ready[node_id])):
+                if self._ready[node_id]:
+                    self._plan_request(node_id)
                 await self._send(node_id, queues)
         finally:
-            self._sending.discard(node_id)
+            self._in_flight[node_id] -= 1
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
         """
@@ -410,16 +509,19 @@ class Sender:
     async def _request(
         self, node_id: int, queues: list[PartitionQueue]
     ) -> Mapping[TopicPartition, ProducedPartition] | None:
-        message_sets = {}
-        batches = [queue.batches[0] for queue in queues]
-        for queue, batch in zip(queues, batches, strict=True):
+        batches = {queue.topic_partition: queue.batches[0] for queue in queues}
+        for batch in batches.values():
             batch.sealed = True
-            message_sets[queue.topic_partition] = encode_message_set(batch.messages, self._config.compression)
+        compression = self._config.compression
+        if compression is not None and sum(each.size_bytes for each in batches.values()) > _MOST_COMPRESSED_HERE_BYTES:
+            message_sets = await asyncio.to_thread(_encode, batches, compression)
+        else:
+            message_sets = _encode(batches, compression)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
         timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
         connection = self._cluster.connection(node_id, "produce")
         await connection.wait_open()
-        for batch in batches:
+        for batch in batches.values():
             batch.unresolved_tries += 1
         return await connection.request(request, timeout_ms)
 
@@ -439,16 +541,12 @@ class Sender:
 
     def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
         batch = queue.pop_settled()
-        topic, partition = queue.topic_partition
-        for index, future in enumerate(batch.futures):
-            if not future.done():
-                offset = base_offset + index if base_offset >= 0 else -1
-                future.set_result(RecordMetadata(topic, partition, offset))
+        batch.stored(queue.topic_partition, base_offset)
         self.stored_at_s = asyncio.get_running_loop().time()
         self._stalls.stored(queue)
-        if queue.needs_keys and any(key is None for key, _ in batch.messages):
+        if queue.needs_keys and None in batch.keys:
             queue.needs_keys = False
-        self._metrics.count("records_produced", len(batch.messages))
+        self._metrics.count("records_produced", len(batch))
         self._metrics.count("bytes_produced", batch.size_bytes)
         self._settled(queue, batch)
 
@@ -458,13 +556,13 @@ class Sender:
             batch.unresolved_tries -= 1
         if result.error.number in _TOO_LARGE:
             self._too_large(queue, result)
-        elif result.error.number in _INVALID and any(key is None for key, _ in batch.messages):
+        elif result.error.number in _INVALID and None in batch.keys:
             self._without_keys(queue, result.error)
         else:
             self._refused_whole(queue, result.error)
 
     def _refused_whole(self, queue: PartitionQueue, error: ErrorCode, why: str = "") -> None:
-        records = counted(queue.batches[0].messages, "record was", "records were")
+        records = counted(len(queue.batches[0]), "record was", "records were")
         self._failed(queue, error.exception(f"{records} refused{why}"))
 
     def _appends_nothing(self, error: ErrorCode) -> bool:
@@ -481,7 +579,7 @@ class Sender:
         """
         batch = queue.batches[0]
         batch.invalid_tries += 1
-        has_key = [key is not None for key, _ in batch.messages]
+        has_key = [key is not None for key in batch.keys]
         if not any(has_key):
             if not (queue.needs_keys or error == INVALID_RECORD or batch.invalid_tries >= _KEYLESS_TRIES):
                 self._refused_whole(queue, error, ", perhaps because a compacted topic takes none without a key")
@@ -502,10 +600,10 @@ class Sender:
 
     def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
         batch = queue.batches[0]
-        if len(batch.messages) > 1:
+        if len(batch) > 1:
             # Either one message is too large, or only the batch is. Halving it lets all other messages be stored.
-            middle = len(batch.messages) // 2
-            queue.split_first(range(middle), range(middle, len(batch.messages)))
+            middle = len(batch) // 2
+            queue.split_first(range(middle), range(middle, len(batch)))
             self._offer(queue)
             return
         self._give_up(queue, result.error.exception(f"a message of {batch.size_bytes} bytes was refused"))
@@ -539,16 +637,19 @@ class Sender:
         batch = queue.pop_settled()
         self._stalls.given_up(queue)
         error = _failure(queue.topic_partition, batch, reason)
-        log.error("%s (%s)", error, counted(batch.messages, "record"))
-        self._metrics.count("produce_unknown" if batch.unresolved_tries else "produce_failures", len(batch.messages))
-        for future in batch.futures:
-            fail_future(future, error)
+        log.error("%s (%s)", error, counted(len(batch), "record"))
+        self._metrics.count("produce_unknown" if batch.unresolved_tries else "produce_failures", len(batch))
+        batch.failed(error)
         self._settled(queue, batch)
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
-        self._buffered_bytes -= batch.size_bytes
+        self.buffered_bytes -= batch.size_bytes
         self._progress.set()
         self._offer(queue)
+
+
+def _encode(batches: Mapping[TopicPartition, Batch], compression: str | None) -> dict[TopicPartition, bytes]:
+    return {tp: encode_message_set(batch.keys, batch.values, compression) for tp, batch in batches.items()}
 
 
 def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielGroupsError:
@@ -566,7 +667,15 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
     return error
 
 
-def fail_future(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
+def settle_failed(outcome: Outcome, error: Exception) -> None:
+    """Tell a record's outcome that the record has failed."""
+    if isinstance(outcome, JointOutcome):
+        outcome.settle(1, error)
+    else:
+        fail_future(outcome, error)
+
+
+def fail_future(future: asyncio.Future[Any] | concurrent.futures.Future[Any], error: Exception) -> None:
     """Fail a record's future, unless it is done. Keep asyncio from reporting the error, which was logged already."""
     if not future.done():
         future.set_exception(error)

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
+from kiel_groups.clients.produce.partitioners import (
+    find_partitioner,
+    hash_partitioner,
+    murmur2,
+    murmur2_partitioner,
+    random_partitioner,
+)
 from kiel_groups.clients.produce.sender import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import (
@@ -278,3 +284,39 @@ async def test_a_cancelled_record_delays_no_others() -> None:
         two.cancel()
         await producer.flush()
         assert one.result().offset == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_that_of_java(key: bytes, number: int) -> None:
+    """The hash has the values that the tests of Kafka's Java client expect."""
+    assert murmur2(key) == number & 0xFFFFFFFF
+    assert murmur2_partitioner(key, range(7)) == (number & 0x7FFFFFFF) % 7
+
+
+def test_the_sticky_partitioner_keeps_a_partition_for_a_while() -> None:
+    """Records without a key get the same partition 100 times in a row; keys are placed as by Java."""
+    choose = find_partitioner("sticky")
+    places = [choose(None, [0, 1, 2]) for _ in range(3_000)]
+    assert all(len(set(places[start : start + 100])) == 1 for start in range(0, 3_000, 100))
+    assert set(places) == {0, 1, 2}
+    assert choose("abc", [0, 1, 2]) == murmur2_partitioner("abc", [0, 1, 2])
+
+
+async def test_partitioners_have_names() -> None:
+    """A producer takes a partitioner by its name, and refuses other names."""
+    async with producing(partitioner="hash") as (_, producer):
+        assert producer.partitioner is hash_partitioner
+        assert (await producer.produce("t", b"x", b"key")).partition == zlib.crc32(b"key") % 2
+    with pytest.raises(ConfigError, match="partitioner: 'round' given; expected a function or 'random', 'hash', 'mur"):
+        Producer("127.0.0.1", partitioner="round")
+    with pytest.raises(ConfigError, match="partitioner: 5 given"):
+        Producer("127.0.0.1", partitioner=5)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.Log
     None.
     """
     async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads, on_bad_record="skip") as (broker, consumer):
-        broker.append(T0, encode_message_set([(b"k", None)]))
+        broker.append(T0, encode_message_set([b"k"], [None]))
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 3) == [1, [2], None]
         assert consumer.metrics.counter("deserializer_failures") == 1
@@ -189,7 +189,7 @@ async def test_the_default_limit_of_decompressed_bytes(mebibytes: int, refused: 
     By default, a compressed message may have 64 MiB of decompressed bytes, including the bytes around its value. Less
     than 100 kB of compressed data can exceed this limit.
     """
-    packed = encode_message_set([(None, bytes(mebibytes << 20))], "gzip")
+    packed = encode_message_set([None], [bytes(mebibytes << 20)], "gzip")
     assert len(packed) < 100_000
     async with consuming() as (broker, consumer):
         broker.append(T0, packed)

@@ -308,7 +308,7 @@ def test_written_sets_are_read_by_the_reference(compression: str | None) -> None
     """
     messages = [(None, b"a"), (b"k", None), (b"", b"")]
     found: list[Message] = []
-    left = decode(encode_message_set(messages, compression), found)
+    left = decode(encode_message_set(*map(list, zip(*messages, strict=True)), compression), found)
     assert found == [(offset, *one) for offset, one in enumerate(messages)]
     assert left == b""
 
@@ -316,13 +316,13 @@ def test_written_sets_are_read_by_the_reference(compression: str | None) -> None
 @pytest.mark.parametrize("compression", [None, *NUMBERS])
 def test_no_messages_make_an_empty_set(compression: str | None) -> None:
     """Without messages, a written set has no bytes, even with compression."""
-    assert encode_message_set([], compression) == b""
+    assert encode_message_set([], [], compression) == b""
 
 
 @pytest.mark.parametrize(("codec", "number"), NUMBERS.items())
 def test_compressed_set_is_one_message(codec: str, number: int) -> None:
     """A compressed set is one wrapper with the offset of its last message, the codec in its attributes, and no key."""
-    data = encode_message_set([(None, b"v")] * 5, codec)
+    data = encode_message_set([None] * 5, [b"v"] * 5, codec)
     assert data[:8] == int64(4)
     assert data[8:12] == int32(len(data) - 12)
     assert data[16:22] == bytes((0, number)) + int32(-1)
@@ -333,14 +333,14 @@ def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
     """An unsupported compression raises a ConfigError that lists the supported codecs."""
     expected = f"compression: '{compression}' is not supported; expected 'gzip', 'snappy', 'lz4' or None"
     with pytest.raises(ConfigError, match=expected):
-        encode_message_set([(None, b"v")], compression)
+        encode_message_set([None], [b"v"], compression)
 
 
 @pytest.mark.parametrize(("key", "value"), [("text", b""), (None, "text"), (5, None)])
 def test_key_and_value_must_be_bytes(key: object, value: object) -> None:
     """A key or value that is not bytes raises a ConfigError with the number of the message, and the types of both."""
     with pytest.raises(ConfigError, match=r"message 1: key and value are \w+ and \w+; expected bytes or None"):
-        encode_message_set([(None, b"fine"), (key, value)])  # type: ignore[list-item]
+        encode_message_set([None, key], [b"fine", value])  # type: ignore[list-item]
 
 
 #: Sets that do not show where the refused message ends, or whether it is one of Kafka 0.8.

@@ -1,0 +1,196 @@
+"""The producer's calls with many records, and the choice of their partitions, with a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients.producer import Producer
+from kiel_groups.errors import BrokerError, BufferFullError, ClosedError, ConfigError
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Request
+from tests.helpers.producers import T0, T1, producing, stored
+
+pytestmark = pytest.mark.unit
+
+
+def all_stored(broker: FakeBroker) -> list[bytes | None]:
+    return sorted((value for tp in (T0, T1) for _, value in stored(broker, tp)), key=lambda value: value or b"")
+
+
+async def test_one_future_is_done_when_all_records_are_stored() -> None:
+    """The future of a call has the number of its records. Values without a key keep their order in one partition."""
+    values = [b"%03d" % n for n in range(500)]
+    async with producing() as (broker, producer):
+        assert await producer.produce_many("t", values) == 500, "the partitions were looked up"
+        assert await producer.produce_many("t", iter(values)) == 500
+        assert await producer.produce_many("t", []) == 0
+        assert all_stored(broker) == sorted(values * 2)
+        for tp in (T0, T1):
+            assert [value for _, value in stored(broker, tp)] in ([], values, values * 2)
+        assert broker.count(PRODUCE) == 2
+        assert producer.metrics.counter("records_produced") == 1_000
+
+
+async def test_a_future_for_each_record_has_its_place() -> None:
+    """With ``each``, there is a future for each record, with its offset."""
+    async with producing() as (broker, producer):
+        futures = producer.produce_many("t", [b"a", b"b", b"c"], partitions=[1, 0, 1], each=True)
+        assert [tuple(await future) for future in futures] == [("t", 1, 0), ("t", 0, 0), ("t", 1, 1)]
+        assert stored(broker, T1) == [(None, b"a"), (None, b"c")]
+        assert producer.produce_many("t", [], each=True) == []
+
+
+async def test_keys_and_partitions_are_those_of_produce() -> None:
+    """Keys choose partitions as for single records. One partition may be given for all values."""
+    keys = [f"key {n}" for n in range(50)]
+    async with producing(partitioner="murmur2") as (broker, producer):
+        one_by_one = [(await producer.produce("t", b"x", key)).partition for key in keys]
+        together = await asyncio.gather(*producer.produce_many("t", [b"x"] * 50, keys, each=True))
+        assert [place.partition for place in together] == one_by_one
+        assert set(one_by_one) == {0, 1}
+        before = len(stored(broker, T1))
+        assert await producer.produce_many("t", [b"y"] * 3, partitions=1) == 3
+        assert stored(broker, T1)[before:] == [(None, b"y")] * 3
+
+
+async def test_values_and_keys_are_made_by_the_producers_functions() -> None:
+    """The serializer encodes the values, and ``key_maker`` makes the keys that are not given."""
+    async with producing(serializer=str, key_maker=lambda value: value + 1) as (broker, producer):
+        assert await producer.produce_many("t", [1, 2], partitions=0) == 2
+        assert await producer.produce_many("t", [3, 4], ["k", None], 0) == 2
+        assert stored(broker, T0) == [(b"2", b"1"), (b"3", b"2"), (b"k", b"3"), (b"5", b"4")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"messages": [b"a", object()]}, "value: it has no form in JSON"),
+        ({"messages": [b"a", b"b"], "keys": [b"k"]}, "keys: 1 given for 2 values"),
+        ({"messages": [b"a", b"b"], "partitions": [0, 2]}, "partition: 2 given; t has 0 to 1"),
+        ({"messages": [b"a", b"b"], "partitions": [0, []]}, r"partitions: \[\] given; expected a number"),
+        ({"topic": "no/topic", "messages": [b"a"]}, "topic"),
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_call_that_is_not_valid_sends_nothing(arguments: dict[str, Any], error: str, is_known: bool) -> None:
+    """If one record is not valid, no record of the call is sent, and each of its futures fails."""
+    async with producing() as (broker, producer):
+        if is_known:
+            await producer.produce("t", b"first", partition=0)
+        call = {"topic": "t", **arguments}
+        with pytest.raises(ConfigError, match=error):
+            await producer.produce_many(**call)
+        for future in producer.produce_many(**call, each=True):
+            with pytest.raises(ConfigError, match=error):
+                await future
+        await producer.flush()
+        assert broker.count(PRODUCE) == is_known
+        assert producer.buffered_bytes == 0
+
+
+async def test_the_future_of_a_call_fails_once_all_its_records_have_an_outcome() -> None:
+    """One record is too large. The other records of the call are stored, also those of calls in the same batch."""
+
+    def script(request: Request) -> None:
+        if request.api_key == PRODUCE and b"L" * 5_000 in request.body:
+            broker.fail_next(PRODUCE, T0, 10)
+
+    broker = FakeBroker({"t": 2}, script=script)
+    async with producing(broker, linger_ms=20) as (_, producer):
+        values = [b"0", b"1", b"L" * 5_000, b"3"]
+        before = producer.produce("t", b"before", partition=0)
+        failing = producer.produce_many("t", values, partitions=0)
+        after = producer.produce_many("t", [b"4", b"5"], partitions=0)
+        with pytest.raises(BrokerError, match="producing to t:0 failed"):
+            await failing
+        assert [value for _, value in stored(broker, T0)][:3] == [b"before", b"0", b"1"], "stored before the error"
+        assert (await before).offset == 0
+        assert await after == 2
+        assert [value for _, value in stored(broker, T0)] == [b"before", b"0", b"1", b"3", b"4", b"5"]
+        assert producer.metrics.counter("produce_failures") == 1
+
+
+async def test_a_batch_ends_at_its_bytes() -> None:
+    """A call with more than ``batch_bytes`` makes several batches, in order. A record that is larger is alone."""
+    values = [b"%02d" % n + b"x" * 72 for n in range(10)]  # 100 bytes each on the wire
+    async with producing(batch_bytes=350) as (broker, producer):
+        await producer.connect()
+        assert await producer.produce_many("t", [*values, b"y" * 1_000], partitions=0) == 11
+        assert [value for _, value in stored(broker, T0)] == [*values, b"y" * 1_000]
+        assert broker.count(PRODUCE) >= 4
+        for value in values:
+            producer.produce("t", value, partition=1)
+        sent = broker.count(PRODUCE)
+        await producer.flush()
+        assert stored(broker, T1) == [(None, value) for value in values]
+        assert broker.count(PRODUCE) - sent == 4
+
+
+async def test_a_call_ends_the_wait_of_earlier_records() -> None:
+    """Records that wait until ``batch_size`` records have come are sent with the records of a call."""
+    async with producing(linger_ms=None, batch_size=1_000) as (broker, producer):
+        await producer.produce("t", b"waits", partition=0)
+        assert await producer.produce_many("t", [b"a"], partitions=0) == 1
+        assert await producer.produce_many("t", [b"b", b"c"], partitions=1) == 2
+        assert all_stored(broker) == [b"a", b"b", b"c", b"waits"]
+
+
+async def test_a_full_buffer_and_a_closed_producer_refuse_a_call() -> None:
+    """The futures of a call fail if the buffer is full, or the producer was closed."""
+    async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
+        accepted = producer.produce_many("t", [b"x" * 1_000] * 10)
+        with pytest.raises(BufferFullError):
+            await producer.produce_many("t", [b"x"])
+        assert await accepted == 10
+    with pytest.raises(ClosedError):
+        await producer.produce_many("t", [b"x"])
+
+
+def test_a_call_before_the_loop_runs_is_accepted_when_it_runs() -> None:
+    """A program may call the method before its event loop runs."""
+
+    async def outcome(made: Any, broker: FakeBroker) -> tuple[int, int]:
+        producer, one, each = made
+        async with producer:
+            return await one, len(await asyncio.gather(*each))
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        broker = FakeBroker({"t": 2})
+        loop.run_until_complete(broker.__aenter__())
+        producer = Producer(str(broker.address), required_acks=1)
+        made = (
+            producer,
+            producer.produce_many("t", [b"a", b"b"]),
+            producer.produce_many("t", [b"c"], partitions=1, each=True),
+        )
+        assert loop.run_until_complete(outcome(made, broker)) == (2, 1)
+        assert all_stored(broker) == [b"a", b"b", b"c"]
+        loop.run_until_complete(broker.__aexit__(None, None, None))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4"])
+async def test_large_batches_are_compressed_on_another_thread(compression: str) -> None:
+    """The records of a batch that is compressed on another thread have their outcomes."""
+    values = [b"%06d" % n + b"abc" * 40 for n in range(2_000)]
+    async with producing(compression=compression, batch_bytes=1 << 20) as (broker, producer):
+        first = producer.produce_many("t", values, partitions=0)
+        second = producer.produce("t", b"last", partition=0)
+        assert await first == 2_000
+        assert (await second).offset == 2_000
+        assert broker.count(PRODUCE) == 1
+
+
+async def test_records_of_unkeyed_calls_use_all_partitions() -> None:
+    """A large call is divided, and several small calls use all partitions."""
+    async with producing() as (broker, producer):
+        await producer.produce_many("t", [b"x"] * 20_000)
+        counts = Counter(tp for tp in (T0, T1) for _ in stored(broker, tp))
+        assert set(counts.values()) <= set(range(1_000, 20_000, 1_000))
