@@ -625,7 +625,7 @@ class Producer:
     # ------------------------------------------------------------------ choice of partitions
 
     def _queue(self, topic: str, numbers: tuple[int, ...], partition: int) -> PartitionQueue:
-        """Return the queue of a partition. Raise ConfigError if it is not in ``numbers``, the topic's partitions now."""
+        """Return the queue of a partition. Raise ConfigError unless it is in ``numbers``, the topic's partitions now."""
         known = self._queues.get(topic)
         if known is None or known[0] is not numbers:
             queues = {number: self._sender.queue_of(TopicPartition(topic, number)) for number in numbers}
