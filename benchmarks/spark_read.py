@@ -10,13 +10,16 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
   1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without our data source: ``mapPartitions`` over as
   many tasks, a consumer in each, into a table of the same columns. It reads only the beginning of the topic, because
   the whole topic would take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it
-  returns one ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either
-  source, is part of the time. ``cpu_us`` is the processor time for each row of Spark and its Python workers,
-  ``broker_us`` that of the broker, in microseconds. ``to …`` is the rate divided by that of another way in the same
-  round; above 1 is faster.
-- ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches, and one of Spark's
-  own ``rate`` source with as many rows and tasks; the figures are the times that Spark reports for a micro-batch and
-  its parts, in milliseconds.
+  returns one ready-made Arrow batch again and again, in as many tasks. ``copied`` returns each time a copy in new
+  memory, as the bytes of a socket are. Planning, some tenths of a second for each way, is part of the time. ``cpu_us``
+  is the processor time for each row of Spark and its Python workers, ``broker_us`` that of the broker, in microseconds.
+  ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
+- ``stream``: queries whose micro-batches have as many rows, in one task: ``kiel`` on 100 partitions, each of which gets
+  a few messages between two micro-batches, with and without commits for its group; ``ready-made``, which looks nothing
+  up and returns one ready-made Arrow batch, and so is the lower bound of any source in Python; and Spark's own ``rate``
+  source. The figures are the times that Spark reports for a micro-batch and its parts, in milliseconds, the shortest
+  micro-batch, the processor time of Spark and its Python for each (the start and the end of the query included), and
+  the time divided by that of ``rate`` in the same round.
 
 With ``--kafka 3.9.1``, ``spark`` is Spark's own source, ``spark-sql-kafka-0-10``, which reads no topics of 0.8. Maven
 fetches its jars into the cache of the servers' jars. The release of the jars is that of Spark, 4.0.0, so this needs
@@ -156,7 +159,11 @@ class Contest:
         self._peer_rows = peer_rows
         #: The processes whose time is measured: Java with its workers, and the broker.
         self.processes = (spark.sparkContext._gateway.proc.pid, cluster.kafka[0].pid)
-        self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {"kiel": self._kiel, "arrow": self._ready_made}
+        self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {
+            "kiel": self._kiel,
+            "arrow": self._ready_made,
+            "copied": partial(self._ready_made, copies=1),
+        }
         if self._is_newer:
             self.ways["spark"] = partial(self._kiel, source="kafka")
         if peer_packages:
@@ -167,8 +174,8 @@ class Contest:
         options = {"kafka.bootstrap.servers": self._broker, "subscribe": topic.name, "startingOffsets": "earliest"}
         return self._spark.read.format(source).options(**options).load(), topic.rows
 
-    def _ready_made(self, topic: Topic) -> tuple[DataFrame, int]:
-        options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes}
+    def _ready_made(self, topic: Topic, copies: int = 0) -> tuple[DataFrame, int]:
+        options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes, "copies": copies}
         return self._spark.read.format("ready-made").options(**options).load(), topic.rows
 
     def _kafka_python(self, topic: Topic) -> tuple[DataFrame, int]:
@@ -195,7 +202,7 @@ def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
                 after_s = (cpu_time_below_s(pid) for pid in contest.processes)
                 used_us[name].append(tuple(1e6 * (a - b) / rows for a, b in zip(after_s, before_s, strict=True)))
     for name, found in rates.items():
-        others = [other for other in ("arrow", "kafka-python", "spark") if other in rates]
+        others = [other for other in ("arrow", "copied", "kafka-python", "spark") if other in rates]
         cpu_us, broker_us = (round(median(each), 2) for each in zip(*used_us[name], strict=True))
         yield {
             "partitions": topic.partitions,
@@ -238,39 +245,62 @@ def cpu_time_below_s(pid: int) -> float:
 PARTS = {"triggerExecution": "total", "latestOffset": "offsets", "addBatch": "tasks", "walCommit": "log"}
 
 
-def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Iterator[Row]:
-    """Measure a streaming query that gets new messages before each of its micro-batches, and one of ``rate``."""
+def stream(spark: SparkSession, feeder: Feeder, broker: str, turns: int, rounds: int) -> Iterator[Row]:
+    """Measure the micro-batches of each kind of query, which take turns. Each is compared with ``rate``."""
     topic = Topic(STREAM_PARTITIONS, 100, STREAM_MESSAGES)
     feeder.fill(topic)
     partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-    options = {"kafka.bootstrap.servers": broker, "subscribe": topic.name, "startingOffsets": "earliest"}
-    table = spark.readStream.format("kiel").options(**options).load()
+    read = {"kafka.bootstrap.servers": broker, "subscribe": topic.name, "startingOffsets": "earliest"}
+    # So few messages are one task.
+    options: dict[str, Row] = {
+        "kiel": read,
+        "kiel, no commits": {**read, "kiel.commit": "false"},
+        "ready-made": {"rows": topic.rows, "value_bytes": topic.value_bytes},
+        "rate": {"rowsPerSecond": topic.rows, "numPartitions": 1},
+    }
+    spark.dataSource.register(ReadyMade)
 
     def feed() -> None:
         feeder.append(partitions, STREAM_MESSAGES, topic.value_bytes)
 
-    yield {"way": "kiel", "partitions": topic.partitions, **micro_batches(table, rounds, topic.rows, feed)}
-    # So few messages are one task.
-    rate = spark.readStream.format("rate").options(rowsPerSecond=topic.rows, numPartitions=1).load()
-    yield {"way": "rate", "partitions": 1, **micro_batches(rate, rounds, topic.rows)}
+    found: dict[str, list[Mapping[str, int]]] = {way: [] for way in options}
+    totals: dict[str, list[float]] = {way: [] for way in options}
+    used_ms: dict[str, list[float]] = {way: [] for way in options}
+    java: int = spark.sparkContext._gateway.proc.pid
+    for _ in range(turns):
+        for way in options:
+            table = spark.readStream.format(way.partition(",")[0]).options(**options[way]).load()
+            before_s = cpu_time_below_s(java)
+            times = list(micro_batches(table, rounds, topic.rows, feed if "subscribe" in options[way] else None))
+            used_ms[way].append(1e3 * (cpu_time_below_s(java) - before_s) / rounds)
+            found[way] += times
+            totals[way].append(median(each["triggerExecution"] for each in times))
+    for way, times in found.items():
+        figures = {name: round(median(each.get(part, 0) for each in times)) for part, name in PARTS.items()}
+        least, cpu_ms = min(each["triggerExecution"] for each in times), round(median(used_ms[way]))
+        compared = {"least": least, "cpu_ms": cpu_ms, "to rate": ratio(totals[way], totals["rate"])}
+        yield {"way": way, "micro_batches": len(times), **figures, **compared}
 
 
-def micro_batches(table: DataFrame, rounds: int, rows: int, feed: Callable[[], None] = lambda: None) -> Row:
-    """Return the median times of the micro-batches with at least ``rows`` rows; ``feed`` is called before each."""
+def micro_batches(
+    table: DataFrame, rounds: int, rows: int, feed: Callable[[], None] | None
+) -> Iterator[Mapping[str, int]]:
+    """Yield the times of the micro-batches with at least ``rows`` rows; ``feed`` is called before each."""
     with tempfile.TemporaryDirectory() as folder:
         writer = table.writeStream.format("noop").option("checkpointLocation", folder)
         query = writer.trigger(processingTime="1 second").start()
         try:
-            found = [micro_batch(query, -1)]
-            for _ in range(rounds):
-                feed()
-                found.append(micro_batch(query, found[-1]["batchId"]))
+            last = micro_batch(query, -1)["batchId"]
+            for number in range(rounds + 1):
+                if feed is not None:
+                    feed()
+                found = micro_batch(query, last)
+                last = found["batchId"]
+                # Leave out the first one, and those that began while the messages were being written.
+                if number and found["numInputRows"] >= rows:
+                    yield found["durationMs"]
         finally:
             query.stop()
-    # Leave out micro-batches that began while the messages were being written, because they lack some messages.
-    whole = [each["durationMs"] for each in found[1:] if each["numInputRows"] >= rows]
-    figures = {name: round(median(each.get(part, 0) for each in whole)) for part, name in PARTS.items()}
-    return {"micro_batches": len(whole), **figures}
 
 
 def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
@@ -329,7 +359,7 @@ def run(only: str | None, kafka: str, *, quick: bool) -> Iterator[Row]:
                     for row in read_in_turns(contest, topic, 1 if quick else 3):
                         yield {"what": "batch", **row}
         if only in (None, "stream"):
-            for row in stream(spark, feeder, broker, 5 if quick else 21):
+            for row in stream(spark, feeder, broker, *((1, 5) if quick else (3, 8))):
                 yield {"what": "stream", **row}
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kiel_groups.model import TopicPartition
@@ -82,13 +83,45 @@ class ReadyMade(DataSource):
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ReadyMadeReader(*(int(self.options[name]) for name in ("tasks", "rows", "value_bytes")))
+        return ReadyMadeReader(*self._numbers("tasks", "rows", "value_bytes", "copies"))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ReadyMadeStreamReader(*self._numbers("rows", "value_bytes"))
+
+    def _numbers(self, *names: str) -> list[int]:
+        return [int(self.options[name]) for name in names]
+
+
+def ready_batch(count: int, value_bytes: int, partition: int = 0) -> Any:
+    """Return an Arrow batch with the columns of a read."""
+    source = TopicPartition("ready-made", partition)
+    columns = decode_columns(message_set(count, value_bytes), source, 0, max_decompressed_bytes=0)
+    return record_batch(columns, OffsetRange(source, 0, count), arrow_schema(READ_SCHEMA))
+
+
+def copied(batch: Any) -> Any:
+    """Return the batch in new memory."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.Array.from_buffers(
+                each.type, len(each), [part and pa.py_buffer(bytearray(memoryview(part))) for part in each.buffers()]
+            )
+            for each in batch.columns
+        ],
+        schema=batch.schema,
+    )
 
 
 class ReadyMadeReader(DataSourceReader):
-    """Returns batches as large as the answer to one fetch of our data source."""
+    """
+    Returns batches as large as the answer to one fetch of our data source.
 
-    def __init__(self, tasks: int, rows: int, value_bytes: int) -> None:
+    ``copies`` is 1 to return each batch in new memory, as that of a socket is, and 0 for the same memory each time,
+    which stays in the caches of the processor.
+    """
+
+    def __init__(self, tasks: int, rows: int, value_bytes: int, copies: int) -> None:
+        self._copies = bool(copies)
         self._tasks = tasks
         self._rows = rows
         self._value_bytes = value_bytes
@@ -97,10 +130,30 @@ class ReadyMadeReader(DataSourceReader):
         return [InputPartition(number) for number in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        source = TopicPartition("ready-made", partition.value)
         count = messages_in(FETCHED_BYTES, self._value_bytes)
-        columns = decode_columns(message_set(count, self._value_bytes), source, 0, max_decompressed_bytes=0)
-        batch = record_batch(columns, OffsetRange(source, 0, count), arrow_schema(READ_SCHEMA))
+        batch = ready_batch(count, self._value_bytes, partition.value)
         rows = self._rows // self._tasks
         for start in range(0, rows, count):
-            yield batch.slice(0, min(count, rows - start))
+            yield (copied(batch) if self._copies else batch).slice(0, min(count, rows - start))
+
+
+class ReadyMadeStreamReader(DataSourceStreamReader):
+    """Has ``rows`` new rows at each trigger, in one task, and does nothing else that Spark's protocol does not need."""
+
+    def __init__(self, rows: int, value_bytes: int) -> None:
+        self._rows = rows
+        self._value_bytes = value_bytes
+        self._trigger = 0
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"trigger": 0}
+
+    def latestOffset(self) -> dict[str, int]:
+        self._trigger += 1
+        return {"trigger": self._trigger}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield ready_batch(self._rows, self._value_bytes)

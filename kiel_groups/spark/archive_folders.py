@@ -25,10 +25,10 @@ from pyarrow import NativeFile
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.spark.archive_table import DAY, ArchiveSettings
 from kiel_groups.spark.checkpoint import Positions, Span, json_object, without_reading
-from kiel_groups.spark.columns import merged_schema, removed_or_changed
+from kiel_groups.spark.columns import known_schemas, merged_schema, removed_or_changed
 from kiel_groups.spark.folders import (
     ArrowFolder,
     draft_of,
@@ -130,7 +130,7 @@ class ArchiveFolders:
             brokers=",".join(known["brokers"]),
             roll=known.get("roll", DAY),
             time_field=known.get("time_field"),
-            schemas=_known_schemas(known),
+            schemas=_known_schemas(known, uri),
         )
         return cls(settings, None, writes=False)
 
@@ -286,7 +286,7 @@ class ArchiveFolders:
                 " so, or name another output; or, if they may differ from now on, change 'time_field' in"
                 f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
-        before = _known_schemas(known)
+        before = _known_schemas(known, settings.checkpoint_uri)
         for topic in filter(settings.reads, before):
             if taken := removed_or_changed(before[topic], settings.schemas.get(topic, StructType())):
                 raise ConfigError(
@@ -321,7 +321,8 @@ class ArchiveFolders:
         """
         settings = self.settings
         # Topics that this run does not name keep their columns.
-        schemas = {**(_known_schemas(self._known) if self._known else {}), **settings.schemas}
+        before = _known_schemas(self._known, settings.checkpoint_uri) if self._known else {}
+        schemas = {**before, **settings.schemas}
         document = {
             "output": settings.output_uri,
             "checkpoint": settings.checkpoint_uri,
@@ -414,20 +415,20 @@ class ArchiveFolders:
 
         Raises:
             ConfigError: The file is damaged or missing.
-            ProtocolError: The checkpoint belongs to another data source.
         """
         lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
         document = json_object(lines[-1]) if len(lines) > 2 else None
-        if document is None:
-            compacted, listed = self._lists()
-            is_listed = batch <= max(listed, default=compacted)
-            remedy = (
-                "begin a new archive in another folder"
-                if is_listed
-                else "delete it and its .crc file; nothing of the batch is archived, and the next run plans it again"
-            )
-            raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
-        return Positions.from_json(document)
+        if document is not None:
+            with suppress(ProtocolError):
+                return Positions.from_json(document)
+        compacted, listed = self._lists()
+        is_listed = batch <= max(listed, default=compacted)
+        remedy = (
+            "begin a new archive in another folder"
+            if is_listed
+            else "delete it and its .crc file; nothing of the batch is archived, and the next run plans it again"
+        )
+        raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
 
     def hold(self, topics: Collection[str]) -> dict[str, Any]:
         """
@@ -546,8 +547,8 @@ def _check_place(name: str, uri: str) -> None:
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
 
 
-def _known_schemas(known: dict[str, Any]) -> dict[str, StructType]:
-    return {topic: StructType.fromJson(schema) for topic, schema in known.get("schemas", {}).items()}
+def _known_schemas(known: dict[str, Any], uri: str) -> dict[str, StructType]:
+    return known_schemas(f"schemas in the description of the archive in {uri}", known.get("schemas", {}))
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:

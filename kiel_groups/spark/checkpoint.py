@@ -159,7 +159,7 @@ class Positions:
         Decode an object that ``to_json`` returned.
 
         Raises:
-            ProtocolError: The document has another form, because another data source wrote it.
+            ProtocolError: The document has another form: another data source wrote it, or it is damaged.
         """
         try:
             spans = {
@@ -170,8 +170,8 @@ class Positions:
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ProtocolError(
-                f"the checkpoint holds offsets of another kind: {document!r}; a query that is to read with another"
-                " source than before needs a checkpoint of its own"
+                f"the checkpoint holds offsets of another kind: {document!r:.300}; a query that is to read with another"
+                " source than before needs a checkpoint of its own; restore a damaged one"
             ) from error
         return cls(spans, document.get(_QUERY), document.get(_INITIAL, False))
 
@@ -194,15 +194,12 @@ def _entry(span: Span) -> dict[str, Any]:
 
 
 def _span(entry: Mapping[str, Any]) -> Span:
-    mark = entry.get("mark")
-    return Span(
-        entry.get("from", entry["to"]),
-        entry["to"],
-        entry.get("token"),
-        entry.get("group"),
-        entry.get("incarnation"),
-        None if mark is None else Mark(*mark),
-    )
+    mark = Mark(*entry["mark"]) if "mark" in entry else None
+    numbers = {name: entry[name] for name in ("from", "to", "token", "group", "incarnation") if name in entry}
+    if not all(isinstance(each, int) for each in (*numbers.values(), *(mark or ()))):
+        raise TypeError
+    begin, end = numbers.get("from", numbers["to"]), numbers["to"]
+    return Span(begin, end, numbers.get("token"), numbers.get("group"), numbers.get("incarnation"), mark)
 
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:

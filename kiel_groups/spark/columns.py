@@ -191,6 +191,25 @@ def parse_schema(text: str) -> StructType:
         ) from error
 
 
+def known_schemas(name: str, document: Mapping[str, Any]) -> dict[str, StructType]:
+    """
+    Decode the schemas of topics, each in the form of ``StructType.jsonValue``.
+
+    Args:
+        name: The name of the option or the file that has the schemas, for errors.
+        document: The schemas by topic.
+
+    Raises:
+        ConfigError: The document has another form.
+    """
+    try:
+        return {topic: StructType.fromJson(schema) for topic, schema in document.items()}
+    except (PySparkException, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{name}: {document!r:.200} are no schemas of topics; expected df.schema.json() each"
+        ) from error
+
+
 def _nullable(each: dict[str, Any]) -> dict[str, Any]:
     return each | dict.fromkeys({"nullable", "containsNull", "valueContainsNull"} & each.keys(), True)
 

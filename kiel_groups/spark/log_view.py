@@ -395,12 +395,14 @@ class LogIdentity:
                 each: span._replace(incarnation=span.incarnation or created.get(each.topic), mark=None)
                 for each, span in spans.items()
             }
+        # A log without a mark, such as a new one, gets it at once: the query may end before the next comparison.
+        chosen = any if self._is_comparing or self._compared_at_s is None else all
         wanted = {
             each: span.to - 1
             for each, span in spans.items()
-            if span.to and (span.mark is None or each not in known or known[each].to < span.to)
+            if span.to and chosen((span.mark is None, each not in known or known[each][:3] != span[:3]))
         }
-        marks = self._marks(wanted) if self._is_comparing or self._compared_at_s is None else {}
+        marks = self._marks(wanted)
         return {each: span._replace(mark=marks.get(each, span.mark)) for each, span in spans.items()}
 
     def _marks(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:

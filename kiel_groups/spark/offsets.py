@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from kiel_groups import errors
@@ -172,6 +173,9 @@ def _names(partitions: list[TopicPartition]) -> str:
 
 #: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
 _CHECK_INTERVAL_S = 5.0
+#: The least time from one commit in the background to the next, in seconds. The broker writes a znode for each
+#: partition, and batches that follow each other in less than a second would keep it and ZooKeeper busy with that.
+COMMIT_INTERVAL_S = 5.0
 #: The stand-in for the offset of a partition that has no stored offset.
 _NOTHING = -1
 
@@ -239,7 +243,7 @@ class GroupOffsets:
     Commits the offsets of one query that is not a member of its group.
 
     A commit takes longer than planning a batch, because brokers write one znode after another. So ``commit_soon``
-    commits on the view's event loop while the next batch runs.
+    commits on the view's event loop while the next batches run, at most every five seconds.
 
     Args:
         view: The brokers that store the offsets.
@@ -263,12 +267,17 @@ class GroupOffsets:
         # The newest offsets that are not being committed yet, and the task that commits, both used on the loop only.
         self._newest: _Commit | None = None
         self._committing: asyncio.Task[None] | None = None
+        self._next_commit_s = time.monotonic()
+        #: Set while ``flush`` waits: then the next commit is not delayed.
+        self._flushing = asyncio.Event()
         #: Why a background commit failed; the next call raises it.
         self._failure: Exception | None = None
 
     def commit_soon(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
         """
-        Commit offsets in the background, as ``commit`` does. While a commit is running, the newest offsets wait.
+        Commit offsets in the background, as ``commit`` does.
+
+        The newest offsets wait while a commit is running, and until five seconds after the start of the last commit.
 
         Raises:
             KielGroupsError: An earlier commit in the background failed, and ``failOnCommitError`` is set.
@@ -283,7 +292,7 @@ class GroupOffsets:
 
     def flush(self, limit_s: float | None = None) -> None:
         """
-        Wait until no commit of ``commit_soon`` is running or waiting.
+        Commit the offsets that are waiting at once, and wait until no commit of ``commit_soon`` is running.
 
         Args:
             limit_s: How long to wait, in seconds. By default, twice the limit of one commit.
@@ -309,8 +318,12 @@ class GroupOffsets:
 
     async def _commit_newest(self) -> None:
         try:
-            while (wanted := self._newest) is not None:
-                self._newest = None
+            while self._newest is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._next_commit_s - time.monotonic()):
+                        await self._flushing.wait()
+                self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_S
+                wanted, self._newest = self._newest, None
                 self._recreated.update(wanted.recreated)
                 await self._commit(wanted.group, wanted.offsets, only_missing=False)
         except Exception as error:
@@ -319,8 +332,10 @@ class GroupOffsets:
             self._committing = None
 
     async def _settled(self) -> None:
+        self._flushing.set()
         while self._committing is not None:
             await asyncio.wait([self._committing])
+        self._flushing.clear()
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool = False) -> bool:
         """

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import pyspark
 from pyspark.sql.types import StructType
 
 from kiel_groups.config import (
@@ -29,6 +30,8 @@ from kiel_groups.config import (
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, local_folder
+from kiel_groups.spark.columns import known_schemas
+from kiel_groups.spark.environment import can_bound_batches
 
 log = logging.getLogger(__name__)
 
@@ -380,15 +383,20 @@ class Held(NamedTuple):
     spans: Mapping[TopicPartition, Span] = {}
 
     @classmethod
-    def parse(cls, _: str, text: str) -> Held:
-        """Parse positions in the JSON of a checkpoint. A topic may have an empty object instead of positions."""
-        document = json.loads(text)
+    def parse(cls, name: str, text: str) -> Held:
+        """
+        Parse positions in the JSON of a checkpoint. A topic may have an empty object instead of positions.
+
+        Raises:
+            ConfigError, ProtocolError: The text has another form.
+        """
+        document = _parsed_json(name, text, '{"topic": {}}')
         return cls(frozenset(document), Positions.from_json(document).spans)
 
 
-def _schemas(_: str, text: str) -> Mapping[str, StructType]:
-    """Parse the schemas of JSON values by topic, as the archive job passes them."""
-    return {topic: StructType.fromJson(schema) for topic, schema in json.loads(text).items()}
+def _schemas(name: str, text: str) -> Mapping[str, StructType]:
+    """Parse the schemas of JSON values by topic, as the archive job passes them. Raise ConfigError for another form."""
+    return known_schemas(name, _parsed_json(name, text, '{"topic": …}, each with df.schema.json()'))
 
 
 def _joins(name: str, text: str) -> bool:
@@ -516,6 +524,12 @@ class ReadOptions:
             **texts.parsed(cls),
         )
         _check_together(read, texts)
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
+            if streaming and name in texts and not can_bound_batches():
+                raise ConfigError(
+                    f"{name}: needs Spark 4.2 or later, which lets a source in Python bound its batches; this is"
+                    f" {pyspark.__version__}"
+                )
         return read
 
 

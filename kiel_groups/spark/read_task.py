@@ -120,7 +120,7 @@ class RangeReader:
                 should retry on another connection.
             OffsetOutOfRangeError: The broker sent nothing several times in a row, and ``fail_on_data_loss`` is set.
             BrokerError: The broker refused the fetch, or left out the partition. The error has the broker's code.
-            MessageTooLargeError: The next message is larger than ``max_message_bytes``.
+            MessageTooLargeError: The next message, or its unpacked content, is larger than ``max_message_bytes``.
             ProtocolError: The messages cannot be decoded, and it is not known where the damage ends.
         """
         if fetched is None:
@@ -142,6 +142,12 @@ class RangeReader:
         except PartialMessage as error:
             self._enlarge_fetch(asked.max_bytes, error)
             return None
+        except errors.MessageTooLargeError as error:
+            raise errors.MessageTooLargeError(
+                f"{self.topic_partition} at offset {self.position}: a compressed message unpacks to more than"
+                f" kiel.max.message.bytes, {self.max_message_bytes}; raise it, and the memory of the executors with it."
+                " Above 2 GiB Arrow has no room for it: begin after it"
+            ) from error
         except NoRecords as error:
             # What follows may be larger than the fetch.
             self.needed_bytes = min(2 * asked.max_bytes, self.max_message_bytes)
@@ -394,9 +400,9 @@ class _BadRecords:
         """Write the collected bad records into ``_quarantine``. The caller must call this before the task ends."""
         for each in self._records.values():
             each.flush()
-        if self._count > _MOST_LOGGED:
-            found = counted(self._count, "bad record")
-            log.error("this task has %s; the log names only the first %s", found, _MOST_LOGGED)
+        if self._count:
+            more = f"; the log names only the first {_MOST_LOGGED}" if self._count > _MOST_LOGGED else ""
+            log.error("this task has %s%s", counted(self._count, "bad record"), more)
 
 
 _LANES = 2

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -64,11 +63,6 @@ class KielDataSource(PortablePickle, DataSource):
         columns = check_read_schema(schema, merged_schema(read.schemas))
         if can_bound_batches():
             return BoundedStreamReader(read, columns)
-        if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
-            raise ConfigError(
-                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
-                f" batches; this is {pyspark.__version__}"
-            )
         return StreamReader(read, columns)
 
     @cause_first

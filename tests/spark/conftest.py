@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from kiel_groups.spark.environment import can_bound_batches
 from tests.helpers.spark.sessions import SETTINGS, worker_environment
 
+#: Tests of what only Spark 4.2 and later offer.
+collect_ignore = [] if can_bound_batches() else ["test_stream_reader.py"]
 #: A session takes seconds to start, and minutes on a busy computer.
 _TIMEOUT_S = 600
 

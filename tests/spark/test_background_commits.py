@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +81,24 @@ def test_the_newest_offsets_are_next(brokers: SlowBrokers, made: Callable[..., G
     brokers.may_store.release(2)
     offsets.flush()
     assert brokers.commits == [{HERE: 1}, {HERE: 4}]
+
+
+def test_offsets_wait_until_the_interval_is_over(
+    brokers: SlowBrokers, made: Callable[..., GroupOffsets], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first offsets are committed at once. Those of the next batches wait together, and need no flush."""
+    monkeypatch.setattr(group_offsets, "COMMIT_INTERVAL_S", 0.5)
+    offsets = made()
+    brokers.may_store.release(2)
+    began_s = time.monotonic()
+    for number in (1, 2, 3):
+        offsets.commit_soon("g", {HERE: number})
+        if number == 1:
+            assert brokers.asked.acquire(timeout=10)
+    assert brokers.asked.acquire(timeout=10)
+    assert time.monotonic() - began_s >= 0.5
+    offsets.flush()
+    assert brokers.commits == [{HERE: 1}, {HERE: 3}]
 
 
 def test_a_recreated_log_is_committed_though_its_offsets_are_lower(

@@ -101,7 +101,7 @@ def test_readers_import_little_and_no_class_of_a_later_spark() -> None:
     )
     reader, refusal = done.stdout.splitlines()
     assert reader == "StreamReader"
-    assert refusal.startswith("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2")
+    assert refusal.startswith("maxOffsetsPerTrigger: needs Spark 4.2 or later")
 
 
 def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:

@@ -112,6 +112,19 @@ def test_a_running_query_notices_a_new_log(
         assert values_of(query.trigger()) == [b"2000"]
 
 
+def test_a_new_log_is_identified_by_the_batch_that_reads_it(cluster_39: Cluster, unique: Unique) -> None:
+    """The query may end before messages are compared again, and the log be replaced meanwhile."""
+    topic = filled(cluster_39, unique("topic"), 1, OLD)
+    with running(
+        Query(cluster_39, **options_of(cluster_39, topic, with_zookeeper=False, failOnDataLoss="false"))
+    ) as query:
+        assert values_of(query.trigger()) == OLD
+        assert query.trigger() == []
+        recreate_topic(cluster_39, topic, 1, NEW[:2])
+        assert values_of(query.trigger()) == NEW[:2]
+        assert in_checkpoint(query, topic)["mark"][0] == 1
+
+
 @pytest.mark.parametrize("with_zookeeper", [True, False])
 def test_a_checkpoint_from_before_is_completed_at_the_first_look(
     cluster_39: Cluster, unique: Unique, with_zookeeper: bool

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options import OPTION_NAMES, ReadOptions, WriteOptions
 
@@ -213,3 +213,19 @@ def test_every_option_is_in_the_documentation() -> None:
     """The documentation uses the same option names as the errors."""
     page = (Path(__file__).parents[2] / "docs/spark.rst").read_text(encoding="utf-8")
     assert not [name for names in OPTION_NAMES.values() for name in names if f"``{name}``" not in page]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("kiel.archive.held", "{", "is no JSON"),
+        ("kiel.archive.held", '{"clicks": {"0": {"to": "five"}}}', "offsets of another kind"),
+        ("kiel.archive.schemas", "[]", "expected such as"),
+        ("kiel.archive.schemas", '{"clicks": 5}', "are no schemas of topics"),
+    ],
+)
+def test_damaged_options_of_an_archive_are_errors(name: str, text: str, reason: str) -> None:
+    """Only the archive job passes these options, and an error names the option, not a line of code."""
+    options = {"kafka.bootstrap.servers": "one", "subscribe": "clicks", name: text}
+    with pytest.raises((ConfigError, ProtocolError), match=reason):
+        ReadOptions.parse(options, streaming=True)

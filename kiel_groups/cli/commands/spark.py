@@ -26,7 +26,7 @@ from kiel_groups.cli.parameters.options import (
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, WITH_LOSSES, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, EPILOG_OF_ARCHIVES, FAILED, WITH_LOSSES, Lines
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def spark() -> None:
     """Copy topics into Parquet on Spark, and verify the copies."""
 
 
-@spark.command(epilog=EPILOG)
+@spark.command(epilog=EPILOG_OF_ARCHIVES)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option(
     "--pattern",

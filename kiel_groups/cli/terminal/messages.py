@@ -25,11 +25,13 @@ INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 TERMINATED: Final = 143
 
-#: The text below the help of every command.
-EPILOG: Final = (
-    "Exit status: 0 done, 1 failed, 2 a wrong option, setting, name or file, 130 after Ctrl-C, 141 when the"
+_STATUSES: Final = (
+    "Exit status: 0 done, 1 failed, 2 a wrong option, setting, name or file,{} 130 after Ctrl-C, 141 when the"
     " reader of the output is gone, 143 after SIGTERM."
 )
+#: The text below the help of every command, and below that of an archive.
+EPILOG: Final = _STATUSES.format("")
+EPILOG_OF_ARCHIVES: Final = _STATUSES.format(" 3 done but for records that were lost before,")
 
 
 #: The options of commands, by the names of the same settings in the package's Python interface and its errors.

@@ -392,6 +392,22 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, remedy: str, t
         folders(archive_settings).history(2)
 
 
+def test_positions_and_schemas_of_another_form_are_named(tmp_path: Path) -> None:
+    """JSON that is not what an archive has written is an error that names the file."""
+    archive_settings = existing_archive(tmp_path, "views")
+    write_batches(tmp_path, [10, 20], done=1)
+    write_lists(tmp_path, _0=["a"])
+    checkpoint = tmp_path / "archive" / "_checkpoint"
+    (checkpoint / "offsets" / "1").write_text('v1\n{}\n{"views":{"0":{"to":"five"}}}')
+    with pytest.raises(ConfigError, match="offsets/1 is damaged or missing; restore it, or delete it"):
+        folders(archive_settings)
+    (checkpoint / "offsets" / "1").unlink()
+    description = checkpoint / "archive.json"
+    description.write_text(json.dumps({**json.loads(description.read_text()), "schemas": {"views": 5}}))
+    with pytest.raises(ConfigError, match=r"^schemas in the description of the archive in .*: \{'views': 5\}"):
+        folders(archive_settings)
+
+
 def test_only_listed_files_count(tmp_path: Path) -> None:
     """
     The files of an archive are those in Spark's lists. Spark compacts the lists from time to time: a compacted list has
