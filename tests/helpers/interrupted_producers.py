@@ -185,8 +185,8 @@ def main(style: str, broker: str, topic: str, first: str, rounds: str) -> None:
         maker = Maker(broker, topic, seed)
         sys.stdout.write(json.dumps(STYLES[style](maker)) + "\n")
         sys.stdout.flush()
-        # The tasks of this round are in cycles. A Ctrl-C while Python collects them in the next round would arrive in the
-        # callback of a weak reference, where Python drops any exception.
+        # The tasks of this round are in cycles. Python drops exceptions in the callbacks of weak references: a Ctrl-C
+        # that comes while Python collects the tasks in the next round would be lost.
         gc.collect()
 
 
