@@ -65,16 +65,18 @@ def registry_families(*registries: tuple[Mapping[str, str], Metrics]) -> Iterato
     for name, found in groupby(rows, key=lambda row: row[0]):
         samples = list(found)
         labels = sorted({label for _, given, _ in samples for label in given})
-        meaning = f"{name.replace('_', ' ')}; docs/metrics.rst explains it."
-        if isinstance(samples[0][2], Latency):
-            summary = SummaryMetricFamily(f"kiel_{name}_seconds", meaning, labels=labels)
+        is_summary = isinstance(samples[0][2], Latency)
+        full = f"kiel_{name}_seconds" if is_summary else f"kiel_{name}"
+        meaning = f"{name.replace('_', ' ').capitalize()}. docs/metrics.rst explains {full}."
+        if is_summary:
+            summary = SummaryMetricFamily(full, meaning, labels=labels)
             for _, given, value in samples:
                 assert isinstance(value, Latency)
                 summary.add_metric([given.get(label, "") for label in labels], value.count, value.total_s)
             yield summary
             continue
         kind = CounterMetricFamily if isinstance(samples[0][2], int) else GaugeMetricFamily
-        family = kind(f"kiel_{name}", meaning, labels=labels)
+        family = kind(full, meaning, labels=labels)
         for _, given, value in samples:
             assert not isinstance(value, Latency)
             family.add_metric([given.get(label, "") for label in labels], value)

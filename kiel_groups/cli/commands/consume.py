@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
+from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
@@ -110,7 +111,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="Used if this member leads: round_robin, sticky, weighted, lag_aware, rack_aware, range, an installed one,"
+    help=f"Used if this member leads: {', '.join(ALLOCATORS)}, an installed one,"
     " or your MODULE:FUNCTION. With brokers also Java's roundrobin, and several by commas, of which the group takes the"
     " first that all members offer.  [default: round_robin; with brokers range,roundrobin]",
     shell_complete=complete_allocators,

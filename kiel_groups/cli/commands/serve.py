@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
+from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.cli.parameters.cluster_address import complete_allocators
 from kiel_groups.cli.parameters.clusters import ServiceCluster, clusters_options
 from kiel_groups.cli.parameters.options import (
@@ -58,8 +59,7 @@ _PAUSE_S = 10.0
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="round_robin, sticky, weighted, rack_aware, range, an installed one, or your MODULE:FUNCTION."
-    "  [default: round_robin]",
+    help=f"{', '.join(ALLOCATORS)}, an installed one, or your MODULE:FUNCTION.  [default: round_robin]",
     shell_complete=complete_allocators,
 )
 @click.option(
@@ -157,7 +157,6 @@ def serve(
     each group, and the first candidate leads: start it before the consumers, or twice to have a spare. Ctrl-C resigns,
     and the next candidate leads at once.
     """
-    from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.config import GroupConfig, ZooKeeperConfig
@@ -171,7 +170,7 @@ def serve(
     settings = RestSettings(
         host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
     )
-    function = load_allocator(allocator, "--allocator") or round_robin
+    function = load_allocator(allocator, "--allocator") or ALLOCATORS["round_robin"]
     timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
     leaders = {(name, group): Metrics() for name, cluster in clusters.items() for group in cluster.groups}
     candidates = {

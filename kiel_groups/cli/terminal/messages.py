@@ -102,7 +102,8 @@ class Lines:
             shown = f"{stamp}{' ' if stamp else ''}{level}: {line}"
             if self.as_json:
                 now = datetime.now(UTC).isoformat(timespec="milliseconds")
-                shown = json.dumps({"time": now, "level": level, "logger": logger or None, "message": line, **fields})
+                named = {"logger": logger} if logger else {}
+                shown = json.dumps({"time": now, "level": level, **named, "message": line, **fields})
             click.echo(shown, file=sys.stderr, err=True)
         self._last = (level, line)
 

@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups import __version__
+from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.cli import app
 from kiel_groups.cli.commands.demo import demo
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
@@ -134,6 +135,13 @@ def test_the_version_is_printed_without_importing_the_clients() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout == f"kiel-groups {__version__}\n[]\n"
     assert (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime) < 0.15
+
+
+@pytest.mark.parametrize("command", ["consume", "serve"])
+def test_the_help_names_all_allocators(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of ``--allocator`` names each built-in allocator."""
+    assert app.run([command, "--help"]) == 0
+    assert ", ".join(ALLOCATORS) in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,10 @@ def test_counters_gauges_and_durations() -> None:
         "kiel_buffered_bytes": "gauge",
         "kiel_commit_seconds": "summary",
     }
+    assert (
+        found["kiel_buffered_bytes"].documentation == "Buffered bytes. docs/metrics.rst explains kiel_buffered_bytes."
+    )
+    assert found["kiel_commit_seconds"].documentation == "Commit. docs/metrics.rst explains kiel_commit_seconds."
     values = {sample.labels["topic"]: sample.value for sample in found["kiel_records_consumed"].samples}
     assert values == {"pv": 3.0, 'odd "name"\n': 4.0}
     assert {each.name: each.value for each in found["kiel_commit_seconds"].samples} == {
