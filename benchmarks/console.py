@@ -29,7 +29,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.request import urlopen
 
 import click
 from kazoo.client import KazooClient
@@ -180,8 +179,8 @@ async def event_ms(page: Page, client: KazooClient, group: str, number: int) -> 
 
 async def measure(page: Page, client: KazooClient, pid: int, url: str, size: str, *, quick: bool) -> dict[str, float]:
     """Measure a service that has read all groups, and the page of one of them. Check that all its lags are known."""
-    with urlopen(url.replace("/clusters/", "/v1/clusters/")) as answer:
-        assert json.load(answer)["partitions_of_unknown_lag"] == 0
+    answer = await page.request.get(url.replace("/clusters/", "/v1/clusters/"))
+    assert (await answer.json())["partitions_of_unknown_lag"] == 0
     rest_s = 10 if quick else REST_S
     began_s = cpu_s(pid)
     await asyncio.sleep(rest_s)
