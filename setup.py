@@ -82,6 +82,7 @@ setup(
             "check-jsonschema>=0.31",
             "docutils>=0.20",
             "hypothesis>=6.100",
+            "jsonschema>=4.20",
             # A public client of Kafka Connect's REST interface.
             "kafka-connect-py>=1.0",
             "mypy>=1.14",

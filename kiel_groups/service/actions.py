@@ -44,6 +44,8 @@ from kiel_groups.ops.views.offset_changes import (
 from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.ops.zookeeper_reader import check_group
 from kiel_groups.rest.calls import Answer, RestCall, RestError, parse_object
+from kiel_groups.service import openapi
+from kiel_groups.service.openapi import FLAG, answers
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
@@ -59,7 +61,6 @@ _VALUES = ("offset", "shift", "time", "ago")
 
 #: The fields of bodies, as JSON schemas.
 _TEXT = {"type": ["string", "null"]}
-FLAG = {"type": "boolean"}
 _TOPICS = {
     "type": ["array", "null"],
     "items": {"type": "string"},
@@ -130,6 +131,7 @@ class Actions:
 
     # ------------------------------------------------------------------ offsets
 
+    @answers(openapi.OFFSETS)
     async def get_offsets(self, call: RestCall) -> Answer:
         """Answer with the offsets of a group, as 'kiel-groups offsets export' writes them."""
         cluster, group = self._find(call), call.arguments[1]
@@ -141,6 +143,7 @@ class Actions:
 
         return Answer(await cluster.run(read))
 
+    @answers(openapi.OFFSETS_CHANGE)
     @takes("topics", "to", topics=_TOPICS, to=_TO, store=_STORE)
     async def reset_offsets(self, call: RestCall, body: Body) -> Answer:
         """Set the offsets of ``topics`` to the target ``to``. Live members in ZooKeeper groups continue there."""
@@ -151,6 +154,7 @@ class Actions:
             lambda source, group: plan_reset(source, group, selection, target, store=body.text("store")),
         )
 
+    @answers(openapi.OFFSETS_CHANGE)
     @takes("file", "topics", file=_FILE, topics=_TOPICS, store=_STORE)
     async def import_offsets(self, call: RestCall, body: Body) -> Answer:
         """Set the offsets of ``topics`` as in ``file``: an exported document, or ``restore`` of an earlier answer."""
@@ -161,6 +165,7 @@ class Actions:
             lambda source, group: plan_import(source, group, file, body.selection(), store=body.text("store")),
         )
 
+    @answers(openapi.OFFSETS_CHANGE)
     @takes("to", to={"type": "string"}, overwrite=FLAG, store=_STORE)
     async def copy_offsets(self, call: RestCall, body: Body) -> Answer:
         """Copy the offsets of a group to the group ``to``. Without ``overwrite``, that group must have no offsets."""
@@ -174,6 +179,7 @@ class Actions:
             lambda source, group: plan_copy(source, group, to, overwrite=overwrite, store=body.text("store")),
         )
 
+    @answers(openapi.OFFSETS_CHANGE)
     @takes("topics", topics=_TOPICS, store=_STORE)
     async def delete_offsets(self, call: RestCall, body: Body) -> Answer:
         """Delete the offsets of ``topics`` (null: all topics). Live members must not subscribe to these topics."""
@@ -213,6 +219,7 @@ class Actions:
 
     # ------------------------------------------------------------------ the leader's settings
 
+    @answers(openapi.CONFIG_CHANGE)
     @takes(member=_TEXT, host=_TEXT, leave_unowned=FLAG)
     async def drain(self, call: RestCall, body: Body) -> Answer:
         """Assign the partitions of ``member``, or of all members of ``host``, to other members. The members stay."""
@@ -222,6 +229,7 @@ class Actions:
             call, body, lambda client, group: plan_drain(client, group, member, host=host, leave_unowned=leave)
         )
 
+    @answers(openapi.CONFIG_CHANGE)
     @takes(member=_TEXT, host=_TEXT)
     async def undrain(self, call: RestCall, body: Body) -> Answer:
         """Let the drained ``member``, or the drained members of ``host``, own partitions again."""
@@ -229,12 +237,14 @@ class Actions:
         _check_one(member, host)
         return await self._configure(call, body, lambda client, group: plan_undrain(client, group, member, host=host))
 
+    @answers(openapi.CONFIG_CHANGE)
     @takes(reason=_TEXT)
     async def rebalance(self, call: RestCall, body: Body) -> Answer:
         """Request a new plan from the leader now. The history shows ``reason`` as the cause of the plan."""
         reason = body.text("reason") or "rebalance"
         return await self._configure(call, body, lambda client, group: plan_rebalance(client, group, reason=reason))
 
+    @answers(openapi.CONFIG_CHANGE)
     @takes("settings", settings=_SETTINGS)
     async def configure(self, call: RestCall, body: Body) -> Answer:
         """Change ``settings`` of the group by name. The value null removes a setting; then the leader's own applies."""
@@ -262,6 +272,7 @@ class Actions:
 
     # ------------------------------------------------------------------ groups
 
+    @answers(openapi.DELETION)
     @takes()
     async def delete_group(self, call: RestCall, body: Body) -> Answer:
         """Delete a group that has no members, with its offsets and settings, or only show these in a dry run."""

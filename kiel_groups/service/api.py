@@ -26,10 +26,11 @@ from kiel_groups.ops.views.members import members_document
 from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
 from kiel_groups.rest.metrics_text import metrics_answer, registry_families
+from kiel_groups.service import openapi
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.connectors import Connectors
-from kiel_groups.service.openapi import asks, describe
+from kiel_groups.service.openapi import answers, asks, describe
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
@@ -103,10 +104,12 @@ class Api:
             Route(f"{_CONNECTOR}/restart", {"POST": connectors.restart_connector}),
         )
 
+    @answers(openapi.HEALTH)
     async def get_health(self, call: RestCall) -> Answer:
         """Answer that the service runs: its event loop serves requests."""
         return Answer({"status": "ok"})
 
+    @answers(openapi.READINESS, {503: openapi.READINESS})
     async def get_readiness(self, call: RestCall) -> Answer:
         """
         Answer with 200 if the newest load of the groups of any cluster succeeded, and with 503 otherwise.
@@ -123,6 +126,7 @@ class Api:
         status = HTTPStatus.OK if any(ready) else HTTPStatus.SERVICE_UNAVAILABLE
         return Answer({"status": word, "clusters": clusters}, status)
 
+    @answers(openapi.TEXT)
     async def get_metrics(self, call: RestCall) -> Answer:
         """Answer with the metrics in Prometheus' text format."""
         try:
@@ -132,19 +136,23 @@ class Api:
         states = [(name, cluster.state) for name, cluster in self._clusters.items()]
         return metrics_answer(chain(families(states, _now_ms()), registry_families(*self._registries)))
 
+    @answers(openapi.DESCRIPTION)
     async def get_description(self, call: RestCall) -> Answer:
         """Answer with the description of this interface, in OpenAPI 3.1."""
         return Answer(describe(self.routes(), self._clusters))
 
+    @answers(openapi.CLUSTERS)
     async def list_clusters(self, call: RestCall) -> Answer:
         """Answer with all clusters: their servers, and the time or error of the newest load of their groups."""
         return Answer({"clusters": [_cluster(each) for each in self._clusters.values()]})
 
+    @answers(openapi.GROUPS)
     async def list_groups(self, call: RestCall) -> Answer:
         """Answer with an outline of all groups of a cluster: groups that need an operator first, then by lag."""
         cluster = self._cluster(call)
         return Answer({**_cluster(cluster), "groups": [_outline(status) for status in in_order(cluster)]})
 
+    @answers(openapi.GROUP)
     async def get_group(self, call: RestCall) -> Answer:
         """Answer with all that is known about a group, as 'kiel-groups describe --json' prints it, and its trend."""
         cluster, status = self._group(call)
@@ -154,10 +162,12 @@ class Api:
         )
         return Answer({**document, "trend": worst_verdict(status.trends), "version": cluster.state.version})
 
+    @answers(openapi.MEMBERS)
     async def get_members(self, call: RestCall) -> Answer:
         """Answer with the live members of a group, including members of other clients."""
         return Answer(members_document(self._group(call)[1].view))
 
+    @answers(openapi.ALLOCATION)
     async def get_allocation(self, call: RestCall) -> Answer:
         """Answer with the owner of each partition, and the member to which the newest plan assigns the partition."""
         view = self._group(call)[1].view
@@ -174,11 +184,13 @@ class Api:
             {"group": view.group, "state": view.state, "generation": view.generation, "partitions": partitions}
         )
 
+    @answers(openapi.HISTORY)
     async def get_history(self, call: RestCall) -> Answer:
         """Answer with the last plans of a group, the newest first. Groups that brokers coordinate have no history."""
         view = self._group(call)[1].view
         return Answer(history_document(view.group, view.history))
 
+    @answers(openapi.LAG)
     async def get_lag(self, call: RestCall) -> Answer:
         """Answer with the lag and trend of each partition, and the course of the group's total lag over time."""
         cluster, status = self._group(call)
@@ -186,6 +198,7 @@ class Api:
         document = lag_document(view.group, view.partitions, cluster.state.lag_problem, status.trends)
         return Answer({**document, "course": [{"at": at_ms, "lag": lag} for at_ms, lag in status.lags]})
 
+    @answers(openapi.FINDINGS)
     async def get_findings(self, call: RestCall) -> Answer:
         """Answer with the problems of a group. Problems that need an operator come first."""
         status = self._group(call)[1]
@@ -193,6 +206,7 @@ class Api:
         return Answer({"group": status.view.group, "findings": findings})
 
     @asks(_PLAN_QUERY)
+    @answers(openapi.PLAN)
     async def get_plan(self, call: RestCall) -> Answer:
         """Answer with the plan that the leader of a group would make after a change. The change is not made."""
         cluster, status = self._group(call)

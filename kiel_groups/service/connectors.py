@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, UnknownConnectorError
 from kiel_groups.rest.calls import Answer, RestCall, RestError
-from kiel_groups.service.actions import FLAG, Body, finish_change, takes
+from kiel_groups.service import openapi
+from kiel_groups.service.actions import Body, finish_change, takes
 from kiel_groups.service.cluster_state import GroupStatus
+from kiel_groups.service.openapi import FLAG, answers
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import own_command
 from kiel_groups.workers.rest.client import connector_path
@@ -67,18 +69,22 @@ class Connectors:
     def __init__(self, find: Callable[[RestCall], tuple[ServedCluster, GroupStatus]]) -> None:
         self._find = find
 
+    @answers(openapi.CONNECTORS)
     async def list_connectors(self, call: RestCall) -> Answer:
         """Answer with the status and the settings of each connector of a worker group, without secrets."""
         return await _ask(*self._find(call), "GET", _ALL)
 
+    @answers(openapi.CONNECTOR)
     async def get_connector(self, call: RestCall) -> Answer:
         """Answer with the settings and the tasks of a connector, without secrets."""
         return await _ask(*self._find(call), "GET", connector_path(call.arguments[2]))
 
+    @answers(openapi.CONNECTOR_STATUS)
     async def get_connector_status(self, call: RestCall) -> Answer:
         """Answer with the state, the worker and the error of a connector and of each of its tasks."""
         return await _ask(*self._find(call), "GET", f"{connector_path(call.arguments[2])}/status")
 
+    @answers(openapi.CONNECTOR_CHANGE)
     @takes()
     async def pause_connector(self, call: RestCall, body: Body) -> Answer:
         """
@@ -87,11 +93,13 @@ class Connectors:
         """
         return await self._change(call, body, "PUT", "/pause", "PAUSED", lambda work: work.state == "RUNNING")
 
+    @answers(openapi.CONNECTOR_CHANGE)
     @takes()
     async def resume_connector(self, call: RestCall, body: Body) -> Answer:
         """Resume a paused connector and its tasks. The answer does not wait until they run."""
         return await self._change(call, body, "PUT", "/resume", "RUNNING", lambda work: work.state == "PAUSED")
 
+    @answers(openapi.CONNECTOR_CHANGE)
     @takes(task={"type": ["integer", "null"], "minimum": 0}, include_tasks=FLAG, only_failed=FLAG)
     async def restart_connector(self, call: RestCall, body: Body) -> Answer:
         """Restart a connector, with ``include_tasks`` its tasks as well, or one ``task``; or only what has failed."""

@@ -20,8 +20,9 @@ from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.service import Service
 from tests.helpers.cluster_data import committed, produce
 from tests.helpers.coordinated_members import members_of
+from tests.helpers.described_answers import ask_described as ask
 from tests.helpers.members import group_of
-from tests.helpers.rest_requests import JSON, Got, ask, send_bytes
+from tests.helpers.rest_requests import JSON, Got, send_bytes
 from tests.helpers.telegraf_input import gather
 from tests.helpers.waiting import eventually
 

@@ -24,8 +24,9 @@ from kiel_groups.service.cluster_state import ClusterState, GroupStatus
 from kiel_groups.service.connectors import Work, list_work
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.workers.values import TaskId
+from tests.helpers.described_answers import ask_described as ask
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.helpers.rest_requests import Got, ask
+from tests.helpers.rest_requests import Got
 
 pytestmark = pytest.mark.unit
 
