@@ -20,7 +20,7 @@ __all__ = ["ask_described", "description"]
 async def ask_described(
     url: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None
 ) -> Got:
-    """Send a request, and check that the answer is as the description of the service says. Paths that it lacks are not checked."""
+    """Send a request, and check the answer against the description of the service, if this has the path."""
     got = await ask(url, method, body, headers)
     for template, operations in description()["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), urlsplit(url).path) and method.lower() in operations:
