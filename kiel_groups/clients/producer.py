@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, NoReturn, Self, Unpack, overload
 
@@ -571,6 +571,12 @@ class Producer:
             log.error("%s may or may not be stored: the event loop ended before the broker's answer", records)
             self.metrics.count("produce_unknown", unknown)
 
+    def _without_outcome(self, reason: KielGroupsError) -> Iterator[tuple[Outcome, KielGroupsError]]:
+        """Yield each outcome that is not set, with the error that it gets if the loop has ended."""
+        yield from self._sender.without_outcome(reason)
+        for calls in self._unplaced.values():
+            yield from ((outcome, reason) for outcome in _outcomes(calls))
+
     async def _close(self, timeout_ms: int | None) -> None:
         outcomes = self._take_round()
         flushing = spawn(self._flush(), "flush of Producer.close")
@@ -694,5 +700,10 @@ class Producer:
         if failure is not None:
             self._refuse(_outcomes(calls), failure, topic)
             return
-        for records in calls:
-            self._place(topic, partitions, records)
+        for number, records in enumerate(calls):
+            try:
+                self._place(topic, partitions, records)
+            except BaseException as error:
+                # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
+                self._refuse(_outcomes(calls[number:]), ClosedError(f"{error!r} has ended the event loop"), topic)
+                raise

@@ -12,7 +12,8 @@ import concurrent.futures
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -333,6 +334,8 @@ class Sender:
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
+        #: Not the loop's own executor: the program may have filled it with functions that wait for these records.
+        self._compressors = ThreadPoolExecutor(_MOST_IN_FLIGHT, "kiel-groups-compression")
         #: When a broker last stored a batch, on the loop's clock.
         self.stored_at_s = -math.inf
 
@@ -412,6 +415,12 @@ class Sender:
         while any(queue.settled < target for queue, target in targets.items()):
             await self.progress()
 
+    def without_outcome(self, reason: KielGroupsError) -> Iterator[tuple[Outcome, KielGroupsError]]:
+        """Yield each outcome that is not set, and the error that says whether its record may be stored."""
+        for queue in self._queues.values():
+            for batch in queue.batches:
+                yield from zip(batch.outcomes, repeat(_failure(queue.topic_partition, batch, reason)), strict=False)
+
     def close(self) -> None:
         """
         Fail the records without an outcome, and ignore later answers of brokers.
@@ -419,6 +428,7 @@ class Sender:
         A record that no broker can have stored fails with ClosedError, any other with OutcomeUnknownError.
         """
         self._closed = True
+        self._compressors.shutdown(wait=False)
         self._stalls.close()
         for queue in self._queues.values():
             while queue.batches:
@@ -449,7 +459,8 @@ class Sender:
         self._stalls.sent(queue)
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
-            self._failed(queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
+            loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
         self._ready.setdefault(leader, {})[queue] = None
         self._plan_request(leader)
@@ -514,7 +525,8 @@ class Sender:
             batch.sealed = True
         compression = self._config.compression
         if compression is not None and sum(each.size_bytes for each in batches.values()) > _MOST_COMPRESSED_HERE_BYTES:
-            message_sets = await asyncio.to_thread(_encode, batches, compression)
+            loop = asyncio.get_running_loop()
+            message_sets = await loop.run_in_executor(self._compressors, _encode, batches, compression)
         else:
             message_sets = _encode(batches, compression)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
@@ -540,8 +552,9 @@ class Sender:
                 self._refused(queue, result)
 
     def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
-        batch = queue.pop_settled()
+        batch = queue.batches[0]
         batch.stored(queue.topic_partition, base_offset)
+        queue.pop_settled()
         self.stored_at_s = asyncio.get_running_loop().time()
         self._stalls.stored(queue)
         if queue.needs_keys and None in batch.keys:
@@ -634,12 +647,13 @@ class Sender:
         self._offer(queue)
 
     def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
-        batch = queue.pop_settled()
+        batch = queue.batches[0]
         self._stalls.given_up(queue)
         error = _failure(queue.topic_partition, batch, reason)
         log.error("%s (%s)", error, counted(len(batch), "record"))
         self._metrics.count("produce_unknown" if batch.unresolved_tries else "produce_failures", len(batch))
         batch.failed(error)
+        queue.pop_settled()
         self._settled(queue, batch)
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -186,6 +187,32 @@ async def test_large_batches_are_compressed_on_another_thread(compression: str) 
         assert await first == 2_000
         assert (await second).offset == 2_000
         assert broker.count(PRODUCE) == 1
+
+
+async def test_compression_needs_no_thread_of_the_program() -> None:
+    """Functions that occupy all threads of the loop's executor may wait for records."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    async with producing(compression="gzip") as (_, producer):
+
+        async def send() -> int:
+            return await producer.produce_many("t", [b"x" * 1_000] * 100, partitions=0)
+
+        sending = asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(send(), loop).result(5))
+        assert await sending == 100
+
+
+async def test_a_call_is_done_after_its_last_record() -> None:
+    """Also if its batch is split, and one half is stored before the other one is."""
+    async with producing() as (broker, producer):
+        await producer.connect()
+        broker.fail_next(PRODUCE, T0, 10, 0, 7)
+        joint = producer.produce_many("t", [b"a", b"b", b"c"], partitions=0)
+        await broker.wait_for_requests(PRODUCE, 3)
+        assert not joint.done()
+        assert len(stored(broker, T0)) == 1
+        assert await joint == 3
+        assert [value for _, value in stored(broker, T0)] == [b"a", b"b", b"c"]
 
 
 async def test_records_of_unkeyed_calls_use_all_partitions() -> None:

@@ -36,6 +36,20 @@ async def test_retries_keep_the_order() -> None:
         assert producer.metrics.counter("produce_retries") == 3
 
 
+async def test_without_retries_all_batches_fail_when_the_leader_is_lost() -> None:
+    """However many wait, each gets its outcome. A drain that sends them ends."""
+    async with producing(batch_bytes=1, retries=0, linger_ms=None, max_buffered_bytes=30_000) as (broker, producer):
+        await producer.connect()
+        for n in range(700):
+            producer.produce("t", b"%d" % n, partition=0)
+        broker.leaders[T0] = -1
+        await producer._cluster.refresh(["t"], "test")
+        await asyncio.wait_for(producer.drain(), 5)
+        with pytest.raises(RetriableBrokerError):
+            await asyncio.wait_for(producer.flush(), 5)
+        assert (producer.unsent_count, producer.metrics.counter("produce_failures")) == (0, 700)
+
+
 async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
     """While the leader for a failed batch is looked up, neither that batch nor later ones are sent."""
     async with producing(batch_size=1, request_timeout_ms=5_000) as (broker, producer):
