@@ -502,11 +502,8 @@ class Producer:
         records. This method does not.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
-            if self._lookups:
-                await asyncio.wait(list(self._lookups.values()), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                self._sender.send_waiting()
-                await self._sender.progress()
+            self._sender.send_waiting()
+            await self._sender.progress()
 
     @starts_at_call
     async def flush(self) -> None:
@@ -697,6 +694,7 @@ class Producer:
         del self._lookups[topic]
         calls = self._unplaced.pop(topic)
         self._unplaced_bytes -= sum(records.size_bytes for records in calls)
+        self._sender.wake()
         if failure is not None:
             self._refuse(_outcomes(calls), failure, topic)
             return

@@ -404,9 +404,13 @@ class Sender:
     # ------------------------------------------------------------------ waiting
 
     async def progress(self) -> None:
-        """Wait until a batch has an outcome."""
+        """Wait until a batch has an outcome, or until ``wake``."""
         self._progress.clear()
         await self._progress.wait()
+
+    def wake(self) -> None:
+        """End the waits of ``progress``."""
+        self._progress.set()
 
     async def flush(self) -> None:
         """Send all queued records without lingering, and wait until each record is stored or has failed."""
@@ -430,6 +434,7 @@ class Sender:
         self._closed = True
         self._compressors.shutdown(wait=False)
         self._stalls.close()
+        self.wake()
         for queue in self._queues.values():
             while queue.batches:
                 self._give_up(queue, ClosedError("the producer was closed"))
@@ -530,7 +535,9 @@ class Sender:
         else:
             message_sets = _encode(batches, compression)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
-        timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
+        # The broker begins with a request when it has answered the one before it, which may wait for replicas, too.
+        waits_ms = self._in_flight[node_id] * self._config.ack_timeout_ms
+        timeout_ms = waits_ms + self._cluster.config.request_timeout_ms
         connection = self._cluster.connection(node_id, "produce")
         await connection.wait_open()
         for batch in batches.values():
@@ -658,7 +665,7 @@ class Sender:
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
         self.buffered_bytes -= batch.size_bytes
-        self._progress.set()
+        self.wake()
         self._offer(queue)
 
 
