@@ -66,7 +66,8 @@ def round_robin_by_topic(
 
 def _turns(counts: dict[str, int], members: Iterable[str]) -> Iterator[str]:
     """
-    Yield, without end, the member with the fewest partitions, and count the partition that it gets in ``counts``.
+    Yield, without end, the member with the fewest partitions, and add the partition to the member's number in
+    ``counts``.
 
     Among members with equal numbers, the first by name comes first.
     """

@@ -407,8 +407,8 @@ class _Shares:
         """
         Rank the topics of which a member may give partitions.
 
-        Topics with partitions that move anyway come first, then topics of which the member owns most partitions, then
-        topics of which the member has given fewest.
+        Topics with partitions that move anyway come first. Among equal topics, the topic of which the member owns the
+        most partitions comes first, then the topic of which the member has given the fewest partitions.
         """
         owned = (self._kept[member].keys() | self._new[member].keys()) & topics
         numbers = ((topic, self._number(member, topic)) for topic in owned)

@@ -628,7 +628,9 @@ class Producer:
     # ------------------------------------------------------------------ choice of partitions
 
     def _queue(self, topic: str, numbers: tuple[int, ...], partition: int) -> PartitionQueue:
-        """Return the queue of a partition. It must be in ``numbers``, the partitions now; else raise ConfigError."""
+        """
+        Return the queue of a partition. Raise ConfigError if ``numbers``, the present partitions, lack the partition.
+        """
         known = self._queues.get(topic)
         if known is None or known[0] is not numbers:
             queues = {number: self._sender.queue_of(TopicPartition(topic, number)) for number in numbers}

@@ -56,7 +56,7 @@ class Lifecycle:
         return self.require_connected().reader
 
     def connections(self) -> list[Connected]:
-        """Return the present connection, and former connections that are being closed."""
+        """Return the present connection, if there is one. A subclass adds former connections that are being closed."""
         return [] if self.connected is None else [self.connected]
 
     def check_chosen(self, call: str) -> None:

@@ -128,7 +128,7 @@ class PartitionHandler(Protocol):
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
         """
-        Have the next request for the topic raise ``error``, because a start position is unknown.
+        Make the next request for the topic raise ``error``: a start position is unknown.
 
         The member keeps looking for the start position. Requests for other topics do not raise the error.
         """

@@ -152,7 +152,9 @@ class ClusterHistory:
         return self._next(groups=groups)
 
     def fail(self, error: str) -> ClusterState:
-        """Record the error of a failed load, and return the new state. It keeps the groups of the state before."""
+        """
+        Record the error of a failed load, and return the new state. The new state keeps the groups of the former state.
+        """
         return self._next(error=error, failed_loads=self._state.failed_loads + 1)
 
     def _next(self, **changes: object) -> ClusterState:

@@ -81,7 +81,10 @@ class Connectors:
 
     @takes()
     async def pause_connector(self, call: RestCall, body: Body) -> Answer:
-        """Pause a connector and its tasks. They keep their workers. The answer does not wait until they have paused."""
+        """
+        Pause a connector and its tasks. The paused connector and tasks keep their workers. The answer does not wait
+        until they have paused.
+        """
         return await self._change(call, body, "PUT", "/pause", "PAUSED", lambda work: work.state == "RUNNING")
 
     @takes()

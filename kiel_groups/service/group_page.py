@@ -1,4 +1,7 @@
-"""Compute the values on the page of a group from its status, such as the cells of its partitions, without any I/O."""
+"""
+Compute the values that a group's web page shows, such as the cells of the grid of partitions, from the group's status.
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class ArchiveFolders:
         Check that the folders of a new archive are empty, apart from the archive's own files.
 
         Raises:
-            ConfigError: A folder has other files. They may belong to a user.
+            ConfigError: A folder has other files, which may belong to a user.
         """
         settings = self.settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
@@ -477,7 +477,10 @@ class ArchiveFolders:
         return newest if newest >= 0 else None
 
     def history(self, last: int) -> dict[int, Positions]:
-        """Return the ends of all batches up to ``last`` in the checkpoint. Spark deletes old batches from it."""
+        """
+        Return the end of each batch that the checkpoint still has, up to the batch ``last``, by batch number. Spark
+        deletes old batches.
+        """
         return {each: self._planned(each) for each in _numbers(self._checkpoint.names("offsets")) if each <= last}
 
     def opened(self, path: str) -> NativeFile:

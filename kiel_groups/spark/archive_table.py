@@ -92,7 +92,7 @@ class TimeField:
         """
         Return the column of event times, in whole seconds since 1970, for the column ``value``.
 
-        It is null for a value without a time between 1970 and 9999.
+        For a value without a time between 1970 and 9999, the event time is null.
         """
         names = "".join(f"['{name}']" for name in self.path.split("."))
         text = sql.trim(sql.get_json_object(value, f"${names}"))

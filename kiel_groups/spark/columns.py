@@ -297,10 +297,10 @@ class MisfitError(ValueError):
 
 class JsonFields:
     """
-    Reads the fields that a schema names from JSON values.
+    Reads from JSON values the fields that a schema names.
 
-    A value fits if it is one JSON object in UTF-8 without duplicate keys, and if each field of the schema has the
-    field's type, is null or is absent. No value is converted from one JSON type to another.
+    A value fits if it is one JSON object in UTF-8 without duplicate keys, in which each field that the schema names is
+    absent, is null, or has the type that the schema gives. No value is converted from one JSON type to another.
     """
 
     def __init__(self, schema: StructType) -> None:

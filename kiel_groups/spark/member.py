@@ -52,8 +52,8 @@ def on_sigterm(leave: Callable[[], bool]) -> None:
 
     Args:
         leave: Leaves the group. The handler may call it while the main thread executes any code, even ``leave`` itself.
-            It returns False if an earlier call has started. Then the handler returns without an exit, so that the
-            earlier call can complete.
+            ``leave`` returns False if an earlier call has started. Then the handler returns without an exit, so that
+            the earlier call can complete.
     """
 
     def handle(number: int, _: FrameType | None) -> None:
@@ -246,7 +246,12 @@ class BatchHandler(GroupBrokers):
     # ------------------------------------------------------------------ the group's side
 
     def gate_changed(self, gate: Gate) -> None:
-        """Use the gate of a new session. Batches are planned only while this gate is open."""
+        """
+        Use the gate of the member's new session.
+
+        The gate is open while the session permits reading. A batch that is planned while the gate is not open reads
+        nothing.
+        """
         self.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
@@ -290,7 +295,7 @@ class BatchHandler(GroupBrokers):
             self._intervals[partition] = _Interval(offset, new_token(), planned=True)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
-        """Make a later call of ``positions`` raise ``error``, because the start position of the topic is unknown."""
+        """Make a later call of ``positions`` raise ``error``: the start position of the topic is unknown."""
         self._refused[topic] = error
 
     def in_progress(self) -> tuple[Work, ...]:

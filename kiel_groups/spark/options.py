@@ -511,8 +511,9 @@ class ReadOptions:
             streaming: Whether the query is a stream. Some options apply only to streams, or only to batches.
 
         Raises:
-            ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not
-                valid; or two options contradict each other. The message names the option and the reason.
+            ConfigError: An option is unknown, has no meaning in Kafka 0.8 or in this kind of query, or needs a later
+                release of Spark; a value is not valid; or two options contradict each other. The message names the
+                option and the reason.
         """
         _check_known(options, "stream" if streaming else "batch")
         texts = _OptionTexts(options)

@@ -386,9 +386,9 @@ class _BadRecords:
         """
         Call ``note`` for a damaged message, and return the rows that replace the message.
 
-        This is one row at the first offset of the damage if ``kiel.onBadRecord`` is ``row``, or in an archive's query
-        with the column ``error``. That query counts and drops the rows in which this column is not null. Other queries
-        get no row.
+        The result is one row at the first offset of the damage if ``kiel.onBadRecord`` is ``row``, or in an archive's
+        query with the column ``error``. That query counts and drops the rows in which this column is not null. Other
+        queries get no row.
         """
         self.note(bad, reading)
         if self._choice != ROW and (self._archive is None or "error" not in self._schema.names):

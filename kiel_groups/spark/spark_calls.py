@@ -61,8 +61,8 @@ def _restated(kind: type[KielGroupsError]) -> type[KielGroupsError]:
     """
     Return a class like ``kind`` whose errors have a copy of themselves as their cause.
 
-    The cause is a property without effect on assignment, because Spark sets ``__cause__`` to None when it removes its
-    own frames from a traceback.
+    ``__cause__`` is a property, and an assignment to the property has no effect: Spark sets ``__cause__`` to None when
+    Spark removes its own frames from a traceback.
     """
 
     def cause(error: KielGroupsError) -> KielGroupsError:

@@ -98,7 +98,8 @@ class BlockingRecords(BlockingSteps):
 
     def ask(self, asking: object) -> Record:
         """
-        Have the event loop's thread finish the record in flight, and wait for the next record.
+        Wait until the event loop's thread has finished the record in flight and has the next record. Return that
+        record.
 
         Raises:
             StopIteration: The consumer was closed.
@@ -121,7 +122,7 @@ class BlockingRecords(BlockingSteps):
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
         """
-        After an exception such as a Ctrl-C, drop the cursor, and have the event loop's thread settle the record in
+        After an exception such as a Ctrl-C, drop the cursor, and tell the event loop's thread to settle the record in
         flight.
 
         That thread finishes the record, or delivers it again. A KielGroupsError needs no action.
@@ -230,7 +231,7 @@ class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     ``for record in consumer`` returns records until the consumer is closed. While the program is busy, heartbeats,
     commits and releases continue in the background. Hooks of a listener, ``on_bad_record`` and callbacks of commits are
     called on a thread of their own, and may call methods of this object. But ``async`` functions, deserializers and the
-    allocator run on the loop's thread, and must not call methods of this object.
+    allocator run on the event loop's thread, in the background, and must not call methods of this object.
     """
 
     @takes_arguments_of(clients.GroupedConsumer)

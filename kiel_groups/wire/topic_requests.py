@@ -141,7 +141,7 @@ class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, int], ...]:
-        """The topic, as the request sends it. The null in place of the names of settings requests all settings."""
+        """The topic, as the request sends it. The -1 is a null array of setting names, and requests all settings."""
         return ((_TOPIC, self.topic, -1),)
 
 

@@ -485,7 +485,7 @@ class WorkerHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return an assignment for each member; raises as ``WorkAssigner.assign``."""
+        """As the leader, return the assignment of each member. The errors are those of ``WorkAssigner.assign``."""
         return await self._assigner.assign(joined.protocol, joined.leader_id, joined.members)
 
     # ------------------------------------------------------------------ the assignment

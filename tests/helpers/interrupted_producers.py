@@ -10,6 +10,7 @@ unknown outcome, the errors of ``close()``, and its duration.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import signal
@@ -184,6 +185,9 @@ def main(style: str, broker: str, topic: str, first: str, rounds: str) -> None:
         maker = Maker(broker, topic, seed)
         sys.stdout.write(json.dumps(STYLES[style](maker)) + "\n")
         sys.stdout.flush()
+        # The tasks of this round are in cycles. Python drops exceptions in the callbacks of weak references: a Ctrl-C
+        # that comes while Python collects the tasks in the next round would be lost.
+        gc.collect()
 
 
 if __name__ == "__main__":

@@ -68,9 +68,3 @@ def test_the_routes_are_those_of_the_interface() -> None:
 
 def _path(pattern: str) -> str:
     return pattern.replace("([^/]+)", "N").replace("([0-9]{1,9})", "I") or "/"
-
-
-def test_the_metrics_of_a_worker_are_explained() -> None:
-    """The table has each name that the code of workers counts or sets."""
-    code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "kiel_groups/workers").rglob("*.py"))
-    assert {row[0] for row in rows("metric")} == set(re.findall(r'metrics\.(?:count|gauge)\("(\w+)"', code))

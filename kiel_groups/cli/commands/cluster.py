@@ -91,9 +91,9 @@ def up(
     **rest: Any,
 ) -> int:
     """
-    Start a cluster, and run it until Ctrl-C.
+    Start a cluster, and run it until Ctrl-C or, with --detach, until 'cluster down'.
 
-    It listens on 127.0.0.1, on free ports unless you choose them, and does not create topics on demand.
+    The cluster listens on 127.0.0.1, on free ports unless you choose them, and does not create topics on demand.
     """
     import asyncio
 

@@ -198,7 +198,11 @@ def status(*, name: str, check: bool, trace: bool, worker: WorkerAddress, as_jso
 @worker_options
 @click.pass_obj
 def pause(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
-    """Pause a connector and its tasks. They keep their workers, and continue where they were."""
+    """
+    Pause a connector and its tasks.
+
+    The paused connector and tasks keep their workers. When resumed, they continue where they were.
+    """
     _ask(worker, "PUT", f"{_path(name)}/pause", of=None)
     lines.say("info", f"connector {name} pauses")
     return DONE
@@ -281,7 +285,7 @@ def _short_names(classes: Sequence[str]) -> dict[str, str]:
     """
     Return the shortest name of each class that the setting ``connector.class`` accepts.
 
-    This is the alias of the class, or its full name if several classes have the same alias.
+    The shortest name is the alias of the class, or the full name of the class if several classes have the same alias.
     """
     aliases = {name: name.rpartition(".")[2].removesuffix("Connector") for name in classes}
     shared = Counter(aliases.values())

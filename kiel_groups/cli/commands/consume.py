@@ -174,8 +174,8 @@ def consume(
     """
     Print the values of records, one per line, as a member of a group or without a group.
 
-    Members of the same group share the partitions of the topics. Offsets of printed records are committed. Ctrl-C
-    leaves the group at once.
+    Members of the same group share the partitions of the topics, and commit the offsets of the records that they have
+    printed. Without a group, no offsets are committed. After Ctrl-C, a member leaves the group at once.
     """
     import asyncio
 

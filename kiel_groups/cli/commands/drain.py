@@ -1,5 +1,5 @@
 """
-``kiel-groups drain``, ``undrain`` and ``rebalance``: have the leader make a plan, and wait until members follow it.
+``kiel-groups drain``, ``undrain`` and ``rebalance``: ask the leader to make a plan, and wait until members follow it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ def drain(
     """
     Give the partitions of a member, or of all members of a host, to other members.
 
-    MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
+    MEMBER is a member id as 'describe' shows it, the session id at the end of a member id, or an instance id.
 
     A drained member finishes its records in flight, commits, and stays in the group without partitions until 'undrain'.
-    When it leaves, its drain ends. But an instance id stays drained: its member starts again under it.
+    When a member without an instance id leaves, its drain ends. The drain of a static member remains: a member that
+    starts with the same instance id gets no partitions either.
     """
     from kiel_groups.ops.actions.group_config import plan_drain
 
@@ -107,7 +108,7 @@ def undrain(context: click.Context, /, *, group: str, member: str | None, host: 
 @click.pass_obj
 def rebalance(lines: Lines, /, *, group: str, reason: str, **options: Any) -> int:
     """
-    Have the leader of a group make a new plan now.
+    Ask the leader of a group to make a new plan now.
 
     A leader plans by itself when members, topics, settings or weights change. A further plan helps if the allocator
     depends on something else, such as lag. Nothing moves if the allocation is right as it is.

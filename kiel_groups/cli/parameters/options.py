@@ -517,7 +517,8 @@ def given_address(
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
     """
-    Return a decorator for a command that works only with groups in ZooKeeper. It adds the option ``--zookeeper``.
+    Return a decorator for a command that works only with groups in ZooKeeper. The decorator adds the option
+    ``--zookeeper``.
 
     The command refuses ``--coordination brokers``, and ``--brokers`` on the command line, with a UsageError.
 

@@ -22,8 +22,8 @@ class Termination:
     """
     Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process.
 
-    This also works if a callback blocks the event loop, so that the loop has not processed the first signal. ``status``
-    is the exit status, or None until the task is cancelled.
+    A second signal has this effect even if a callback blocks the event loop, so that the loop has not processed the
+    first signal. ``status`` is the exit status, or None until the task is cancelled.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def _restore_defaults(*_: object) -> None:
 
 
 def end_process(status: int) -> NoReturn:
-    """Flush logs and output, and end this process at once. It closes no connection and waits for no thread."""
+    """Flush logs and output, and end this process at once. Close no connection, and wait for no thread."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # The reader of the output may be gone.

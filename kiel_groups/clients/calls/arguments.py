@@ -231,8 +231,9 @@ def offsets_of(given: object, call: str) -> dict[TopicPartition, OffsetAndMetada
     Raises:
         ArgumentTypeError: The argument is not a mapping, or a key is not a partition. The error is a TypeError and a
             ConfigError.
-        ConfigError: A value is not a whole number, an OffsetAndMetadata, or a tuple of an offset and a text. Or an
-            offset is negative, or beyond the largest offset of the protocol.
+        ConfigError: A topic's name is not legal, or a partition's number is negative. Or a value is not a whole number,
+            an OffsetAndMetadata, or a tuple of an offset and a text. Or an offset is negative, or beyond the largest
+            offset of the protocol.
     """
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(

@@ -152,11 +152,12 @@ class MetadataSources:
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Return whether it is known which ``live`` broker answered last. Also return True if no broker has answered yet.
+        Return False if it is unknown which ``live`` broker answered last; True if this broker is known, or if no broker
+        has answered yet.
 
-        If a bootstrap name such as ``localhost`` answered, its broker is unknown, because brokers register another
-        address, and an answer does not name its broker. Then the next live address may belong to the same broker. So
-        the caller must ask two live brokers in turn: at least one of the two did not answer last.
+        A caller that doubts the last answer must ask another broker (see ``rotate``). If a bootstrap name such as
+        ``localhost`` answered, its broker is unknown, because brokers register another address, and an answer does not
+        name its broker. Then the caller asks two live brokers in turn: at least one of the two did not answer last.
         """
         return self.last is None or self.last in live
 

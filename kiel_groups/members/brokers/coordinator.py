@@ -212,7 +212,7 @@ class CoordinatorHeartbeat:
 
     def leave(self, target: BeatTarget) -> None:
         """
-        Have the thread send a leave request, because the event loop may be blocked. Any thread may call this method.
+        Tell the thread to send a leave request: the event loop may be blocked. Any thread may call this method.
         """
         self._target, self._to_leave = None, target
         self._ticker.wake()
@@ -487,7 +487,7 @@ class BrokerCoordinator:
         self._heartbeat.follow(target)
 
     def leave_at_once(self, target: BeatTarget) -> None:
-        """Have the heartbeat's thread send a leave request."""
+        """Tell the heartbeat's thread to send a leave request."""
         self._heartbeat.leave(target)
 
     def stop(self) -> None:

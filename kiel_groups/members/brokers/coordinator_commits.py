@@ -218,7 +218,7 @@ class CoordinatorOffsets:
     def _retry(
         self, offsets: Mapping[TopicPartition, int], answers: Mapping[TopicPartition, ErrorCode], by_s: float
     ) -> None:
-        """Count the offsets that are sent again. Raise CommitFailedError if the time for retries is over."""
+        """Count the offsets that are not stored yet. Raise CommitFailedError if the time for retries is over."""
         self._metrics.count("commits_repeated", len(offsets))
         if self._runtime.boot_time_s() < by_s:
             return

@@ -67,7 +67,7 @@ class HeldAssignment:
         hooks: The hooks of the program that the member belongs to.
         confirmer: The name, for log lines, of what confirms the membership, such as the coordinator.
         drained: Called when the program has released an assignment.
-        rejoin: Called to have the member join again.
+        rejoin: Called to make the member join again.
         crashed: Called with the error of a hook.
     """
 
@@ -146,7 +146,7 @@ class HeldAssignment:
             )
 
     def drain(self) -> None:
-        """Have the program release its assignment: cancel a running ``complete``, then call ``prepare``."""
+        """Tell the program to release its assignment: cancel a running ``complete``, then call ``prepare``."""
         assert self.gate is not None
         log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
         self._completing = self._hook
@@ -340,7 +340,7 @@ class CoordinatedMember:
         await self.ensure_active()
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because the protocols or the metadata that it offers have changed."""
+        """Make the member join again: the protocols or the metadata that the member offers have changed."""
         self._feed(member_state.Rejoin())
 
     async def ensure_active(self) -> None:

@@ -293,18 +293,20 @@ _MOST_NAMES = 10
 
 class KafkaClaimOpener:
     """
-    Opens the claims of one member whose offsets are in Kafka.
+    Opens the claims of one member of a group whose offsets are in Kafka.
 
-    The opener finds the start position of each claimed partition, and stores it again. This write keeps Kafka from
-    expiring the offset, and notes the new claim. The write does not stop former owners: a delayed request of a former
-    owner may replace the offset. The first offsets of a topic are those at which the group began to read the topic; see
-    ``FirstOffsets``.
+    The opener finds the start position of each claimed partition, and stores the position in Kafka, even if Kafka has
+    this offset already. This write keeps Kafka from expiring the offset, and notes the new claim. The write does not
+    stop former owners: a delayed request of a former owner may replace the offset. If Kafka has no offset of a
+    partition, ``_first_offsets`` finds the start from the topic's first offsets, at which the group began to read the
+    topic; see ``FirstOffsets``.
 
     Args:
         context: The member. The member's handler asks the brokers. The group's ``auto_offset_reset`` is the reset
             policy.
         writer: Writes in transactions that require the member znode to exist.
-        topics: Drops writes once a topic was created again.
+        topics: The incarnations of topics. After a topic was created again, offsets of its former incarnation are not
+            stored.
         znodes: The offsets that the group has stored in ZooKeeper, if it had another store before.
         store: The offsets in Kafka.
     """

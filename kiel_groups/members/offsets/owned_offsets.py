@@ -314,7 +314,8 @@ class OwnedOffsets:
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
         """
-        Have the tracker decide whether a stored offset is another writer's. If it is, resume delivery at that offset.
+        Pass a stored offset to the tracker. If the tracker finds that another writer has stored the offset, resume
+        delivery at this offset.
         """
         finding = self._tracker.read(partition, found)
         if finding in (Finding.ADOPTED, Finding.UNREADABLE):

@@ -342,7 +342,7 @@ class BrokerCommits:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Have brokers store next offsets, except offsets that another writer has changed. Then read the stored offsets.
+        Ask brokers to store next offsets, except offsets that another writer has changed. Then read the stored offsets.
 
         Right before the request to the brokers, skip the partitions that the tracker no longer permits.
 

@@ -224,7 +224,7 @@ class GenericMember:
         return self._member
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because its protocols or their metadata have changed. A rebalance follows."""
+        """Make the member join again: its protocols or their metadata have changed. A rebalance follows."""
         self._started.request_rejoin()
 
     def leave(self) -> None:

@@ -303,12 +303,12 @@ class ZooKeeperCoordinator:
             self._report(target, BeatAnswer(CoordinatorCode.REBALANCE_IN_PROGRESS))
 
     def leave_at_once(self, target: BeatTarget) -> None:
-        """Have the session's threads close the session."""
+        """Tell the session's threads to close the session."""
         if self._session is not None and target.coordinator == self._number:
             self._session.session.abandon("the member leaves at once")
 
     def stop(self) -> None:
-        """Have the session's threads close the session, unless it is closed already."""
+        """Tell the session's threads to close the session, unless it is closed already."""
         self._target = None
         if self._session is not None and not self._session.ended:
             self._session.session.abandon("closed")

@@ -88,7 +88,8 @@ class MemberRole(SessionRole):
 
     async def release(self, *, alone: bool) -> None:
         """
-        Have the leader move the partitions to other members, then commit and release the remaining partitions.
+        Withdraw the subscription, so that the leader moves the partitions to other members. Then commit and release the
+        remaining partitions.
 
         So each new owner already awaits its partitions at the time of their release. A static member does not wait for
         the leader, because the member is expected back. A leader that is the only member does not wait either.

@@ -38,7 +38,7 @@ class PlanMaker(Protocol):
         """Forget the plans of an earlier term: this process was elected."""
 
     def forget(self) -> None:
-        """Read everything again for the next plan, because watches may be lost."""
+        """Drop all cached inputs, so that the next ``read`` reads them again: their watches may have been lost."""
 
     def stop(self) -> None:
         """Stop everything that runs between plans: this process is no longer the leader, or the session is over."""

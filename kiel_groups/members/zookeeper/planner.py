@@ -414,7 +414,7 @@ class PartitionPlanner:
         self._before = None
 
     def forget(self) -> None:
-        """Read everything again for the next plan, and the foreign members now."""
+        """Drop all cached inputs, and look for foreign members again now: watches may have been lost."""
         self._reader.forget()
         self._foreign_members.start()
 

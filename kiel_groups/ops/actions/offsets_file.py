@@ -256,9 +256,10 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, tuple[str, Top
 
 def _columns(line: str) -> list[str]:
     """
-    Split a line of kafka-consumer-groups into its fields: the group, topic, partition and offset.
+    Split a CSV line of kafka-consumer-groups into four fields: the group, topic, partition and offset.
 
-    A line without a group gets the group "". The result of an illegal line has another number of fields.
+    A line of three fields gets the group "". If the line is not CSV, or has neither three nor four fields, the result
+    does not have four fields. The caller checks the fields themselves.
     """
     try:
         fields = [each.strip() for each in next(csv.reader([line]))]

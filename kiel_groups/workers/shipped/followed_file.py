@@ -186,7 +186,11 @@ class FileLines:
             return lines
 
     def take_unfinished(self) -> list[Line]:
-        """Return the last line without a line end. If no bytes follow the last line end, return an empty list."""
+        """
+        Take the unfinished last line, which has no line end, and return a list with this line.
+
+        Return an empty list if no bytes are left. Call this method only after ``take`` has returned no line.
+        """
         if not self.waiting:
             return []
         value = self._buffer[self._taken :]
