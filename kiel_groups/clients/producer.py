@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, NoReturn, Self, Unpack, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from kiel_groups.clients.calls.arguments import (
     BrokerSettings,
@@ -24,6 +24,15 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.produce.outcomes import (
+    JointOutcome,
+    Outcome,
+    RecordMetadata,
+    Unplaced,
+    outcomes_of,
+    raise_first,
+    settle_failed,
+)
 from kiel_groups.clients.produce.partitioners import (
     Partitioner,
     Serializer,
@@ -35,17 +44,7 @@ from kiel_groups.clients.produce.partitioners import (
     serialize_value,
     with_any_sequence,
 )
-from kiel_groups.clients.produce.sender import (
-    MESSAGE_OVERHEAD_BYTES,
-    JointOutcome,
-    Outcome,
-    PartitionQueue,
-    RecordMetadata,
-    Sender,
-    messages_bytes,
-    raise_first,
-    settle_failed,
-)
+from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES, PartitionQueue, Sender, messages_bytes
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -57,24 +56,6 @@ log = logging.getLogger(__name__)
 
 #: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
-
-
-class _Unplaced(NamedTuple):
-    """Records of one call whose partitions are not known yet. The partitioner chooses if a partition is None."""
-
-    #: The keys as the application gave them, for the partitioner.
-    app_keys: Sequence[Any]
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    partitions: Sequence[int | None]
-    outcomes: Sequence[Outcome]
-    size_bytes: int
-    #: Whether the producer sends these records, and all that wait, at once.
-    ends_round: bool = False
-
-
-def _outcomes(calls: Iterable[_Unplaced]) -> list[Outcome]:
-    return [outcome for records in calls for outcome in records.outcomes]
 
 
 class Producer:
@@ -153,7 +134,7 @@ class Producer:
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
         self._sender = Sender(self._cluster, config, self.metrics)
         #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
-        self._unplaced: dict[str, list[_Unplaced]] = {}
+        self._unplaced: dict[str, list[Unplaced]] = {}
         self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
         #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
@@ -284,7 +265,7 @@ class Producer:
         size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
         numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
         if numbers is None:
-            self._look_up(topic, _Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
+            self._look_up(topic, Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
             return
         try:
             if partition is None:
@@ -382,7 +363,7 @@ class Producer:
         else:
             keys = list(map(key_bytes, app_keys))
         size_bytes, ends_round = messages_bytes(keys, values), self._round is not None
-        records = _Unplaced(app_keys, keys, values, partitions, outcomes, size_bytes, ends_round)
+        records = Unplaced(app_keys, keys, values, partitions, outcomes, size_bytes, ends_round)
         numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
         if numbers is None:
             self._look_up(topic, records)
@@ -441,7 +422,7 @@ class Producer:
     @property
     def unsent_count(self) -> int:
         """The number of records without an outcome."""
-        return self._sender.unsettled + sum(len(_outcomes(calls)) for calls in self._unplaced.values())
+        return self._sender.unsettled + sum(len(outcomes_of(calls)) for calls in self._unplaced.values())
 
     @property
     def serializer(self) -> Serializer:
@@ -572,7 +553,7 @@ class Producer:
         """Yield each outcome that is not set, with the error that it gets if the loop has ended."""
         yield from self._sender.without_outcome(reason)
         for calls in self._unplaced.values():
-            yield from ((outcome, reason) for outcome in _outcomes(calls))
+            yield from ((outcome, reason) for outcome in outcomes_of(calls))
 
     async def _close(self, timeout_ms: int | None) -> None:
         outcomes = self._take_round()
@@ -619,7 +600,7 @@ class Producer:
             lookup.cancel()
         for topic, calls in self._unplaced.items():
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            self._refuse(_outcomes(calls), error, topic)
+            self._refuse(outcomes_of(calls), error, topic)
         self._lookups.clear()
         self._unplaced.clear()
         self._unplaced_bytes = 0
@@ -641,7 +622,7 @@ class Producer:
             listed = f"{numbers[0]} to {numbers[-1]}"
             raise ConfigError(f"partition: {partition!r} given; {topic} has {listed}") from None
 
-    def _place(self, topic: str, numbers: tuple[int, ...], records: _Unplaced) -> None:
+    def _place(self, topic: str, numbers: tuple[int, ...], records: Unplaced) -> None:
         """Queue the records of one call or, if a partition is not valid or the partitioner fails, none of them."""
         try:
             shares = [
@@ -665,7 +646,7 @@ class Producer:
         for outcome in outcomes:
             settle_failed(outcome, error)
 
-    def _look_up(self, topic: str, records: _Unplaced) -> None:
+    def _look_up(self, topic: str, records: Unplaced) -> None:
         """
         Keep records until the partitions of their topic are known, and look them up, unless a lookup is running.
 
@@ -698,12 +679,12 @@ class Producer:
         self._unplaced_bytes -= sum(records.size_bytes for records in calls)
         self._sender.wake()
         if failure is not None:
-            self._refuse(_outcomes(calls), failure, topic)
+            self._refuse(outcomes_of(calls), failure, topic)
             return
         for number, records in enumerate(calls):
             try:
                 self._place(topic, partitions, records)
             except BaseException as error:
                 # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
-                self._refuse(_outcomes(calls[number:]), ClosedError(f"{error!r} has ended the event loop"), topic)
+                self._refuse(outcomes_of(calls[number:]), ClosedError(f"{error!r} has ended the event loop"), topic)
                 raise

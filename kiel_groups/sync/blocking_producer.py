@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,10 +14,11 @@ from typing import Any, Literal, overload
 
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
-from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES, fail_future, settle_failed
+from kiel_groups.clients.produce.outcomes import fail_future, settle_failed
+from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
-from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, takes_arguments_of
+from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of
 from kiel_groups.sync.loop_thread import check_no_loop_runs
 
 
@@ -32,14 +34,17 @@ class Producer(Blocking[clients.Producer]):
     def __init__(self) -> None: ...
 
     def _set_up(self, *arguments: Any) -> None:
+        self._hand_over_nothing()
+        #: What gets the outcomes of futures of the loop, and these.
+        self._passed_on: dict[concurrent.futures.Future[Any], asyncio.Future[Any]] = {}
+        super()._set_up(*arguments)
+
+    def _hand_over_nothing(self) -> None:
         # Reentrant: a signal handler or a finalizer may produce.
         self._handing = threading.RLock()
         #: The arguments of ``_add_encoded`` for the records that the loop has not taken yet, and their size.
         self._handed: list[Any] = []
         self._handed_bytes = 0
-        #: What gets the outcomes of futures of the loop, and these.
-        self._passed_on: dict[concurrent.futures.Future[Any], asyncio.Future[Any]] = {}
-        super()._set_up(*arguments)
 
     connect = blocking(clients.Producer.connect)
     drain = blocking(clients.Producer.drain)
@@ -90,8 +95,6 @@ class Producer(Blocking[clients.Producer]):
         if client.linger_ms is None and client.batch_size > 1:
             # The future of a record may wait for the records of its batch.
             return self._wait(self._accepted, client.produce, topic, message, key, partition)
-        # A fork has a copy of the records that the loop had not taken, and perhaps of a lock that stays taken.
-        self._thread.check_process()
         check_no_loop_runs(self._instead)
         try:
             check_name(topic, "topic")
@@ -231,3 +234,13 @@ def _settle(outcome: concurrent.futures.Future[Any], accepted: asyncio.Future[An
         outcome.set_exception(error)
     else:
         outcome.set_result(accepted.result())
+
+
+def _begin_fork() -> None:
+    """Drop the copies of records that the parent's loop takes, and of locks, so that calls find out about the fork."""
+    for client in open_clients():
+        if isinstance(client, Producer):
+            client._hand_over_nothing()
+
+
+os.register_at_fork(after_in_child=_begin_fork)

@@ -113,7 +113,7 @@ class LoopThread:
         Raises:
             ClosedError: The loop was stopped, or belongs to the parent process of this fork.
         """
-        self.check_process()
+        self._check_process()
         with self._lock:
             self._running()
 
@@ -152,7 +152,7 @@ class LoopThread:
         # The future exists before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
-            self.check_process()
+            self._check_process()
             check_no_loop_runs(self._instead)
             with self._lock:
                 loop = self._running()
@@ -178,7 +178,7 @@ class LoopThread:
             ClosedError: The loop was stopped, or belongs to the parent process of this fork.
         """
         outcome: LoggedFuture[_Result] = LoggedFuture(self._name)
-        self.check_process()
+        self._check_process()
         with self._lock:
             loop = self._running()
             self._waiting.add(outcome)
@@ -207,7 +207,7 @@ class LoopThread:
         Raises:
             ClosedError: The loop was stopped, or belongs to the parent process of this fork.
         """
-        self.check_process()
+        self._check_process()
         with self._lock:
             self._running().call_soon_threadsafe(function)
 
@@ -265,8 +265,7 @@ class LoopThread:
 
     # ------------------------------------------------------------------ the thread
 
-    def check_process(self) -> None:
-        """Raise ClosedError in a fork of the process."""
+    def _check_process(self) -> None:
         if self.forked:
             raise ClosedError(
                 f"{self._name} belongs to process {self._pid}, and this is a fork of it, number {os.getpid()}, without"

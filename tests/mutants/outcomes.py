@@ -79,7 +79,7 @@ MUTANTS = (
     ),
     Mutant(
         "a joint outcome is done before its last record",
-        "clients/produce/sender.py",
+        "clients/produce/outcomes.py",
         "        if self._unsettled:\n            return\n",
         "",
         "tests/unit/clients/test_produce_many.py",
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "an exit loses the outcomes of records that wait for the partitions of their topic",
         "clients/producer.py",
-        "                self._refuse(_outcomes(calls[number:]), ClosedError",
+        "                self._refuse(outcomes_of(calls[number:]), ClosedError",
         "                self._refuse([], ClosedError",
         "tests/unit/sync/test_blocking_producer.py",
     ),
@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(
         "a fork hands over records that no loop takes",
         "sync/blocking_producer.py",
-        "        self._thread.check_process()\n",
+        "os.register_at_fork(after_in_child=_begin_fork)",
         "",
         "tests/unit/sync/test_blocking_producer.py",
     ),

@@ -8,7 +8,6 @@ that fails stays the first batch of its partition until it succeeds or is given 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import math
 from collections import Counter, deque
@@ -16,12 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, repeat
-from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, record_metadata, settle_failed
 from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
@@ -69,59 +67,10 @@ _MOST_COMPRESSED_HERE_BYTES = 32 << 10
 STALLED_AFTER_S = 10.0
 
 
-class RecordMetadata(NamedTuple):
-    """
-    The place where a record was stored.
-
-    The offset is -1 with acks 0. Partition and offset are -1 for a record that waits for other records.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-
-
-#: Makes a RecordMetadata of a tuple, in a third of the time that a call of the class takes.
-_record_metadata = partial(tuple.__new__, RecordMetadata)
-
-
 def messages_bytes(keys: Iterable[bytes | None], values: Sequence[bytes | None]) -> int:
     """Return the size of messages on the wire, uncompressed."""
     content = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
     return MESSAGE_OVERHEAD_BYTES * len(values) + content
-
-
-class JointOutcome:
-    """
-    The outcome of several records that share one future.
-
-    The future gets the number of the records when all of them are stored. It fails with the first error of a record,
-    once all records have an outcome.
-    """
-
-    __slots__ = ("_count", "_error", "_unsettled", "future")
-
-    def __init__(self, count: int) -> None:
-        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._count = self._unsettled = count
-        self._error: Exception | None = None
-        if not count:
-            self.future.set_result(0)
-
-    def settle(self, count: int, error: Exception | None = None) -> None:
-        """Record that the next ``count`` records are stored or, with an error, that they have failed."""
-        self._unsettled -= count
-        self._error = self._error or error
-        if self._unsettled:
-            return
-        if self._error is not None:
-            fail_future(self.future, self._error)
-        elif not self.future.done():
-            self.future.set_result(self._count)
-
-
-#: What gets the outcome of a record. A future of another thread is a blocking producer's.
-Outcome: TypeAlias = asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata] | JointOutcome
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +112,7 @@ class Batch:
             first.settle(len(self))
             return
         offsets = count(base_offset) if base_offset >= 0 else repeat(-1)
-        places = map(_record_metadata, zip(repeat(topic_partition.topic), repeat(topic_partition.partition), offsets))
+        places = map(record_metadata, zip(repeat(topic_partition.topic), repeat(topic_partition.partition), offsets))
         for outcome, place in zip(self.outcomes, places, strict=False):
             if isinstance(outcome, JointOutcome):
                 outcome.settle(1)
@@ -686,26 +635,3 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
         error.args = (f"producing to {tp} failed{tries}: {reason}",)
     error.__cause__ = reason
     return error
-
-
-def settle_failed(outcome: Outcome, error: Exception) -> None:
-    """Tell a record's outcome that the record has failed."""
-    if isinstance(outcome, JointOutcome):
-        outcome.settle(1, error)
-    else:
-        fail_future(outcome, error)
-
-
-def fail_future(future: asyncio.Future[Any] | concurrent.futures.Future[Any], error: Exception) -> None:
-    """Fail a record's future, unless it is done. Keep asyncio from reporting the error, which was logged already."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
-
-
-def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
-    """Raise the first failure of these outcomes, all of which are done."""
-    for outcome in outcomes:
-        error = outcome.exception()
-        if error is not None:
-            raise error

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.clients.produce.partitioners import (
     find_partitioner,
     hash_partitioner,
@@ -16,7 +17,6 @@ from kiel_groups.clients.produce.partitioners import (
     murmur2_partitioner,
     random_partitioner,
 )
-from kiel_groups.clients.produce.sender import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import (
     BufferFullError,

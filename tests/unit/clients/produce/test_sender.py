@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from kiel_groups.clients.produce import sender
-from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
