@@ -38,6 +38,7 @@ from kiel_groups.clients.produce.partitioners import (
     Serializer,
     as_keys,
     as_partitions,
+    as_values,
     divide,
     find_partitioner,
     key_bytes,
@@ -211,29 +212,23 @@ class Producer:
             ClosedError: The producer was closed.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
-        loop = running_loop()
-        if loop is None:
+        try:
+            outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
+        except RuntimeError:
             # The record is accepted when the loop runs.
             return spawn(suspended_if_left(partial(self.produce, topic, message, key, partition)), "Producer.produce")
         try:
-            outcome = self._accept(loop, topic, message, key, partition)
+            # Most of what a record costs is spent from here on, so common cases are handled without further calls.
+            if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
+                self._refuse_call()
+            encoded_key = key
+            if type(message) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
+                key, encoded_key, message = self._encode(message, key)
+            self._add_encoded(topic, key, encoded_key, message, partition, outcome)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
         return outcome if self._round is None else self._join_round(topic, outcome)
-
-    def _accept(
-        self, loop: asyncio.AbstractEventLoop, topic: str, value: Any, key: Any, partition: int | None
-    ) -> asyncio.Future[RecordMetadata]:
-        if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
-            self._refuse_call()
-        encoded_key = key
-        # Most of what a record costs is spent here, so the common case is handled without a call.
-        if type(value) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
-            key, encoded_key, value = self._encode(value, key)
-        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=loop)
-        self._add_encoded(topic, key, encoded_key, value, partition, future)
-        return future
 
     def _encode(self, value: Any, key: Any) -> tuple[Any, bytes | None, bytes | None]:
         """
@@ -262,9 +257,13 @@ class Producer:
         Raises:
             ConfigError: The topic's name is not legal.
         """
-        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
-        numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
-        if numbers is None:
+        size_bytes = MESSAGE_OVERHEAD_BYTES
+        if value:
+            size_bytes += len(value)
+        if encoded_key:
+            size_bytes += len(encoded_key)
+        numbers = self._cluster.known_partitions(topic)
+        if numbers is None or topic in self._unplaced:
             self._look_up(topic, Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
             return
         try:
@@ -325,8 +324,11 @@ class Producer:
             A future for the number of records, which is done when brokers have stored all of them. If records fail, the
             future fails with the first error, once each record has an outcome. With ``each``, a list with a future for
             each record, as of ``produce``. If an argument is not valid, no record is sent, and the futures fail.
+
+        Raises:
+            ConfigError: ``messages`` is a single value, such as bytes.
         """
-        values = list(messages)
+        values = as_values(messages)
         loop = running_loop()
         if loop is None and not each:
             # The records are accepted when the loop runs.

@@ -15,6 +15,7 @@ from typing import Any, Literal, overload
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
 from kiel_groups.clients.produce.outcomes import fail_future, settle_failed
+from kiel_groups.clients.produce.partitioners import as_values
 from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
@@ -201,7 +202,7 @@ class Producer(Blocking[clients.Producer]):
             ClosedError: The producer was closed.
         """
         send = functools.partial(self._client.produce_many, each=each)
-        return self._wait(self._accepted, send, topic, list(messages), keys, partitions)
+        return self._wait(self._accepted, send, topic, as_values(messages), keys, partitions)
 
     async def _accepted(self, send: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the client when there is room, and return its futures as those of other threads."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiel_groups import sync
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, BufferFullError, ClosedError, ConfigError
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Request
@@ -221,3 +222,12 @@ async def test_records_of_unkeyed_calls_use_all_partitions() -> None:
         await producer.produce_many("t", [b"x"] * 20_000)
         counts = Counter(tp for tp in (T0, T1) for _ in stored(broker, tp))
         assert set(counts.values()) <= set(range(1_000, 20_000, 1_000))
+
+
+@pytest.mark.parametrize("single", ["text", b"bytes", {"a": 1}])
+def test_a_single_value_is_refused(single: Any) -> None:
+    """The letters of a text, or the keys of a dictionary, are not sent as values by mistake."""
+    with pytest.raises(ConfigError, match=r"messages: \w+ given; expected a list or another"):
+        Producer("127.0.0.1:1").produce_many("t", single)
+    with pytest.raises(ConfigError, match="messages: "):
+        sync.Producer("127.0.0.1:1").produce_many("t", single)
