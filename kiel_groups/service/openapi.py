@@ -74,7 +74,7 @@ CLUSTERS = fields(clusters=listed(fields(**_CLUSTER)))
 _FINDING = fields(kind=TEXT, text=TEXT, remedy=TEXT, passing=FLAG, partitions=_TEXTS, members=_TEXTS)
 FINDINGS = fields(group=TEXT, findings=listed(_FINDING))
 
-#: The fields that only groups in ZooKeeper have come first, and then the one of groups that brokers coordinate.
+#: Of the optional fields, groups that brokers coordinate have ``coordinator``. Groups in ZooKeeper have all others.
 _OUTLINE = fields(
     {"foreign_members": NUMBER, "leader": _TEXT, "generation": _NUMBER, "closed": _TEXTS, "coordinator": TEXT},
     group=TEXT,
