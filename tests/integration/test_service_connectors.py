@@ -136,6 +136,9 @@ async def test_connectors_are_paused_in_the_console(cluster_39: Cluster, unique:
             serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
             assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
             assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+            box = await page.get_by_role("button", name=f"Restart… {name}-0").bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 360
             await page.get_by_role("button", name=f"Pause… {name}").press("Enter")
             await page.get_by_label("Token").fill(TOKEN)
             await page.keyboard.press("Enter")
