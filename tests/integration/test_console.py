@@ -111,6 +111,12 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
         await page.get_by_label("Token").press("Enter")
         await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
         assert committed(cluster_39, name, topic) == 20
+        await page.get_by_label("To:").fill("yesterday")
+        await page.get_by_label("To:").press("Enter")
+        await expect(outcome).to_contain_text("'yesterday' is none of: earliest, latest")
+        await page.get_by_label("To:").fill("earliest")
+        await page.get_by_label("To:").press("Enter")
+        await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
         await page.keyboard.press("Enter")  # The button that makes the change has the focus.
         await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
         assert committed(cluster_39, name, topic) == 0
