@@ -494,8 +494,9 @@ SLOW_MS = 90_000
 WATCHED_MS = 15_000
 
 
-_LOG_OF_OWNER = "look at the log of that member: its application hangs, or does not commit"
-_SESSION_ENDS = "; if it hangs, the member ends its session after max_poll_interval_ms (5 min by default)"
+_LOG_OF_OWNER = "look at the log of that member"
+_CAUSE = ": its application hangs, or does not commit"
+_SESSION_ENDS = "; if its application hangs, it ends its session after max_poll_interval_ms (5 min by default)"
 
 
 class _Since(NamedTuple):
@@ -580,7 +581,8 @@ class ProgressTracker:
                 continue
             seconds = min(age_ms for _, age_ms in ages if least_ms <= age_ms < below_ms) // 1000
             duration = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
-            is_slow, owners, remedy = least_ms < self._stuck_ms, _owners(found), _LOG_OF_OWNER
+            is_slow, owners = least_ms < self._stuck_ms, _owners(found)
+            remedy = _LOG_OF_OWNER if is_slow else _LOG_OF_OWNER + _CAUSE
             if view.member_ids.issuperset(owners):
                 remedy += _SESSION_ENDS if is_slow else "; 'kiel-groups release' takes its partitions from it"
             yield Finding(
@@ -602,7 +604,7 @@ class ProgressTracker:
                 "stuck",
                 f"{_without_progress(stuck)} in {seen_ms // 1000} s: {some(_names(stuck))},"
                 f" of {_short(_owners(stuck))}",
-                _LOG_OF_OWNER,
+                _LOG_OF_OWNER + _CAUSE,
                 passing=seen_ms < self._stuck_ms,
                 partitions=_names(stuck),
                 members=_owners(stuck),
