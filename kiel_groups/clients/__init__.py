@@ -12,8 +12,8 @@ from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
+    from kiel_groups.clients.produce.outcomes import RecordMetadata
     from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
-    from kiel_groups.clients.produce.sender import RecordMetadata
     from kiel_groups.clients.producer import Producer
     from kiel_groups.clients.single import SingleConsumer
     from kiel_groups.constants import BEGINNING, END
@@ -33,7 +33,7 @@ _HOMES = {
     "kiel_groups.clients.grouped": ("GroupedConsumer",),
     "kiel_groups.clients.single": ("SingleConsumer",),
     "kiel_groups.clients.producer": ("Producer",),
-    "kiel_groups.clients.produce.sender": ("RecordMetadata",),
+    "kiel_groups.clients.produce.outcomes": ("RecordMetadata",),
     "kiel_groups.clients.produce.partitioners": ("hash_partitioner", "random_partitioner"),
     "kiel_groups.constants": ("BEGINNING", "END"),
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, NoReturn, Self, Unpack, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from kiel_groups.clients.calls.arguments import (
     BrokerSettings,
@@ -24,28 +24,28 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.produce.outcomes import (
+    JointOutcome,
+    Outcome,
+    RecordMetadata,
+    Unplaced,
+    outcomes_of,
+    raise_first,
+    settle_failed,
+)
 from kiel_groups.clients.produce.partitioners import (
     Partitioner,
     Serializer,
     as_keys,
     as_partitions,
+    as_values,
     divide,
     find_partitioner,
     key_bytes,
     serialize_value,
     with_any_sequence,
 )
-from kiel_groups.clients.produce.sender import (
-    MESSAGE_OVERHEAD_BYTES,
-    JointOutcome,
-    Outcome,
-    PartitionQueue,
-    RecordMetadata,
-    Sender,
-    messages_bytes,
-    raise_first,
-    settle_failed,
-)
+from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES, PartitionQueue, Sender, messages_bytes
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -57,24 +57,6 @@ log = logging.getLogger(__name__)
 
 #: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
-
-
-class _Unplaced(NamedTuple):
-    """Records of one call whose partitions are not known yet. The partitioner chooses if a partition is None."""
-
-    #: The keys as the application gave them, for the partitioner.
-    app_keys: Sequence[Any]
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    partitions: Sequence[int | None]
-    outcomes: Sequence[Outcome]
-    size_bytes: int
-    #: Whether the producer sends these records, and all that wait, at once.
-    ends_round: bool = False
-
-
-def _outcomes(calls: Iterable[_Unplaced]) -> list[Outcome]:
-    return [outcome for records in calls for outcome in records.outcomes]
 
 
 class Producer:
@@ -153,7 +135,7 @@ class Producer:
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
         self._sender = Sender(self._cluster, config, self.metrics)
         #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
-        self._unplaced: dict[str, list[_Unplaced]] = {}
+        self._unplaced: dict[str, list[Unplaced]] = {}
         self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
         #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
@@ -230,29 +212,23 @@ class Producer:
             ClosedError: The producer was closed.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
-        loop = running_loop()
-        if loop is None:
+        try:
+            outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
+        except RuntimeError:
             # The record is accepted when the loop runs.
             return spawn(suspended_if_left(partial(self.produce, topic, message, key, partition)), "Producer.produce")
         try:
-            outcome = self._accept(loop, topic, message, key, partition)
+            # Most of what a record costs is spent from here on, so common cases are handled without further calls.
+            if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
+                self._refuse_call()
+            encoded_key = key
+            if type(message) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
+                key, encoded_key, message = self._encode(message, key)
+            self._add_encoded(topic, key, encoded_key, message, partition, outcome)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
         return outcome if self._round is None else self._join_round(topic, outcome)
-
-    def _accept(
-        self, loop: asyncio.AbstractEventLoop, topic: str, value: Any, key: Any, partition: int | None
-    ) -> asyncio.Future[RecordMetadata]:
-        if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
-            self._refuse_call()
-        encoded_key = key
-        # Most of what a record costs is spent here, so the common case is handled without a call.
-        if type(value) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
-            key, encoded_key, value = self._encode(value, key)
-        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=loop)
-        self._add_encoded(topic, key, encoded_key, value, partition, future)
-        return future
 
     def _encode(self, value: Any, key: Any) -> tuple[Any, bytes | None, bytes | None]:
         """
@@ -281,10 +257,14 @@ class Producer:
         Raises:
             ConfigError: The topic's name is not legal.
         """
-        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
-        numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
-        if numbers is None:
-            self._look_up(topic, _Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
+        size_bytes = MESSAGE_OVERHEAD_BYTES
+        if value:
+            size_bytes += len(value)
+        if encoded_key:
+            size_bytes += len(encoded_key)
+        numbers = self._cluster.known_partitions(topic)
+        if numbers is None or topic in self._unplaced:
+            self._look_up(topic, Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
             return
         try:
             if partition is None:
@@ -344,8 +324,11 @@ class Producer:
             A future for the number of records, which is done when brokers have stored all of them. If records fail, the
             future fails with the first error, once each record has an outcome. With ``each``, a list with a future for
             each record, as of ``produce``. If an argument is not valid, no record is sent, and the futures fail.
+
+        Raises:
+            ConfigError: ``messages`` is a single value, such as bytes.
         """
-        values = list(messages)
+        values = as_values(messages)
         loop = running_loop()
         if loop is None and not each:
             # The records are accepted when the loop runs.
@@ -382,7 +365,7 @@ class Producer:
         else:
             keys = list(map(key_bytes, app_keys))
         size_bytes, ends_round = messages_bytes(keys, values), self._round is not None
-        records = _Unplaced(app_keys, keys, values, partitions, outcomes, size_bytes, ends_round)
+        records = Unplaced(app_keys, keys, values, partitions, outcomes, size_bytes, ends_round)
         numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
         if numbers is None:
             self._look_up(topic, records)
@@ -441,7 +424,7 @@ class Producer:
     @property
     def unsent_count(self) -> int:
         """The number of records without an outcome."""
-        return self._sender.unsettled + sum(len(_outcomes(calls)) for calls in self._unplaced.values())
+        return self._sender.unsettled + sum(len(outcomes_of(calls)) for calls in self._unplaced.values())
 
     @property
     def serializer(self) -> Serializer:
@@ -502,11 +485,8 @@ class Producer:
         records. This method does not.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
-            if self._lookups:
-                await asyncio.wait(list(self._lookups.values()), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                self._sender.send_waiting()
-                await self._sender.progress()
+            self._sender.send_waiting()
+            await self._sender.progress()
 
     @starts_at_call
     async def flush(self) -> None:
@@ -571,6 +551,12 @@ class Producer:
             log.error("%s may or may not be stored: the event loop ended before the broker's answer", records)
             self.metrics.count("produce_unknown", unknown)
 
+    def _without_outcome(self, reason: KielGroupsError) -> Iterator[tuple[Outcome, KielGroupsError]]:
+        """Yield each outcome that is not set, with the error that it gets if the loop has ended."""
+        yield from self._sender.without_outcome(reason)
+        for calls in self._unplaced.values():
+            yield from ((outcome, reason) for outcome in outcomes_of(calls))
+
     async def _close(self, timeout_ms: int | None) -> None:
         outcomes = self._take_round()
         flushing = spawn(self._flush(), "flush of Producer.close")
@@ -616,7 +602,7 @@ class Producer:
             lookup.cancel()
         for topic, calls in self._unplaced.items():
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            self._refuse(_outcomes(calls), error, topic)
+            self._refuse(outcomes_of(calls), error, topic)
         self._lookups.clear()
         self._unplaced.clear()
         self._unplaced_bytes = 0
@@ -638,7 +624,7 @@ class Producer:
             listed = f"{numbers[0]} to {numbers[-1]}"
             raise ConfigError(f"partition: {partition!r} given; {topic} has {listed}") from None
 
-    def _place(self, topic: str, numbers: tuple[int, ...], records: _Unplaced) -> None:
+    def _place(self, topic: str, numbers: tuple[int, ...], records: Unplaced) -> None:
         """Queue the records of one call or, if a partition is not valid or the partitioner fails, none of them."""
         try:
             shares = [
@@ -662,7 +648,7 @@ class Producer:
         for outcome in outcomes:
             settle_failed(outcome, error)
 
-    def _look_up(self, topic: str, records: _Unplaced) -> None:
+    def _look_up(self, topic: str, records: Unplaced) -> None:
         """
         Keep records until the partitions of their topic are known, and look them up, unless a lookup is running.
 
@@ -693,8 +679,14 @@ class Producer:
         del self._lookups[topic]
         calls = self._unplaced.pop(topic)
         self._unplaced_bytes -= sum(records.size_bytes for records in calls)
+        self._sender.wake()
         if failure is not None:
-            self._refuse(_outcomes(calls), failure, topic)
+            self._refuse(outcomes_of(calls), failure, topic)
             return
-        for records in calls:
-            self._place(topic, partitions, records)
+        for number, records in enumerate(calls):
+            try:
+                self._place(topic, partitions, records)
+            except BaseException as error:
+                # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
+                self._refuse(outcomes_of(calls[number:]), ClosedError(f"{error!r} has ended the event loop"), topic)
+                raise

@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.clients.produce.partitioners import hash_partitioner
-from kiel_groups.clients.produce.sender import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.columns import WriteColumns

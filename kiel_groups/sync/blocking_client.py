@@ -344,6 +344,7 @@ class Blocking(Generic[C]):
                 if self._thread.stop():
                     # Without a running loop, the client's own ``close`` does what is still possible.
                     self._client.close()
+                    self._abandon()
                 raise
             finally:
                 self._thread.stop()

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import chain
 from typing import Any, Literal, overload
 
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
+from kiel_groups.clients.produce.outcomes import fail_future, settle_failed
+from kiel_groups.clients.produce.partitioners import as_values
+from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES
 from kiel_groups.config import check_name
-from kiel_groups.errors import ClosedError
-from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, takes_arguments_of
+from kiel_groups.errors import ClosedError, OutcomeUnknownError
+from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of
 from kiel_groups.sync.loop_thread import check_no_loop_runs
 
 
@@ -29,12 +35,17 @@ class Producer(Blocking[clients.Producer]):
     def __init__(self) -> None: ...
 
     def _set_up(self, *arguments: Any) -> None:
+        self._hand_over_nothing()
+        #: What gets the outcomes of futures of the loop, and these.
+        self._passed_on: dict[concurrent.futures.Future[Any], asyncio.Future[Any]] = {}
+        super()._set_up(*arguments)
+
+    def _hand_over_nothing(self) -> None:
         # Reentrant: a signal handler or a finalizer may produce.
         self._handing = threading.RLock()
         #: The arguments of ``_add_encoded`` for the records that the loop has not taken yet, and their size.
         self._handed: list[Any] = []
         self._handed_bytes = 0
-        super()._set_up(*arguments)
 
     connect = blocking(clients.Producer.connect)
     drain = blocking(clients.Producer.drain)
@@ -100,7 +111,7 @@ class Producer(Blocking[clients.Producer]):
             if not self._handed:
                 self._thread.call_soon(self._take_handed)
             self._handed.append((topic, *encoded, partition, outcome))
-            self._handed_bytes += len(encoded[1] or b"") + len(encoded[2] or b"")
+            self._handed_bytes += MESSAGE_OVERHEAD_BYTES + len(encoded[1] or b"") + len(encoded[2] or b"")
         if client.closing and outcome.done():
             outcome.result()
         return outcome
@@ -109,18 +120,34 @@ class Producer(Blocking[clients.Producer]):
         """On the loop, queue the records that other threads have handed over since the last call."""
         with self._handing:
             handed, self._handed, self._handed_bytes = self._handed, [], 0
-        for record in handed:
-            if self._client.closing:
-                record[-1].set_exception(ClosedError("the producer was closed"))
-            else:
-                self._client._add_encoded(*record)
+        taking = iter(handed)
+        for record in taking:
+            try:
+                if self._client.closing:
+                    self._client.metrics.count("produce_failures")
+                    record[-1].set_exception(ClosedError("the producer was closed"))
+                else:
+                    self._client._add_encoded(*record)
+            except BaseException as error:
+                # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
+                for *_, outcome in (record, *taking):
+                    fail_future(outcome, ClosedError(f"{error!r} has ended the event loop of the producer"))
+                raise
 
     def _abandon(self) -> None:
         super()._abandon()
         with self._handing:
             handed, self._handed, self._handed_bytes = self._handed, [], 0
-        for *_, outcome in handed:
-            outcome.set_exception(ClosedError("the event loop of the producer has ended"))
+        reason = ClosedError("the event loop of the producer has ended")
+        for outcome, error in chain(self._client._without_outcome(reason), ((each[-1], reason) for each in handed)):
+            # The callbacks of a loop's futures need that loop.
+            with suppress(RuntimeError):
+                settle_failed(outcome, error)
+        for outcome, accepted in list(self._passed_on.items()):
+            if accepted.done():
+                _settle(outcome, accepted)
+            else:
+                fail_future(outcome, OutcomeUnknownError(f"{reason}; records of the batch may or may not be stored"))
 
     @overload
     def produce_many(
@@ -175,7 +202,7 @@ class Producer(Blocking[clients.Producer]):
             ClosedError: The producer was closed.
         """
         send = functools.partial(self._client.produce_many, each=each)
-        return self._wait(self._accepted, send, topic, list(messages), keys, partitions)
+        return self._wait(self._accepted, send, topic, as_values(messages), keys, partitions)
 
     async def _accepted(self, send: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the client when there is room, and return its futures as those of other threads."""
@@ -184,23 +211,37 @@ class Producer(Blocking[clients.Producer]):
         accepted = send(*arguments)
         # The future of an invalid record fails within one iteration of the loop.
         await asyncio.sleep(0)
-        return list(map(_passed_on, accepted)) if isinstance(accepted, list) else _passed_on(accepted)
+        return list(map(self._pass_on, accepted)) if isinstance(accepted, list) else self._pass_on(accepted)
+
+    def _pass_on(self, accepted: asyncio.Future[Any]) -> concurrent.futures.Future[Any]:
+        """Return a future that gets the outcome. If there is an error already, raise it."""
+        if accepted.done():
+            accepted.result()
+        outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        outcome.set_running_or_notify_cancel()
+        self._passed_on[outcome] = accepted
+        outcome.add_done_callback(self._passed_on.pop)
+        accepted.add_done_callback(functools.partial(_settle, outcome))
+        return outcome
 
 
-def _passed_on(accepted: asyncio.Future[Any]) -> concurrent.futures.Future[Any]:
-    """Return a future that gets the outcome. If there is an error already, raise it."""
-    if accepted.done():
-        accepted.result()
-    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    outcome.set_running_or_notify_cancel()
-    accepted.add_done_callback(functools.partial(_pass_on, outcome))
-    return outcome
-
-
-def _pass_on(outcome: concurrent.futures.Future[Any], accepted: asyncio.Future[Any]) -> None:
+def _settle(outcome: concurrent.futures.Future[Any], accepted: asyncio.Future[Any]) -> None:
+    if outcome.done():
+        # The loop has ended.
+        return
     if accepted.cancelled():
         outcome.set_exception(ClosedError("the producer was closed before the record had an outcome"))
     elif error := accepted.exception():
         outcome.set_exception(error)
     else:
         outcome.set_result(accepted.result())
+
+
+def _begin_fork() -> None:
+    """Drop the copies of records that the parent's loop takes, and of locks, so that calls find out about the fork."""
+    for client in open_clients():
+        if isinstance(client, Producer):
+            client._hand_over_nothing()
+
+
+os.register_at_fork(after_in_child=_begin_fork)

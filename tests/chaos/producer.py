@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from kiel_groups import Producer
-from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.errors import BufferFullError, KielGroupsError
 from tests.chaos.clock import boot_s
 

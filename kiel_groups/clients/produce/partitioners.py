@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from struct import Struct
 from typing import Any, TypeAlias, cast
@@ -155,6 +155,18 @@ def divide(
     for index, partition in enumerate(partitions):
         indexes.setdefault(partition, []).append(index)
     yield from indexes.items()
+
+
+def as_values(given: Iterable[Any]) -> list[Any]:
+    """
+    Return the values of one call as a list.
+
+    Raises:
+        ConfigError: A single value is given, whose parts would be sent as values.
+    """
+    if isinstance(given, (str, bytes, bytearray, Mapping)):
+        raise ConfigError(f"messages: {type(given).__name__} given; expected a list or another iterable of values")
+    return list(given)
 
 
 def as_keys(given: Iterable[Any] | None, count: int) -> list[Any]:

@@ -8,19 +8,18 @@ that fails stays the first batch of its partition until it succeeds or is given 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, repeat
-from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, record_metadata, settle_failed
 from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
@@ -68,59 +67,10 @@ _MOST_COMPRESSED_HERE_BYTES = 32 << 10
 STALLED_AFTER_S = 10.0
 
 
-class RecordMetadata(NamedTuple):
-    """
-    The place where a record was stored.
-
-    The offset is -1 with acks 0. Partition and offset are -1 for a record that waits for other records.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-
-
-#: Makes a RecordMetadata of a tuple, in a third of the time that a call of the class takes.
-_record_metadata = partial(tuple.__new__, RecordMetadata)
-
-
 def messages_bytes(keys: Iterable[bytes | None], values: Sequence[bytes | None]) -> int:
     """Return the size of messages on the wire, uncompressed."""
     content = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
     return MESSAGE_OVERHEAD_BYTES * len(values) + content
-
-
-class JointOutcome:
-    """
-    The outcome of several records that share one future.
-
-    The future gets the number of the records when all of them are stored. It fails with the first error of a record,
-    once all records have an outcome.
-    """
-
-    __slots__ = ("_count", "_error", "_unsettled", "future")
-
-    def __init__(self, count: int) -> None:
-        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._count = self._unsettled = count
-        self._error: Exception | None = None
-        if not count:
-            self.future.set_result(0)
-
-    def settle(self, count: int, error: Exception | None = None) -> None:
-        """Record that the next ``count`` records are stored or, with an error, that they have failed."""
-        self._unsettled -= count
-        self._error = self._error or error
-        if self._unsettled:
-            return
-        if self._error is not None:
-            fail_future(self.future, self._error)
-        elif not self.future.done():
-            self.future.set_result(self._count)
-
-
-#: What gets the outcome of a record. A future of another thread is a blocking producer's.
-Outcome: TypeAlias = asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata] | JointOutcome
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +112,7 @@ class Batch:
             first.settle(len(self))
             return
         offsets = count(base_offset) if base_offset >= 0 else repeat(-1)
-        places = map(_record_metadata, zip(repeat(topic_partition.topic), repeat(topic_partition.partition), offsets))
+        places = map(record_metadata, zip(repeat(topic_partition.topic), repeat(topic_partition.partition), offsets))
         for outcome, place in zip(self.outcomes, places, strict=False):
             if isinstance(outcome, JointOutcome):
                 outcome.settle(1)
@@ -333,6 +283,8 @@ class Sender:
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
+        #: Not the loop's own executor: the program may have filled it with functions that wait for these records.
+        self._compressors = ThreadPoolExecutor(_MOST_IN_FLIGHT, "kiel-groups-compression")
         #: When a broker last stored a batch, on the loop's clock.
         self.stored_at_s = -math.inf
 
@@ -401,9 +353,13 @@ class Sender:
     # ------------------------------------------------------------------ waiting
 
     async def progress(self) -> None:
-        """Wait until a batch has an outcome."""
+        """Wait until a batch has an outcome, or until ``wake``."""
         self._progress.clear()
         await self._progress.wait()
+
+    def wake(self) -> None:
+        """End the waits of ``progress``."""
+        self._progress.set()
 
     async def flush(self) -> None:
         """Send all queued records without lingering, and wait until each record is stored or has failed."""
@@ -412,6 +368,12 @@ class Sender:
         while any(queue.settled < target for queue, target in targets.items()):
             await self.progress()
 
+    def without_outcome(self, reason: KielGroupsError) -> Iterator[tuple[Outcome, KielGroupsError]]:
+        """Yield each outcome that is not set, and the error that says whether its record may be stored."""
+        for queue in self._queues.values():
+            for batch in queue.batches:
+                yield from zip(batch.outcomes, repeat(_failure(queue.topic_partition, batch, reason)), strict=False)
+
     def close(self) -> None:
         """
         Fail the records without an outcome, and ignore later answers of brokers.
@@ -419,7 +381,9 @@ class Sender:
         A record that no broker can have stored fails with ClosedError, any other with OutcomeUnknownError.
         """
         self._closed = True
+        self._compressors.shutdown(wait=False)
         self._stalls.close()
+        self.wake()
         for queue in self._queues.values():
             while queue.batches:
                 self._give_up(queue, ClosedError("the producer was closed"))
@@ -449,7 +413,8 @@ class Sender:
         self._stalls.sent(queue)
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
-            self._failed(queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
+            loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
         self._ready.setdefault(leader, {})[queue] = None
         self._plan_request(leader)
@@ -514,11 +479,14 @@ class Sender:
             batch.sealed = True
         compression = self._config.compression
         if compression is not None and sum(each.size_bytes for each in batches.values()) > _MOST_COMPRESSED_HERE_BYTES:
-            message_sets = await asyncio.to_thread(_encode, batches, compression)
+            loop = asyncio.get_running_loop()
+            message_sets = await loop.run_in_executor(self._compressors, _encode, batches, compression)
         else:
             message_sets = _encode(batches, compression)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
-        timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
+        # The broker begins with a request when it has answered the one before it, which may wait for replicas, too.
+        waits_ms = self._in_flight[node_id] * self._config.ack_timeout_ms
+        timeout_ms = waits_ms + self._cluster.config.request_timeout_ms
         connection = self._cluster.connection(node_id, "produce")
         await connection.wait_open()
         for batch in batches.values():
@@ -540,8 +508,9 @@ class Sender:
                 self._refused(queue, result)
 
     def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
-        batch = queue.pop_settled()
+        batch = queue.batches[0]
         batch.stored(queue.topic_partition, base_offset)
+        queue.pop_settled()
         self.stored_at_s = asyncio.get_running_loop().time()
         self._stalls.stored(queue)
         if queue.needs_keys and None in batch.keys:
@@ -634,17 +603,18 @@ class Sender:
         self._offer(queue)
 
     def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
-        batch = queue.pop_settled()
+        batch = queue.batches[0]
         self._stalls.given_up(queue)
         error = _failure(queue.topic_partition, batch, reason)
         log.error("%s (%s)", error, counted(len(batch), "record"))
         self._metrics.count("produce_unknown" if batch.unresolved_tries else "produce_failures", len(batch))
         batch.failed(error)
+        queue.pop_settled()
         self._settled(queue, batch)
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
         self.buffered_bytes -= batch.size_bytes
-        self._progress.set()
+        self.wake()
         self._offer(queue)
 
 
@@ -665,26 +635,3 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
         error.args = (f"producing to {tp} failed{tries}: {reason}",)
     error.__cause__ = reason
     return error
-
-
-def settle_failed(outcome: Outcome, error: Exception) -> None:
-    """Tell a record's outcome that the record has failed."""
-    if isinstance(outcome, JointOutcome):
-        outcome.settle(1, error)
-    else:
-        fail_future(outcome, error)
-
-
-def fail_future(future: asyncio.Future[Any] | concurrent.futures.Future[Any], error: Exception) -> None:
-    """Fail a record's future, unless it is done. Keep asyncio from reporting the error, which was logged already."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
-
-
-def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
-    """Raise the first failure of these outcomes, all of which are done."""
-    for outcome in outcomes:
-        error = outcome.exception()
-        if error is not None:
-            raise error

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from kiel_groups import sync
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, BufferFullError, ClosedError, ConfigError
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Request
@@ -188,9 +190,44 @@ async def test_large_batches_are_compressed_on_another_thread(compression: str) 
         assert broker.count(PRODUCE) == 1
 
 
+async def test_compression_needs_no_thread_of_the_program() -> None:
+    """Functions that occupy all threads of the loop's executor may wait for records."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    async with producing(compression="gzip") as (_, producer):
+
+        async def send() -> int:
+            return await producer.produce_many("t", [b"x" * 1_000] * 100, partitions=0)
+
+        sending = asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(send(), loop).result(5))
+        assert await sending == 100
+
+
+async def test_a_call_is_done_after_its_last_record() -> None:
+    """Also if its batch is split, and one half is stored before the other one is."""
+    async with producing() as (broker, producer):
+        await producer.connect()
+        broker.fail_next(PRODUCE, T0, 10, 0, 7)
+        joint = producer.produce_many("t", [b"a", b"b", b"c"], partitions=0)
+        await broker.wait_for_requests(PRODUCE, 3)
+        assert not joint.done()
+        assert len(stored(broker, T0)) == 1
+        assert await joint == 3
+        assert [value for _, value in stored(broker, T0)] == [b"a", b"b", b"c"]
+
+
 async def test_records_of_unkeyed_calls_use_all_partitions() -> None:
     """A large call is divided, and several small calls use all partitions."""
     async with producing() as (broker, producer):
         await producer.produce_many("t", [b"x"] * 20_000)
         counts = Counter(tp for tp in (T0, T1) for _ in stored(broker, tp))
         assert set(counts.values()) <= set(range(1_000, 20_000, 1_000))
+
+
+@pytest.mark.parametrize("single", ["text", b"bytes", {"a": 1}])
+def test_a_single_value_is_refused(single: Any) -> None:
+    """The letters of a text, or the keys of a dictionary, are not sent as values by mistake."""
+    with pytest.raises(ConfigError, match=r"messages: \w+ given; expected a list or another"):
+        Producer("127.0.0.1:1").produce_many("t", single)
+    with pytest.raises(ConfigError, match="messages: "):
+        sync.Producer("127.0.0.1:1").produce_many("t", single)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.clients.produce.partitioners import (
     find_partitioner,
     hash_partitioner,
@@ -16,7 +17,6 @@ from kiel_groups.clients.produce.partitioners import (
     murmur2_partitioner,
     random_partitioner,
 )
-from kiel_groups.clients.produce.sender import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import (
     BufferFullError,
@@ -275,6 +275,34 @@ async def test_buffered_bytes_are_bounded() -> None:
         assert producer.buffered_bytes <= 5_000
         await producer.produce("t", b"x")
         assert producer.buffered_bytes == 0
+
+
+async def test_a_drain_does_not_wait_for_the_lookup_of_another_topic() -> None:
+    """It ends once enough records are stored."""
+    async with producing(linger_ms=0, max_buffered_bytes=1_000) as (broker, producer):
+        await producer.connect()
+        broker.gates[METADATA] = asyncio.Event()
+        unknown = producer.produce("unknown", b"x")
+        known = producer.produce_many("t", [b"x" * 100] * 8)
+        await asyncio.wait_for(producer.drain(), 2)
+        assert (known.done(), unknown.done()) == (True, False)
+        broker.gates[METADATA].set()
+        with pytest.raises(UnknownTopicError):
+            await unknown
+
+
+async def test_a_drain_waits_for_lookups() -> None:
+    """It ends once the records that waited for their partitions have failed."""
+    async with producing(max_buffered_bytes=1_000) as (broker, producer):
+        await producer.connect()
+        broker.gates[METADATA] = asyncio.Event()
+        unknown = producer.produce("unknown", b"x" * 1_000)
+        draining = producer.drain()
+        await asyncio.sleep(0)
+        broker.gates[METADATA].set()
+        await asyncio.wait_for(draining, 2)
+        with pytest.raises(UnknownTopicError):
+            await unknown
 
 
 async def test_a_cancelled_record_delays_no_others() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import (
     ClosedError,

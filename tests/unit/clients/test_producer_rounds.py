@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, UnknownTopicError
 from kiel_groups.model import TopicPartition

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from kiel_groups.clients.produce import sender
-from kiel_groups.clients.produce.sender import RecordMetadata
+from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
@@ -16,6 +16,7 @@ from kiel_groups.errors import (
     OutcomeUnknownError,
     RetriableBrokerError,
 )
+from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
 from tests.helpers.producers import T0, producing, stored
 from tests.helpers.waiting import throughout
@@ -34,6 +35,39 @@ async def test_retries_keep_the_order() -> None:
         assert [outcome.offset for outcome in await asyncio.gather(*futures)] == list(range(20))
         assert stored(broker, T0) == [(None, b"%d" % n) for n in range(20)]
         assert producer.metrics.counter("produce_retries") == 3
+
+
+async def test_without_retries_all_batches_fail_when_the_leader_is_lost() -> None:
+    """However many wait, each gets its outcome. A drain that sends them ends."""
+    async with producing(batch_bytes=1, retries=0, linger_ms=None, max_buffered_bytes=30_000) as (broker, producer):
+        await producer.connect()
+        for n in range(700):
+            producer.produce("t", b"%d" % n, partition=0)
+        broker.leaders[T0] = -1
+        await producer._cluster.refresh(["t"], "test")
+        await asyncio.wait_for(producer.drain(), 5)
+        with pytest.raises(RetriableBrokerError):
+            await asyncio.wait_for(producer.flush(), 5)
+        assert (producer.unsent_count, producer.metrics.counter("produce_failures")) == (0, 700)
+
+
+class SlowBroker(FakeBroker):
+    """Takes 0.4 s for a produce request, as a leader with slow replicas. It answers one request after the other."""
+
+    async def _answer(self, api_key: int, body: Reader) -> bytes | None:
+        if api_key == PRODUCE:
+            await asyncio.sleep(0.4)
+        return await super()._answer(api_key, body)
+
+
+async def test_a_request_may_wait_for_the_replicas_of_the_one_before_it() -> None:
+    """A broker begins with the second request in flight after ``ack_timeout``. The request is not sent again."""
+    settings = {"ack_timeout": 400, "request_timeout_ms": 250}
+    async with producing(SlowBroker({"t": 2}), linger_ms=0, required_acks=-1, **settings) as (broker, producer):
+        first = producer.produce("t", b"a", partition=0)
+        await broker.wait_for_requests(PRODUCE, 1)
+        await asyncio.gather(first, producer.produce("t", b"b", partition=1))
+        assert (broker.count(PRODUCE), broker.connections) == (2, 2)
 
 
 async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:

@@ -1,0 +1,162 @@
+"""Random programs on faulty brokers: each record gets one outcome, and the outcome is true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from kiel_groups.clients.producer import Producer
+from kiel_groups.errors import KielGroupsError, OutcomeUnknownError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.primitives import Reader
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
+from tests.helpers.producers import stored
+
+pytestmark = pytest.mark.unit
+
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+#: Refusals: corrupt, leader not available, not leader, timeout, too large, not enough replicas.
+CODES = (2, 5, 6, 7, 10, 19)
+
+
+class Sent(NamedTuple):
+    """A call, and the values of its records."""
+
+    values: list[bytes]
+    partition: int | None
+    future: asyncio.Future[Any]
+
+
+class Broker(FakeBroker):
+    """Stores the messages of a compressed set one by one, as brokers assign their offsets."""
+
+    def append(self, tp: TopicPartition, message_set: bytes) -> int:
+        records = decode_message_set(message_set, tp, 0, max_decompressed_bytes=1 << 20)
+        plain = encode_message_set([record.key for record in records], [record.value for record in records])
+        return super().append(tp, plain)
+
+
+class Faults:
+    """
+    Answers produce requests of two brokers with random faults, before or after their records are stored.
+
+    ``most`` is how many messages a set may have. ``tries`` counts how often each value has arrived.
+    """
+
+    def __init__(self, random: Random, share: float) -> None:
+        self.random = random
+        self.share = share
+        self.most = random.choice([1, 3, 1_000])
+        self.brokers: list[FakeBroker] = []
+
+    def script(self, number: int) -> Any:
+        return lambda request: self.answer(self.brokers[number], request)
+
+    def answer(self, broker: FakeBroker, request: Request) -> bytes | Fault | None:
+        if request.api_key != PRODUCE:
+            return None
+        body, random = Reader(request.body, "a request"), self.random
+        body.int16(), body.int32()
+        for _ in body.array(2):
+            topic = body.string()
+            for _ in body.array(4):
+                tp = TopicPartition(topic, body.int32())
+                records = decode_message_set(bytes(body.blob()), tp, 0, max_decompressed_bytes=1 << 20)
+                if len(records) > self.most:
+                    broker.fail_next(PRODUCE, tp, 10)
+                elif random.random() < self.share:
+                    broker.fail_next(PRODUCE, tp, random.choice(CODES))
+                elif random.random() < self.share / 4:
+                    leader = random.choice([0, 1, -1])
+                    for each in self.brokers:
+                        each.leaders[tp] = leader
+        if random.random() < self.share:
+            if random.random() < 0.5:
+                broker._produce(Reader(request.body, "a request"))
+            return random.choice([Fault.CLOSE, Fault.HALF, Fault.WRONG_CORRELATION_ID])
+        return None
+
+
+async def run_program(seed: int, share: float) -> None:
+    random = Random(seed)
+    faults = Faults(random, share)
+    brokers = faults.brokers
+    brokers += [Broker({"t": 3}, node_id=number, script=faults.script(number)) for number in range(2)]
+    brokers[1].logs = brokers[0].logs
+    for broker in brokers:
+        broker.peers = brokers
+        broker.leaders = {tp: random.randrange(2) for tp in PARTITIONS} if broker is brokers[0] else brokers[0].leaders
+        if random.random() < 0.2:
+            broker.compacted = {"t": 2}
+    batching = random.choice([{}, {"linger_ms": 0}, {"linger_ms": 1, "batch_size": random.choice([1, 2, 50])}])
+    async with brokers[0], brokers[1]:
+        producer = Producer(
+            [str(broker.address) for broker in brokers],
+            required_acks=random.choice([1, -1]),
+            compression=random.choice([None, None, "gzip"]),
+            batch_bytes=random.choice([1, 200, 1_000, 1 << 20]),
+            retries=random.choice([0, 1, 3, 10]),
+            **(batching | {"backoff_ms": 1, "max_backoff_ms": 3}),
+        )
+        sent: list[Sent] = []
+        for number in range(random.randrange(1, 30)):
+            partition = random.choice([0, 1, 2, None])
+            values = [b"%d.%d" % (number, each) for each in range(random.choice([1, 1, 2, 20]))]
+            if random.random() < 0.05:
+                values = [value + b" " * 20_000 for value in values]
+            keys = [random.choice([None, b"key"]) for _ in values]
+            kind = random.random()
+            if kind < 0.4:
+                futures = [producer.produce("t", *each, partition) for each in zip(values, keys, strict=True)]
+                sent += [Sent([value], partition, future) for value, future in zip(values, futures, strict=True)]
+            elif kind < 0.7:
+                futures = producer.produce_many("t", values, keys, partition, each=True)
+                sent += [Sent([value], partition, future) for value, future in zip(values, futures, strict=True)]
+            else:
+                sent.append(Sent(values, partition, producer.produce_many("t", iter(values), keys, partition)))
+            if random.random() < 0.05:
+                random.choice(sent).future.cancel()
+            if random.random() < 0.3:
+                await random.choice([producer.drain, producer.flush, lambda: asyncio.sleep(0.001)])()
+        await producer.close(random.choice([None, None, 0, 3]))
+        check(producer, sent, brokers[0])
+
+
+def check(producer: Producer, sent: list[Sent], broker: FakeBroker) -> None:
+    """Check the outcomes against what the broker has stored."""
+    logs = {tp.partition: [value for _, value in stored(broker, tp)] for tp in PARTITIONS}
+    everything = {value for log in logs.values() for value in log}
+    last: defaultdict[int, int] = defaultdict(lambda: -1)
+    for values, partition, future in sent:
+        assert future.done(), values
+        if future.cancelled():
+            continue
+        error = future.exception()
+        if error is None and future.result() == len(values):
+            assert everything.issuperset(values)
+        elif error is None:
+            place = future.result()
+            assert partition in (None, place.partition)
+            assert [logs[place.partition][place.offset]] == values
+            assert place.offset > last[place.partition], "out of order"
+            last[place.partition] = place.offset
+        else:
+            assert isinstance(error, KielGroupsError)
+            if len(values) == 1 and not isinstance(error, OutcomeUnknownError):
+                assert not everything.intersection(values), "stored, but reported as failed"
+    counted = sum(map(producer.metrics.counter, ("records_produced", "produce_failures", "produce_unknown")))
+    assert counted == sum(len(each.values) for each in sent)
+    assert (producer.unsent_count, producer.buffered_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+async def test_each_record_has_one_true_outcome(share: float) -> None:
+    """Whatever brokers do, each record gets one outcome, the outcome is true, and stored records keep their order."""
+    for seed in range(8):
+        await run_program(seed, share)

@@ -1,0 +1,186 @@
+"""Records cross to the event loop's thread in lists. Whatever ends the loop or the producer, each has an outcome."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kiel_groups.errors import ClosedError, OutcomeUnknownError
+from kiel_groups.sync import LoopThread, Producer
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault
+from tests.helpers.producers import T0, stored
+from tests.helpers.waiting import eventually_blocking
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """A broker on a loop of its own."""
+    with LoopThread("broker") as loop:
+        running = FakeBroker({"t": 1})
+        loop.run(running.__aenter__())
+        yield running
+        loop.run(running.stop())
+
+
+def producer_of(broker: FakeBroker, **settings: Any) -> Producer:
+    """Return a producer that knows the partitions of topic t."""
+    producer = Producer(str(broker.address), required_acks=1, **settings)
+    producer.produce("t", b"first", b"first").result(5)
+    return producer
+
+
+@contextmanager
+def busy(producer: Producer) -> Iterator[None]:
+    """Keep the loop from taking records that are handed over."""
+    begun, end = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        end.wait(5)
+
+    producer._thread.call_soon(block)
+    assert begun.wait(5)
+    try:
+        yield
+    finally:
+        end.set()
+
+
+def outcome(future: Future[Any]) -> Any:
+    error = future.exception(5)
+    return future.result() if error is None else type(error)
+
+
+def exits(key: Any, partitions: list[int]) -> int:
+    """Choose the only partition, or exit."""
+    return sys.exit("its own") if key == b"exit" else 0
+
+
+def in_flight(broker: FakeBroker, producer: Producer) -> list[Future[Any]]:
+    """Return the futures of records that were sent and are not answered, and of records that wait behind them."""
+    sent = broker.count(PRODUCE)
+    broker.script = lambda request: Fault.SILENT if request.api_key == PRODUCE else None
+    futures: list[Future[Any]] = [producer.produce_many("t", [b"a", b"b"])]
+    eventually_blocking(lambda: broker.count(PRODUCE) == sent + 1, "the first request is sent")
+    futures += [producer.produce("t", b"c"), *producer.produce_many("t", [b"d"], each=True)]
+    return futures
+
+
+@pytest.mark.parametrize("topic", ["t", "new"])
+def test_an_exit_of_the_partitioner_leaves_no_record_without_an_outcome(broker: FakeBroker, topic: str) -> None:
+    """The record, those that were handed over with it, and those that wait for a lookup with it, fail."""
+    broker.logs |= {T0._replace(topic="new"): type(broker.logs[T0])()}
+    producer = producer_of(broker, partitioner=exits)
+    with busy(producer):
+        futures = [producer.produce(topic, b"x", key) for key in (b"before", b"exit", b"after")]
+    assert [outcome(future) for future in futures] == [ClosedError] * 3
+    with pytest.raises(ClosedError, match="make another one"):
+        producer.produce(topic, b"x")
+    producer.close()
+
+
+def test_an_exit_on_the_loop_tells_records_that_were_sent_from_others(broker: FakeBroker) -> None:
+    """Records that no broker has answered may be stored. All three kinds of calls have outcomes."""
+    producer = producer_of(broker)
+    futures = in_flight(broker, producer)
+    producer._thread.call_soon(lambda: sys.exit("its own"))
+    assert [outcome(future) for future in futures] == [OutcomeUnknownError, ClosedError, ClosedError]
+
+
+def test_an_exit_in_a_callback_leaves_no_record_of_the_batch_without_an_outcome(broker: FakeBroker) -> None:
+    """The records after it in the batch are stored, but the loop ends before it says so."""
+    producer = producer_of(broker)
+    with busy(producer):
+        futures = [producer.produce("t", b"%d" % number) for number in range(3)]
+        futures[1].add_done_callback(lambda _: sys.exit("its own"))
+    assert [outcome(future) for future in futures] == [("t", 0, 1), ("t", 0, 2), OutcomeUnknownError]
+
+
+def test_a_ctrl_c_before_a_close_has_begun_leaves_no_record_without_an_outcome(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program ends, but other threads may wait for their records."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    producer = producer_of(broker)
+    futures = in_flight(broker, producer)
+    monkeypatch.setattr(producer._thread, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    assert [outcome(future) for future in futures] == [OutcomeUnknownError, ClosedError, ClosedError]
+
+
+def test_a_fork_is_refused_while_records_are_handed_over(broker: FakeBroker) -> None:
+    """Otherwise the fork's record would join a list that nothing takes, or wait for a lock that nothing releases."""
+    producer = producer_of(broker)
+    with busy(producer):
+        future = producer.produce("t", b"x")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                producer.produce("t", b"of the fork")
+            except ClosedError as error:
+                status = 0 if "this is a fork of it" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert outcome(future) == ("t", 0, 1)
+    producer.close()
+
+
+def test_records_without_content_fill_the_buffer(broker: FakeBroker) -> None:
+    """A record that is handed over counts with its overhead, so that a slow loop bounds the number of empty ones."""
+    producer = producer_of(broker, max_buffered_bytes=1_000)
+    with busy(producer):
+        waiting = ThreadPoolExecutor(1)
+        produced = [waiting.submit(producer.produce, "t", b"") for _ in range(100)]
+        produced[30].result(5)
+        with pytest.raises(TimeoutError):
+            produced[50].result(0.05)
+    assert [outcome(outcome(each))[2] for each in produced] == list(range(1, 101))
+    producer.close()
+
+
+def test_a_record_that_is_handed_over_during_a_close_fails(broker: FakeBroker) -> None:
+    """It is counted, as by an asynchronous producer."""
+    producer = producer_of(broker)
+    with busy(producer):
+        before = producer.produce("t", b"before")
+        producer._thread.call_soon(producer._client.close)
+        # A further handover after the loop has taken the first list.
+        after: Future[Any] = Future()
+        producer._thread.call_soon(lambda: producer._handed.append(("t", None, None, b"", 0, after)))
+        producer._thread.call_soon(producer._take_handed)
+    assert outcome(before) == ("t", 0, 1)
+    assert outcome(after) is ClosedError
+    assert producer.metrics.counter("produce_failures") == 1
+    producer.close()
+
+
+def test_threads_share_a_producer(broker: FakeBroker) -> None:
+    """The records of each thread keep their order, and none is lost."""
+    producer = producer_of(broker, max_buffered_bytes=2_000)
+
+    def produce(thread: int) -> list[Future[Any]]:
+        return [producer.produce("t", b"%d" % number, b"%d" % thread) for number in range(200)]
+
+    with ThreadPoolExecutor(4) as threads:
+        futures = [each for made in threads.map(produce, range(4)) for each in made]
+        places = [outcome(future)[2] for future in futures]
+    assert sorted(places) == list(range(1, 801))
+    for thread in range(4):
+        found = [value for key, value in stored(broker, T0) if key == b"%d" % thread]
+        assert found == [b"%d" % number for number in range(200)]
+    producer.close()
