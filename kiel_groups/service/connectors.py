@@ -14,13 +14,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, UnknownConnectorError
+from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.rest.calls import Answer, RestCall, RestError
 from kiel_groups.service.actions import FLAG, Body, finish_change, takes
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import own_command
 from kiel_groups.workers.rest.client import connector_path
-from kiel_groups.workers.values import cause_of
 
 #: The most workers that a request asks, one after the other. The znode of a dead worker ends with its session.
 _MOST_WORKERS = 3

@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 from tornado.template import Loader
 
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.rest.calls import RestError, status_text
 from kiel_groups.rest.server import AccessRules, GuardedHandler
@@ -38,7 +39,15 @@ _POLICY = (
 #: The most connectors and tasks that a page lists, and the most characters of a worker's error.
 _MOST_WORK, _LONGEST_PROBLEM = 2_000, 1_000
 
-_loader = Loader(str(_FOLDER / "templates"), autoescape="escaped", namespace={"escaped": escaped})
+
+def _shown_state(view: GroupView) -> str:
+    """Return the state of a group as a word. A group of programs is settled when its newest rebalance is done."""
+    return "settled" if view.state == "done" else view.state
+
+
+_loader = Loader(
+    str(_FOLDER / "templates"), autoescape="escaped", namespace={"escaped": escaped, "shown_state": _shown_state}
+)
 
 
 class _PageHandler(GuardedHandler):

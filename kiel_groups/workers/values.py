@@ -36,14 +36,6 @@ class TaskId(NamedTuple):
 Work: TypeAlias = ConnectorId | TaskId
 
 
-def cause_of(trace: str) -> str:
-    """Return the line of a traceback that names the error, or a default text for an empty traceback."""
-    lines = trace.rstrip().splitlines() or ["for an unknown reason"]
-    calls = [number for number, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
-    after_calls = 1 + max(calls, default=-1)
-    return (lines[after_calls:] or lines[-1:])[0].removeprefix("kiel_groups.errors.")
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectorEntry:
     """

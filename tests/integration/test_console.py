@@ -111,6 +111,12 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
         await page.get_by_label("Token").press("Enter")
         await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
         assert committed(cluster_39, name, topic) == 20
+        await page.get_by_label("To:").fill("yesterday")
+        await page.get_by_label("To:").press("Enter")
+        await expect(outcome).to_contain_text("'yesterday' is none of: earliest, latest")
+        await page.get_by_label("To:").fill("earliest")
+        await page.get_by_label("To:").press("Enter")
+        await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
         await page.keyboard.press("Enter")  # The button that makes the change has the focus.
         await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
         assert committed(cluster_39, name, topic) == 0
@@ -140,6 +146,7 @@ async def test_pages_are_accessible_at_every_width(
         await group.balanced(topic, 3)
         with zookeeper(cluster_39) as client:
             client.ensure_path(f"/consumers/{hostile}/ids")
+            client.create(f"/consumers/{group.name}/offsets/a-topic-that-is-gone/0", b"3", makepath=True)
         page, errors = await new_page(browser, f"{url}/", width=width, scheme=scheme)
         await expect(page.get_by_role("link", name=group.name, exact=True)).to_be_visible(timeout=PATIENCE_MS)
         of_group = f"/clusters/main/groups/{group.name}"
@@ -151,6 +158,11 @@ async def test_pages_are_accessible_at_every_width(
             serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
             assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
             assert await page.evaluate("document.documentElement.scrollWidth") <= width
+            shown = page.locator("tr .problem" if path == "/" else "[data-action=drain]").first
+            await expect(shown).to_be_visible(timeout=PATIENCE_MS)
+            box = await shown.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width, "it is seen only after scrolling to the side"
         await page.goto(f"{url}/")
         await page.get_by_role("link", name=hostile, exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text(hostile, timeout=PATIENCE_MS)

@@ -43,8 +43,8 @@ async def text_at(url: str) -> str:
 
 async def test_clusters_of_a_file_and_their_connectors(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
     """
-    A connector is paused and restarted through the service, and its page shows so. One cluster of three cannot be
-    reached; the others are shown nevertheless, and a group is led in one of them.
+    A connector is paused and restarted through the service, its page shows so, and a failed task is a problem. One
+    cluster of three cannot be reached; the others are shown nevertheless, and a group is led in one of them.
     """
     workers, led, name, chroot = unique("workers"), unique("group"), unique("source"), unique("chroot")
     for file, token in (("token", TOKEN), ("workers.token", WORKER_TOKEN)):
@@ -92,6 +92,22 @@ async def test_clusters_of_a_file_and_their_connectors(cluster_39: Cluster, uniq
             await eventually(lambda: has_states("RUNNING"), "the connector runs")
             assert (await ask(f"{connectors}/{name}/restart", "POST", {"task": 0}, WITH_TOKEN)).status == 200
             assert list((await ask(connectors)).document) == [name]
+            await ask(
+                f"{worker.url}/connectors",
+                "POST",
+                {"name": f"{name}-bad", "config": {**config, "file": str(tmp_path)}},
+                {**JSON, "Authorization": f"Bearer {WORKER_TOKEN}"},
+            )
+
+            async def failed() -> str:
+                found = (await ask(f"{url}/v1/clusters/main/groups/{workers}/findings")).document["findings"]
+                return next((each["text"] for each in found if each["kind"] == "failed"), "")
+
+            text = await eventually(failed, "the service finds the failed task")
+            assert text.startswith(f"task {name}-bad-0 has failed: ConfigError: file: ")
+            assert f'kiel_group_findings{{cluster="main",group="{workers}",kind="failed"}} 1.0' in await text_at(
+                f"{url}/metrics"
+            )
             logged = [line for line in process.errors if f"POST /v1/clusters/main/groups/{workers}/connectors/" in line]
             assert len([line for line in logged if " by 127.0.0.1 took " in line]) == 3
             assert not [line for line in process.errors if WORKER_TOKEN in line]
@@ -136,6 +152,9 @@ async def test_connectors_are_paused_in_the_console(cluster_39: Cluster, unique:
             serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
             assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
             assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+            box = await page.get_by_role("button", name=f"Restart… {name}-0").bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 360
             await page.get_by_role("button", name=f"Pause… {name}").press("Enter")
             await page.get_by_label("Token").fill(TOKEN)
             await page.keyboard.press("Enter")

@@ -294,7 +294,7 @@ def _short_names(classes: Sequence[str]) -> dict[str, str]:
 
 def _problem(status: Mapping[str, Any]) -> str:
     """Return the problem of a connector or a task as a text of one line, or "" if there is no problem."""
-    from kiel_groups.workers.values import cause_of
+    from kiel_groups.group.znodes.worker_contents import cause_of
 
     problem = status.get("problem", "")
     match status["state"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_token(path: Path, warn: Callable[[str], object]) -> str:
 
     try:
         token = path.read_text(encoding="utf-8").strip()
-        is_open = bool(path.stat().st_mode & _OTHERS)
+        is_open = bool(path.stat().st_mode & _OTHERS) and not _is_managed(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
     if is_open:
@@ -59,6 +60,12 @@ def read_token(path: Path, warn: Callable[[str], object]) -> str:
         return checked_token(token)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix('token: ')}") from error
+
+
+def _is_managed(path: Path) -> bool:
+    """Return whether systemd or a container engine has put the file there. They decide who can read the file."""
+    folders = ("/run/secrets", os.environ.get("CREDENTIALS_DIRECTORY"))
+    return any(path.absolute().is_relative_to(folder) for folder in folders if folder)
 
 
 def token_file_option(help_text: str, name: str = "token-file") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -11,10 +11,16 @@ from rich.table import Table
 
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.worker_contents import WorkerInfo, WorkState, workers_by_coordination, workers_by_token
+from kiel_groups.group.znodes.worker_contents import (
+    WorkerInfo,
+    WorkState,
+    cause_of,
+    workers_by_coordination,
+    workers_by_token,
+)
 from kiel_groups.wording import counted, own_command
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
-from kiel_groups.workers.values import TaskId, Work, cause_of
+from kiel_groups.workers.values import TaskId, Work
 
 
 def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:

@@ -84,7 +84,10 @@ def preview_group(
 
 
 _FUNCTION = "{!r}, a function of its members; name it here, too: --allocator MODULE:FUNCTION"
-_NO_MEMBERS = "group {} has no members, so nothing is planned; --add-member N and --topics plan for new ones"
+_NO_MEMBERS = (
+    "group {} has no members, so nothing is planned; for a plan, give the number of members that join (--add-member N),"
+    " and the topics that they read (--topics)"
+)
 
 
 def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:

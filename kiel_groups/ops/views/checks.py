@@ -137,6 +137,21 @@ def _refused_programs(view: GroupView, now_ms: int) -> Iterator[Finding]:
         )
 
 
+def _failed(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if not view.failed_work:
+        return
+    connector, task, cause = view.failed_work[0]
+    others = [name if number is None else f"{name}-{number}" for name, number, _ in view.failed_work[1:]]
+    what = f"connector {connector}" if task is None else f"task {connector}-{task}"
+    restart = own_command("connectors", "restart", connector, "--with-tasks", "--only-failed")
+    yield Finding(
+        "failed",
+        f"{what:.200} has failed: {cause:.300}" + (f"; so have {some(others):.300}" if others else ""),
+        f"{restart} starts it again when the cause is removed; {own_command('workers', 'describe', view.group)} shows"
+        " all causes",
+    )
+
+
 def _leaderless(view: GroupView, now_ms: int) -> Iterator[Finding]:
     if view.members and not view.candidates:
         yield Finding(
@@ -450,6 +465,7 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_unreadable, Sight.ALL),
     (_refused, Sight.ZNODES),
     (_refused_programs, Sight.PROGRAMS),
+    (_failed, Sight.PROGRAMS),
     (_leaderless, Sight.ZNODES),
     (_orphans, Sight.ZNODES),
     (_forged, Sight.ZNODES),

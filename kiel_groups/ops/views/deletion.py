@@ -39,6 +39,10 @@ class GroupDeletion:
     snapshot: Snapshot = field(default_factory=dict, repr=False)
 
 
+#: What a candidate that is not a member is called: 'kiel-groups serve' with the group's name.
+_ALLOCATOR = "allocator process"
+
+
 def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
     """
     Return the deletion of a group from ZooKeeper, with its losses.
@@ -107,9 +111,11 @@ def _refusal(group: str, names: Iterable[str]) -> ConfigError:
     """Return the error for a group with live members."""
     listed = [f"{name:.300}" for name in names]
     them = "it" if len(listed) == 1 else "them"
+    service = f"a service that leads the group, perhaps this one: start it without '--group {group}'"
+    leads = f". An {_ALLOCATOR} is {service}" if any(name.startswith(_ALLOCATOR) for name in listed) else ""
     return ConfigError(
         f"group {group} is alive, and is not deleted: {some(listed)}. Stop {them} first; a killed process counts until"
-        " its session times out"
+        f" its session times out{leads}"
     )
 
 
@@ -139,7 +145,7 @@ def _live_names(layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:
         owner = znode.data.decode(errors="replace")
         # The owner znode of a partition also has the index of a thread.
         if _folder(path) not in folders and not {owner, owner.rpartition("-")[0]} & names.keys():
-            names[owner] = "allocator process" if _folder(path) == layout.election else "owner"
+            names[owner] = _ALLOCATOR if _folder(path) == layout.election else "owner"
     yield from (f"{what} {name}" for name, what in names.items())
 
 

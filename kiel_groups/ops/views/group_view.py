@@ -130,6 +130,14 @@ class MemberView:
         return owned if self.target is None or self.is_settled else f"{owned} → {len(self.target)}"
 
 
+class FailedWork(NamedTuple):
+    """A connector that has failed, or its ``task`` of this number, and the line of the trace that names the error."""
+
+    connector: str
+    task: int | None
+    cause: str
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignMember:
     """
@@ -213,7 +221,7 @@ class GroupView:
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
     such a group, or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number
     of live workers, including workers that brokers coordinate. ``worker_urls`` are the URLs of the workers' REST
-    interfaces.
+    interfaces. ``failed_work`` has the connectors and tasks that have failed.
     """
 
     group: str
@@ -243,6 +251,7 @@ class GroupView:
     round: RoundState | None = None
     workers: int = 0
     worker_urls: tuple[str, ...] = ()
+    failed_work: tuple[FailedWork, ...] = ()
 
     @property
     def sight(self) -> Sight:

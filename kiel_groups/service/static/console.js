@@ -138,12 +138,16 @@
     return body;
   }
 
+  const PLACES = ["earliest", "latest", "current"];
+
   function target(text) {
     if (/^\d+$/.test(text)) return { offset: Number(text) };
     if (/^[+-]\d+$/.test(text)) return { shift: Number(text) };
     if (/^\d{4}-/.test(text)) return { time: text };
     if (/^P?(\d+[a-z])+$/i.test(text)) return { ago: text };
-    return text;
+    if (PLACES.includes(text)) return text;
+    throw new Error(`'${text}' is none of: ${PLACES.join(", ")}; an offset such as 120; a shift such as -50; `
+      + "a time such as 2026-11-29T08:00Z; how long ago, such as 2h");
   }
 
   async function send(action, group, body, dryRun) {

@@ -355,7 +355,9 @@ def test_a_command_waits_until_a_dead_leader_is_replaced(
     assert (len(asked), worker.group.done) == (3, [(worker.url, "delete logs")])
 
 
-def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_token_is_read_from_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the right token, the error says where to give it. A file that others can read causes a warning."""
     file, worker = tmp_path / "token", FakeWorker(FakeGroup())
     file.write_text(f"{TOKEN}\n")
@@ -375,6 +377,9 @@ def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_p
         file.chmod(0o644)
         assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
         assert capsys.readouterr().err.startswith(f"warning: other users can read the secret in {file}")
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+        assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
+        assert capsys.readouterr().err == ""
     file.write_text("short")
     file.chmod(0o600)
     assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 2

@@ -119,6 +119,7 @@ def test_a_live_group_is_refused(znodes: Snapshot, name: str) -> None:
     with pytest.raises(ConfigError, match="group g is alive, and is not deleted") as refused:
         deletion_of_znodes("g", {**LEFT, **znodes})
     assert f": {name}. Stop it first" in str(refused.value)
+    assert ("start it without '--group g'" in str(refused.value)) == name.startswith("allocator process")
 
 
 def test_many_live_members_are_counted() -> None:

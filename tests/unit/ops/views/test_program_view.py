@@ -13,7 +13,13 @@ from kiel_groups.group.znodes.round_contents import (
     RoundSettings,
     RoundState,
 )
-from kiel_groups.group.znodes.worker_contents import WorkerInfo, encode_config_offset
+from kiel_groups.group.znodes.worker_contents import (
+    StoredConnector,
+    WorkerInfo,
+    WorkState,
+    WorkStatus,
+    encode_config_offset,
+)
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
 from kiel_groups.ops.views.verification import Verification
@@ -170,3 +176,24 @@ def test_other_clients_groups_are_no_workers_groups_because_of_empty_folders(pat
     view = view_group("g", {**LEFT_BY_A_WORKER, path: Znode(b"1")})
     assert view.is_of_consumers
     assert check_group(view, LATER_MS) == ()
+
+
+def test_failed_work_is_a_problem() -> None:
+    """A failed connector or task needs an operator. A status from before the present claim counts no more."""
+    connect = f"{ROOT}/connect"
+    failed = WorkStatus(WorkState.FAILED, "h:1", "Traceback\n  File\nValueError: bad").encode()
+    running = WorkStatus(WorkState.RUNNING, "h:1").encode()
+    znodes = {
+        **group("connect"),
+        connect: Znode(encode_config_offset(1)),
+        f"{connect}/connectors/a%2Fb": Znode(StoredConnector(name="a/b", config={}).encode(), czxid=1),
+        f"{connect}/status/a%2Fb": Znode(running, mzxid=3),
+        **{f"{connect}/owners/a%2Fb/{name}": Znode(b"w", 5, czxid=2) for name in ("connector", "0", "1", "2")},
+        **{f"{connect}/status/a%2Fb/{task}": Znode(failed, mzxid=3) for task in (0, 1)},
+        f"{connect}/status/a%2Fb/2": Znode(failed, mzxid=1),
+        f"{connect}/status/a%2Fb/3": Znode(failed, mzxid=3),
+    }
+    (finding,) = check_group(view_group("g", znodes), LATER_MS)
+    assert (finding.kind, finding.passing) == ("failed", False)
+    assert finding.text == "task a/b-0 has failed: ValueError: bad; so have a/b-1"
+    assert "'kiel-groups connectors restart a/b --with-tasks --only-failed'" in finding.remedy
