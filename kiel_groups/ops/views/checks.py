@@ -509,7 +509,6 @@ SLOW_MS = 90_000
 #: How long a partition may lag between two views without a commit: three times the default commit interval.
 WATCHED_MS = 15_000
 
-
 _LOG_OF_OWNER = "look at the log of that member"
 _CAUSE = ": its application hangs, or does not commit"
 _SESSION_ENDS = "; if its application hangs, it ends its session after max_poll_interval_ms (5 min by default)"
@@ -592,39 +591,33 @@ class ProgressTracker:
         """Yield the findings about partitions without progress in a group whose commits have known times."""
         ages = [(each.partition, now_ms - _last_ms(each)) for each in self._unmoved(now_ms)]
         for least_ms, below_ms in ((self._stuck_ms, math.inf), (SLOW_MS, self._stuck_ms)):
-            found = [each for each, age_ms in ages if least_ms <= age_ms < below_ms]
+            of_age = [(each, age_ms) for each, age_ms in ages if least_ms <= age_ms < below_ms]
+            found = [each for each, _ in of_age]
             if not found:
                 continue
-            seconds = min(age_ms for _, age_ms in ages if least_ms <= age_ms < below_ms) // 1000
-            duration = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
-            is_slow, owners = least_ms < self._stuck_ms, _owners(found)
+            seconds, is_slow = min(age_ms for _, age_ms in of_age) // 1000, least_ms < self._stuck_ms
+            end = "; its application is slow or hangs" if is_slow else ""
             remedy = _LOG_OF_OWNER if is_slow else _LOG_OF_OWNER + _CAUSE
-            if view.member_ids.issuperset(owners):
+            if view.member_ids.issuperset(_owners(found)):
                 remedy += _SESSION_ENDS if is_slow else "; 'kiel-groups release' takes its partitions from it"
-            yield Finding(
-                "stuck",
-                f"{_without_progress(found)} for {duration}: {some(_names(found))}, owned by {_short(owners)}"
-                + ("; its application is slow or hangs" if is_slow else ""),
-                remedy,
-                passing=is_slow,
-                partitions=_names(found),
-                members=owners,
-            )
+            duration = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+            yield self._no_progress(found, f"for {duration}", "owned by", end, remedy, passing=is_slow)
 
     def _stuck(self, now_ms: int) -> Iterator[Finding]:
         """Yield the finding about partitions without progress in a group whose commits have no known times."""
-        seen = self._unmoved(now_ms)
-        if seen:
+        if seen := self._unmoved(now_ms):
             stuck, seen_ms = [each.partition for each in seen], max(now_ms - each.since_ms for each in seen)
-            yield Finding(
-                "stuck",
-                f"{_without_progress(stuck)} in {seen_ms // 1000} s: {some(_names(stuck))},"
-                f" of {_short(_owners(stuck))}",
-                _LOG_OF_OWNER + _CAUSE,
-                passing=seen_ms < self._stuck_ms,
-                partitions=_names(stuck),
-                members=_owners(stuck),
-            )
+            passing = seen_ms < self._stuck_ms
+            yield self._no_progress(stuck, f"in {seen_ms // 1000} s", "of", "", _LOG_OF_OWNER + _CAUSE, passing=passing)
+
+    @staticmethod
+    def _no_progress(
+        partitions: Collection[PartitionView], duration: str, of: str, end: str, remedy: str, *, passing: bool
+    ) -> Finding:
+        what, names = counted(partitions, "partition makes", "partitions make"), _names(partitions)
+        lag, owners = sum(each.lag or 0 for each in partitions), _owners(partitions)
+        text = f"{what} no progress: lag {lag:,}, and no commit {duration}: {some(names)}, {of} {_short(owners)}{end}"
+        return Finding("stuck", text, remedy, passing, names, owners)
 
     def _rebalancing(self, view: GroupView, broker_state: str, now_ms: int) -> Iterator[Finding]:
         if self._rebalancing_since_ms is None:
@@ -659,11 +652,6 @@ class ProgressTracker:
     def _unmoved(self, now_ms: int) -> list[_Since]:
         """Return the partitions that have had a lag for ``watched_ms`` or longer without a commit."""
         return [each for each in self._lagging.values() if now_ms - each.since_ms >= self._watched_ms]
-
-
-def _without_progress(partitions: Collection[PartitionView]) -> str:
-    what = counted(partitions, "partition makes", "partitions make")
-    return f"{what} no progress: lag {sum(each.lag or 0 for each in partitions):,}, and no commit"
 
 
 def _last_ms(seen: _Since) -> int:

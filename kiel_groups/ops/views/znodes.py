@@ -26,11 +26,11 @@ from kiel_groups.group.znodes.contents import (
     OrderNotice,
     Snapshot,
     Znode,
+    parse_consumer_topics,
     parse_object,
     parse_offset,
     parse_owner,
     parse_topic,
-    typed_field,
     unsigned_hex,
     whole_number,
 )
@@ -254,20 +254,6 @@ def _partitions(
     return tuple(found)
 
 
-def _named_topics(data: bytes, path: str) -> tuple[str, ...]:
-    """
-    Return the topics that a Java consumer subscribes to by name, from its znode under ``ids``.
-
-    Raises:
-        ProtocolError: The znode's data is invalid.
-    """
-    fields = parse_object(data, path)
-    if fields.get("pattern") == "black_list":
-        return ()
-    # A white list is a regular expression. The console consumer registers the name of its topic as a white list.
-    return tuple(sorted({name for each in typed_field(fields, "subscription", dict, path) for name in each.split("|")}))
-
-
 class _OwnerFound(NamedTuple):
     """The owner that an owner znode names, and the znode."""
 
@@ -377,7 +363,7 @@ class GroupReading:
         ]
         of_kiel = [path for path, _ in self.children(self._layout.kiel_members)]
         return (
-            *(ForeignMember(_name(path), path, self.parsed(_named_topics, path) or ()) for path in sorted(ids)),
+            *(ForeignMember(_name(path), path, self.parsed(parse_consumer_topics, path) or ()) for path in sorted(ids)),
             *(ForeignMember(_name(path), path) for path in sorted(of_kiel)),
         )
 
