@@ -216,7 +216,17 @@ class _GroupHistory:
 
 
 def _unowned(view: GroupView) -> list[TopicPartition]:
-    """Return the partitions that have no owner although a plan assigns them, or members subscribe to their topics."""
+    """
+    Return the partitions that have no owner although a plan assigns them, or members subscribe to their topics.
+
+    In a group of other clients, which has no plan, the topics are those that members subscribe to by name or own
+    partitions of.
+    """
+    if view.state == "foreign":
+        topics = {topic for member in view.foreign_members for topic in member.topics}
+        topics |= {each.topic_partition.topic for each in view.partitions if each.owner is not None}
+        ownerless = {each.topic_partition for each in view.partitions if each.owner is None and each.exists}
+        return sorted(each for each in ownerless.union(view.further) if each.topic in topics)
     unassigned = {each.topic_partition for each in view.unassigned}
     return [
         each.topic_partition

@@ -13,8 +13,9 @@ from tornado.escape import to_basestring, xhtml_escape
 
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding
-from kiel_groups.ops.views.group_view import GroupView, PartitionView, lag_of
+from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, lag_of
 from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, worst_verdict
+from kiel_groups.ops.views.members import all_members
 from kiel_groups.ops.views.report import ago
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.wording import counted, some
@@ -91,7 +92,8 @@ def group_values(status: GroupStatus, now_ms: int, *, by_lag: bool) -> dict[str,
         by_lag: Whether the partitions are coloured by their lag, and not by their owner.
     """
     view = status.view
-    members = list(enumerate(view.members, 1))
+    everyone = all_members(view)
+    members = list(enumerate(everyone, 1))
     drained = frozenset[str]() if view.dynamic_config is None else view.dynamic_config.drained
     return {
         "status": status,
@@ -103,7 +105,7 @@ def group_values(status: GroupStatus, now_ms: int, *, by_lag: bool) -> dict[str,
         "drained_away": some(sorted(drained - {member.slot for member in view.members}), _MOST_DRAINED),
         "drained_names": sorted(drained)[:_MOST_DRAINED],
         "hosts": sorted({member.host for member in view.members})[:_MOST_HOSTS],
-        "topics": list(_topics(status, by_lag=by_lag)),
+        "topics": list(_topics(status, everyone, by_lag=by_lag)),
         "is_large": len(view.partitions) > _MOST_UNBOUNDED,
         "rebalances": list(zip(view.history, _rebalances(view), strict=True)),
         "lags": json.dumps(status.lags),
@@ -128,14 +130,14 @@ def _lasted(since_ms: int, now_ms: int) -> str:
     return ago(since_ms, now_ms).removesuffix(" ago")
 
 
-def _topics(status: GroupStatus, *, by_lag: bool) -> Iterator[_Topic]:
-    """Yield each topic of a group, in alphabetical order."""
+def _topics(status: GroupStatus, members: Iterable[MemberView], *, by_lag: bool) -> Iterator[_Topic]:
+    """Yield each topic of a group, in alphabetical order. The numbers of owners are their places among ``members``."""
     view = status.view
     needless = {each for finding in status.findings if finding.kind in _NEEDLESS for each in finding.partitions}
     topics: dict[str, list[PartitionView]] = {}
     for each in view.partitions:
         topics.setdefault(each.topic_partition.topic, []).append(each)
-    cells = _Cells(view, status.trends, needless, by_lag=by_lag)
+    cells = _Cells(view, members, status.trends, needless, by_lag=by_lag)
     for topic, partitions in sorted(topics.items()):
         runs = [_Run(run[0].topic_partition.partition, cells.html(run)) for run in _runs(partitions)]
         yield _Topic(topic, _facts(partitions, status, needless), runs, len(runs) > 1 or runs[0].start > 0)
@@ -179,6 +181,7 @@ class _Cells:
     def __init__(
         self,
         view: GroupView,
+        members: Iterable[MemberView],
         trends: Mapping[TopicPartition, Trend],
         needless: Collection[TopicPartition],
         *,
@@ -187,7 +190,7 @@ class _Cells:
         self._trends = trends
         self._needless = needless
         self._by_lag = by_lag
-        self._numbers: dict[MemberId | None, int] = {member.member_id: at for at, member in enumerate(view.members, 1)}
+        self._numbers: dict[MemberId | None, int] = {member.member_id: at for at, member in enumerate(members, 1)}
         self._most = max((each.lag or 0 for each in view.partitions), default=0)
 
     def html(self, partitions: Sequence[PartitionView]) -> str:

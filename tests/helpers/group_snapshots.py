@@ -71,6 +71,19 @@ HEALTHY: Snapshot = {
 LOG_ENDS = dict.fromkeys(PARTITIONS, 12)
 
 
+JAVA = "g_shop-1-1700000000003-0000cccc"
+
+
+#: A group of one console consumer, which does not own the last partition and has no offset in it.
+OF_JAVA: Snapshot = {
+    f"/consumers/g/ids/{JAVA}": Znode(b'{"version":1,"subscription":{"t":1},"pattern":"white_list"}', 0xCCCC),
+    **{f"/consumers/g/owners/t/{number}": Znode(f"{JAVA}-0".encode(), 0xCCCC) for number in range(2)},
+    **{f"/consumers/g/offsets/t/{number}": Znode(b"10", modified_ms=PLANNED_MS) for number in range(2)},
+    **{f"/consumers/g/{folder}/t": Znode() for folder in ("owners", "offsets")},
+    "/brokers/topics/t": HEALTHY["/brokers/topics/t"],
+}
+
+
 def without(*paths: str) -> Snapshot:
     return {path: znode for path, znode in HEALTHY.items() if path not in paths}
 

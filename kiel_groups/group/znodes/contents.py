@@ -356,6 +356,20 @@ def whole_number(text: str, largest: int = LARGEST_PARTITION) -> int | None:
     return int(text)
 
 
+def parse_consumer_topics(data: bytes, path: str) -> tuple[str, ...]:
+    """
+    Return the topics that a Java consumer subscribes to by name, from its znode under ``ids``.
+
+    Raises:
+        ProtocolError: The znode's data is invalid.
+    """
+    fields = parse_object(data, path)
+    if fields.get("pattern") == "black_list":
+        return ()
+    # A white list is a regular expression. The console consumer registers the name of its topic as a white list.
+    return tuple(sorted({name for each in typed_field(fields, "subscription", dict, path) for name in each.split("|")}))
+
+
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     """
     Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -267,11 +268,9 @@ def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    foreign = {member.name for member in view.foreign_members}
-    known = view.member_ids | foreign
     owned: dict[MemberId, list[PartitionView]] = defaultdict(list)
     for each in view.partitions:
-        if each.owner is not None and each.owner not in known:
+        if each.owner is not None and each.owner not in view.member_names:
             owned[each.owner].append(each)
     for owner, partitions in sorted(owned.items()):
         what = counted(partitions, "partition is", "partitions are")
@@ -503,8 +502,16 @@ def _is_young(view: GroupView, now_ms: int) -> bool:
 #: The default of ``max_poll_interval_ms``: the time after which the watchdog ends the session of a member that hangs.
 STUCK_MS = 300_000
 
+#: The age of the last commit from which a passing finding names the owner. It is shorter than ``STUCK_MS``, because the
+#: watchdog then ends the owner's session. It is longer than the default commit interval of Java's consumers, 60 s.
+SLOW_MS = 90_000
+
 #: How long a partition may lag between two views without a commit: three times the default commit interval.
 WATCHED_MS = 15_000
+
+_LOG_OF_OWNER = "look at the log of that member"
+_CAUSE = ": its application hangs, or does not commit"
+_SESSION_ENDS = "; if its application hangs, it ends its session after max_poll_interval_ms (5 min by default)"
 
 
 class _Since(NamedTuple):
@@ -523,8 +530,9 @@ class ProgressTracker:
 
     Args:
         watched_ms: The shortest time, in milliseconds, after which a lag without a commit becomes a finding.
-        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. If the times of
-            commits are unknown, a lag of this length counts as a lasting problem.
+        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. From the age
+            ``SLOW_MS`` on, the finding is a passing one. If the times of commits are unknown, a lag of this length
+            counts as a lasting problem.
     """
 
     def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:
@@ -542,9 +550,10 @@ class ProgressTracker:
             view: The group as it is now.
             now_ms: Epoch milliseconds.
         """
-        self._lagging = _unmoved(self._lagging, view, now_ms, lambda each: bool(each.lag))
+        # A commit may have changed only the offset that a partition in dispute does not show.
+        self._lagging = _unmoved(self._lagging, view, now_ms, lambda each: bool(each.lag) and not each.is_disputed)
         if (coordinator := view.coordinator) is None:
-            return tuple(self._stuck(now_ms, has_times=True))
+            return tuple(self._stuck_or_slow(view, now_ms))
         if view.state != "rebalancing":
             self._rebalancing_since_ms = None
         elif self._rebalancing_since_ms is None:
@@ -553,7 +562,7 @@ class ProgressTracker:
         found = [
             *self._rebalancing(view, coordinator.state, now_ms),
             *self._missing_offsets(now_ms),
-            *self._stuck(now_ms, has_times=False),
+            *self._stuck(now_ms),
         ]
         return tuple(sorted(found, key=lambda finding: finding.passing))
 
@@ -575,32 +584,40 @@ class ProgressTracker:
             return "the group rebalances"
         if self._uncommitted:
             return "assigned partitions have no committed offset"
-        suspects = any(self._is_old(each.partition, now_ms) for each in self._lagging.values())
+        suspects = any(now_ms - _last_ms(each) >= self._stuck_ms for each in self._lagging.values())
         return "some partitions are behind without a recent commit" if suspects else ""
 
-    def _stuck(self, now_ms: int, *, has_times: bool) -> Iterator[Finding]:
-        """Yield the finding about partitions without progress. ``has_times`` is whether commits have known times."""
-        stuck = [each for each in self._unmoved(now_ms) if not has_times or self._is_old(each, now_ms)]
-        if not stuck:
-            return
-        remedy, members = "look at the log of that member: its application hangs, or does not commit", _owners(stuck)
-        seen_ms = self._stuck_ms
-        if has_times:
-            seconds = min(now_ms - _last_ms(each) for each in stuck) // 1000
-            why = f"for {f'{seconds // 60} min' if seconds >= 60 else f'{seconds} s'}: {some(_names(stuck))}, owned by"
-            remedy += "; 'kiel-groups release' takes its partitions from it"
-        else:
-            seen_ms = max(now_ms - self._lagging[each.topic_partition].since_ms for each in stuck)
-            why = f"in {seen_ms // 1000} s: {some(_names(stuck))}, of"
-        yield Finding(
-            "stuck",
-            f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag"
-            f" {sum(each.lag or 0 for each in stuck):,}, and no commit {why} {_short(members)}",
-            remedy,
-            passing=seen_ms < self._stuck_ms,
-            partitions=_names(stuck),
-            members=members,
-        )
+    def _stuck_or_slow(self, view: GroupView, now_ms: int) -> Iterator[Finding]:
+        """Yield the findings about partitions without progress in a group whose commits have known times."""
+        ages = [(each.partition, now_ms - _last_ms(each)) for each in self._unmoved(now_ms)]
+        for least_ms, below_ms in ((self._stuck_ms, math.inf), (SLOW_MS, self._stuck_ms)):
+            of_age = [(each, age_ms) for each, age_ms in ages if least_ms <= age_ms < below_ms]
+            found = [each for each, _ in of_age]
+            if not found:
+                continue
+            seconds, is_slow = min(age_ms for _, age_ms in of_age) // 1000, least_ms < self._stuck_ms
+            end = "; its application is slow or hangs" if is_slow else ""
+            remedy = _LOG_OF_OWNER if is_slow else _LOG_OF_OWNER + _CAUSE
+            if view.member_ids.issuperset(_owners(found)):
+                remedy += _SESSION_ENDS if is_slow else "; 'kiel-groups release' takes its partitions from it"
+            duration = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+            yield self._no_progress(found, f"for {duration}", "owned by", end, remedy, passing=is_slow)
+
+    def _stuck(self, now_ms: int) -> Iterator[Finding]:
+        """Yield the finding about partitions without progress in a group whose commits have no known times."""
+        if seen := self._unmoved(now_ms):
+            stuck, seen_ms = [each.partition for each in seen], max(now_ms - each.since_ms for each in seen)
+            passing = seen_ms < self._stuck_ms
+            yield self._no_progress(stuck, f"in {seen_ms // 1000} s", "of", "", _LOG_OF_OWNER + _CAUSE, passing=passing)
+
+    @staticmethod
+    def _no_progress(
+        partitions: Collection[PartitionView], duration: str, of: str, end: str, remedy: str, *, passing: bool
+    ) -> Finding:
+        what, names = counted(partitions, "partition makes", "partitions make"), _names(partitions)
+        lag, owners = sum(each.lag or 0 for each in partitions), _owners(partitions)
+        text = f"{what} no progress: lag {lag:,}, and no commit {duration}: {some(names)}, {of} {_short(owners)}{end}"
+        return Finding("stuck", text, remedy, passing, names, owners)
 
     def _rebalancing(self, view: GroupView, broker_state: str, now_ms: int) -> Iterator[Finding]:
         if self._rebalancing_since_ms is None:
@@ -632,18 +649,20 @@ class ProgressTracker:
                 partitions=_names(partitions),
             )
 
-    def _unmoved(self, now_ms: int) -> list[PartitionView]:
+    def _unmoved(self, now_ms: int) -> list[_Since]:
         """Return the partitions that have had a lag for ``watched_ms`` or longer without a commit."""
-        return [each.partition for each in self._lagging.values() if now_ms - each.since_ms >= self._watched_ms]
-
-    def _is_old(self, partition: PartitionView, now_ms: int) -> bool:
-        known = (partition.committed_ms, partition.claimed_ms) != (None, None)
-        return known and now_ms - _last_ms(partition) >= self._stuck_ms
+        return [each for each in self._lagging.values() if now_ms - each.since_ms >= self._watched_ms]
 
 
-def _last_ms(partition: PartitionView) -> int:
-    """Return the time of the partition's last commit or claim, in epoch milliseconds, or 0 if both are unknown."""
-    return max(partition.committed_ms or 0, partition.claimed_ms or 0)
+def _last_ms(seen: _Since) -> int:
+    """
+    Return the time of a partition's last commit or claim, in epoch milliseconds.
+
+    If the time of the commit is unknown, as that of a Java consumer in Kafka, it is the time of the first view with
+    this commit.
+    """
+    committed_ms = seen.since_ms if seen.partition.committed_ms is None else seen.partition.committed_ms
+    return max(committed_ms, seen.partition.claimed_ms or 0)
 
 
 def _lacks_offset(partition: PartitionView) -> bool:
@@ -660,7 +679,7 @@ def _unmoved(
     """Return the partitions that members own and ``concerns`` selects, each with the time of its last change."""
     found = {}
     for each in view.partitions:
-        if each.owner in view.member_ids and concerns(each):
+        if each.owner in view.member_names and concerns(each):
             last, since_ms = before.get(each.topic_partition, _Since(each, now_ms))
             is_same = all(getattr(last, name) == getattr(each, name) for name in ("owner", "committed", "committed_ms"))
             found[each.topic_partition] = _Since(each, since_ms if is_same else now_ms)

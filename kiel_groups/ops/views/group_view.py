@@ -126,8 +126,8 @@ class MemberView:
     @property
     def share(self) -> str:
         """The number of owned partitions as text; ``2 → 3`` adds the number of assigned partitions if they differ."""
-        owned, target = len(self.owned), len(self.target or ())
-        return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
+        owned = str(len(self.owned))
+        return owned if self.target is None or self.is_settled else f"{owned} → {len(self.target)}"
 
 
 class FailedWork(NamedTuple):
@@ -143,11 +143,12 @@ class ForeignMember:
     """
     A live member that does not follow this package's protocol, such as a consumer of Java, pykafka or kiel.
 
-    ``path`` is the path of the member's znode.
+    ``path`` is the path of the member's znode. ``topics`` has the topics that the member subscribes to by name.
     """
 
     name: str
     path: str
+    topics: tuple[str, ...] = ()
 
 
 class Unreadable(NamedTuple):
@@ -296,6 +297,11 @@ class GroupView:
     @cached_property
     def member_ids(self) -> frozenset[MemberId]:
         return frozenset(member.member_id for member in self.members)
+
+    @cached_property
+    def member_names(self) -> frozenset[str]:
+        """The names of all live members, including the members of other clients."""
+        return self.member_ids.union(member.name for member in self.foreign_members)
 
     @cached_property
     def subscribed(self) -> frozenset[str]:

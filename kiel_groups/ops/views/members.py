@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -16,7 +16,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import KIEL_GROUPS
 from kiel_groups.model import Slot
 from kiel_groups.ops.views.checks import short_name
-from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView
+from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView
 from kiel_groups.ops.views.report import Listing, ago
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, some
@@ -91,6 +91,23 @@ def _foreign(group: str, member: ForeignMember, owned: int) -> dict[str, Any]:
     java = _JAVA_ID.fullmatch(member.name.removeprefix(f"{group}_"))
     found |= {"kind": JAVA if java else OTHER, "partitions": owned}
     return found | ({"host": java["host"], "started_at": int(java["started_ms"])} if java else {})
+
+
+def all_members(view: GroupView) -> tuple[MemberView, ...]:
+    """
+    Return the live members of a group, followed by the members of other clients in the same form.
+
+    ``client`` of a member of another client is ``Java``, ``kiel`` or ``foreign``, and ``host`` is "" if it is unknown.
+    """
+    owned: dict[str | None, list[PartitionView]] = defaultdict(list)
+    for partition in view.partitions if view.foreign_members else ():
+        owned[partition.owner].append(partition)
+    found = (_foreign(view.group, member, len(owned[member.name])) for member in view.foreign_members)
+    foreign = (
+        MemberView(each["id"], _KINDS[each["kind"]], each["host"] or "", None, tuple(owned[each["id"]]))
+        for each in found
+    )
+    return (*view.members, *foreign)
 
 
 def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list[RenderableType]:

@@ -26,6 +26,7 @@ from kiel_groups.group.znodes.contents import (
     OrderNotice,
     Snapshot,
     Znode,
+    parse_consumer_topics,
     parse_object,
     parse_offset,
     parse_owner,
@@ -361,7 +362,10 @@ class GroupReading:
             if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
         ]
         of_kiel = [path for path, _ in self.children(self._layout.kiel_members)]
-        return tuple(ForeignMember(_name(path), path) for path in (*sorted(ids), *sorted(of_kiel)))
+        return (
+            *(ForeignMember(_name(path), path, self.parsed(parse_consumer_topics, path) or ()) for path in sorted(ids)),
+            *(ForeignMember(_name(path), path) for path in sorted(of_kiel)),
+        )
 
     def was_joined(self) -> bool:
         """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from kiel_groups.group.znodes.contents import Snapshot
+from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, cause_kind
-from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PROBLEMS
+from tests.helpers.group_snapshots import HEALTHY, JAVA, LATER_MS, LOG_ENDS, OF_JAVA, PROBLEMS
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +43,32 @@ def test_a_partition_without_an_owner_has_its_time() -> None:
     assert later.unowned_since_ms == first.unowned_since_ms
     assert later.needs_operator
     assert history.take(loaded(HEALTHY, LATER_MS + 70_000), 0.5).groups["g"].unowned_since_ms == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subscription", "owners", "unowned"),
+    [
+        ("white_list", "t", 2, {2}),
+        ("static", "t", 0, {0, 1, 2}),
+        ("white_list", "t|u", 0, {0, 1, 2}),
+        ("white_list", "t.*", 2, {2}),
+        ("white_list", "t.*", 0, set()),
+        ("black_list", "t", 0, set()),
+        ("static", "u", 0, set()),
+    ],
+)
+def test_unowned_partitions_of_java_consumers(pattern: str, subscription: str, owners: int, unowned: set[int]) -> None:
+    """Partitions without an owner count if a member names their topic, or owns another partition of it."""
+    ids = {"version": 1, "subscription": {subscription: 1}, "pattern": pattern}
+    znodes = {
+        path: znode
+        for path, znode in OF_JAVA.items()
+        if not path.startswith("/consumers/g/owners/t/") or int(path[-1]) < owners
+    }
+    znodes[f"/consumers/g/ids/{JAVA}"] = Znode(json.dumps(ids).encode(), 0xCCCC)
+    history = ClusterHistory()
+    for state in (history.refresh([view_group("g", znodes)], LATER_MS), history.take(loaded(znodes), 0.5)):
+        assert {each.partition for each in state.groups["g"].unowned_since_ms} == unowned
 
 
 def test_a_refresh_keeps_what_brokers_have_told() -> None:

@@ -20,7 +20,7 @@ from kiel_groups.service import console
 from kiel_groups.service.cluster_state import ClusterHistory, GroupStatus
 from kiel_groups.service.group_page import group_values, number, short_number
 from kiel_groups.wording import counted
-from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PROBLEMS, A, config
+from tests.helpers.group_snapshots import HEALTHY, JAVA, LATER_MS, LOG_ENDS, OF_JAVA, PROBLEMS, A, config
 
 pytestmark = pytest.mark.unit
 
@@ -129,6 +129,23 @@ def test_drained_members_are_named() -> None:
     assert f'data-action="undrain" data-member="{A}"' in text
     assert text.count('data-action="drain"') == 1
     assert 'data-action="drain' not in page(status, of_brokers=True)
+
+
+def test_members_of_other_clients_are_members() -> None:
+    """They have numbers, hosts and partitions like other members; what only our members do is not offered."""
+    status = seen(OF_JAVA)
+    assert cells(values(status))[1] == ("o1 b3", "t:1, owner 1, lag 2, unknown", "1")
+    text = " ".join(page(status).split())
+    assert "1 member, " in text
+    assert f'<th scope="row">{JAVA}</th><td>shop-1</td> <td class="n" data-name="partitions">2</td>' in text
+    assert '<td class="n" data-name="lag">4</td><td>Java client</td>' in text
+    offered = set(re.findall('data-action="([a-z-]+)"', text))
+    assert offered == {"reset", "delete-offsets", "delete"}
+    mixed = " ".join(page(seen(PROBLEMS["foreign"][0])).split())
+    assert "4 members, " in mixed
+    assert '>?</td><td class="n" data-name="lag">?</td><td>kiel client</td> <td></td></tr>' in mixed
+    assert mixed.count('data-action="drain"') == 2
+    assert 'data-action="plan"' in mixed
 
 
 def test_programs_have_neither_partitions_nor_offsets() -> None:

@@ -37,6 +37,11 @@ def test_a_report_fits_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_members_without_a_plan_have_no_planned_share() -> None:
+    """Brokers coordinate without a plan, so the page of a group shows only how many partitions a member owns."""
+    assert [each.share for each in group_view((member(A, *PARTITIONS), member(B))).members] == ["3", "0"]
+
+
 def test_a_rebalance_and_other_types_are_explained() -> None:
     """What a coordinator does not show is a question mark; a group of another type says why it has no partitions."""
     text = report_text(group_view(state="PreparingRebalance"))

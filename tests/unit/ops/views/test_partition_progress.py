@@ -9,13 +9,15 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import describe
+from kiel_groups.group.commit_note import NotedOffset
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
-from kiel_groups.ops.views.checks import STUCK_MS, WATCHED_MS, ProgressTracker
+from kiel_groups.ops.views.checks import SLOW_MS, STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+from tests.helpers.group_snapshots import JAVA, LOG_ENDS, OF_JAVA
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +26,8 @@ LONG_AGO_MS = NOW_MS - STUCK_MS
 MEMBER = "g_host-1700000000001-aaaa"
 PARTITION = TopicPartition("t", 0)
 LATER_MS = NOW_MS + WATCHED_MS
+#: A time at which the commits of ``OF_JAVA`` are old.
+LONG_AFTER_MS = NOW_MS + 2 * STUCK_MS
 
 
 def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end: int = 12) -> GroupView:
@@ -56,6 +60,48 @@ def test_a_partition_without_a_commit_between_two_readings_is_stuck() -> None:
     assert (finding.kind, finding.passing, finding.partitions) == ("stuck", False, (PARTITION,))
     assert finding.members == (MEMBER,)
     assert finding.text.startswith("1 partition makes no progress: lag 5, and no commit for 5 min: t:0, owned by aaaa")
+
+
+def test_a_slow_owner_is_named_before_its_session_ends() -> None:
+    """The finding passes until the commit is five minutes old: by then, the watchdog has ended a session that hangs."""
+    progress = ProgressTracker()
+    slow = view(LATER_MS - SLOW_MS)
+    progress.take(slow, NOW_MS)
+    assert progress.suspicion(NOW_MS) == ""
+    (finding,) = progress.take(slow, LATER_MS)
+    assert (finding.kind, finding.passing, finding.members) == ("stuck", True, (MEMBER,))
+    assert finding.text.endswith("no commit for 1 min: t:0, owned by aaaa; its application is slow or hangs")
+    assert [each.passing for each in progress.take(slow, LATER_MS - SLOW_MS + STUCK_MS)] == [False]
+    quick = view(LATER_MS - SLOW_MS + 1)
+    progress = ProgressTracker()
+    progress.take(quick, NOW_MS)
+    assert progress.take(quick, LATER_MS) == ()
+
+
+def test_a_java_consumer_is_stuck_like_a_member() -> None:
+    """Its partitions cannot be released, so the remedy does not say so."""
+    progress = ProgressTracker()
+    java = view_group("g", OF_JAVA, LOG_ENDS)
+    progress.take(java, LONG_AFTER_MS)
+    (finding,) = progress.take(java, LONG_AFTER_MS + WATCHED_MS)
+    assert (finding.kind, finding.passing, finding.members) == ("stuck", False, (JAVA,))
+    assert "release" not in finding.remedy
+
+
+def test_a_commit_in_kafka_is_as_old_as_the_first_view_of_it() -> None:
+    """Only our members note the time of a commit in Kafka; a claim that is old proves nothing."""
+    progress = ProgressTracker()
+    bare = {path: znode for path, znode in OF_JAVA.items() if "/offsets/" not in path}
+    java = view_group("g", bare, LOG_ENDS).with_kafka_offsets({PARTITION: NotedOffset(10, None)})
+    disputed = view_group("g", OF_JAVA, LOG_ENDS).with_kafka_offsets(
+        {TopicPartition("t", number): NotedOffset(11, None) for number in range(2)}
+    )
+    assert progress.take(java, LONG_AFTER_MS) == ()
+    assert progress.take(java, LONG_AFTER_MS + SLOW_MS - 1) == ()
+    assert [each.passing for each in progress.take(java, LONG_AFTER_MS + SLOW_MS)] == [True]
+    assert [each.passing for each in progress.take(java, LONG_AFTER_MS + STUCK_MS)] == [False]
+    assert progress.take(disputed, LONG_AFTER_MS + STUCK_MS + 1) == ()
+    assert progress.take(disputed, LONG_AFTER_MS + 2 * STUCK_MS) == ()
 
 
 @pytest.mark.parametrize(
