@@ -158,7 +158,7 @@ def test_a_long_list_is_the_table_of_a_short_one_and_takes_little_time() -> None
     console = Console(file=io.StringIO(), width=80)
     began_s = time.process_time()
     console.print(Listing(columns))
-    assert time.process_time() - began_s < 0.3
+    assert time.process_time() - began_s < 1
     rows = list(zip(*(texts for _, texts in columns), strict=True))
     table = report_table([Column("group", itemgetter(0)), Column("lag", itemgetter(1), is_right=True)], rows)
     expected = Console(file=io.StringIO(), width=80)
