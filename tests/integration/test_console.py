@@ -41,6 +41,8 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await expect(cells.get_by_text("–")).to_have_count(0, timeout=PATIENCE_MS)
         await preview_and_colour(page)
         drained = members[1].consumer.member_id
+        owned = rows.filter(has_text=str(drained)).locator("td[data-name=partitions]")
+        await expect(owned).to_have_text("2", timeout=PATIENCE_MS)
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Drain…").click()
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_role("button", name="Show what changes").click()
@@ -50,6 +52,7 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await page.get_by_role("button", name="Close").click()
         await expect(rows.filter(has_text=str(drained))).to_contain_text("drained", timeout=PATIENCE_MS)
         await drain_the_host(page)
+        await expect(owned).to_have_text("0", timeout=PATIENCE_MS)
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Undrain…").click()
         await page.get_by_role("button", name="Show what changes").click()
         await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 0 partitions", timeout=PATIENCE_MS)
