@@ -93,9 +93,7 @@ async def test_a_group_in_zookeeper(cluster_39: Cluster, unique: Unique) -> None
             assert (status, out, text in err) == (2, "", True)
     status, out, err = await plan(name, at)
     assert (status, out) == (2, "")
-    assert err.startswith(
-        f"error: group {name} has no members, so nothing is planned; --add-member N and --topics plan"
-    )
+    assert err.startswith(f"error: group {name} has no members, so nothing is planned; for a plan, give the number of")
     document = await planned(name, "--add-member", "1", "--topics", topic, at)
     assert given(document, new_member(document)) == list(range(PARTITIONS))
 
