@@ -139,6 +139,14 @@ def line(row: Mapping[str, Any]) -> str:
     return f"{row['cell']:<22} {row['client']:<29} {costs} {row['peak_mib']:>8.0f} {ratio:>6}"
 
 
+def write_result(target: Path, benchmark: str, rows: Sequence[Row]) -> None:
+    """Write the rows to a JSON file, with the date and the machine."""
+    about = {"benchmark": benchmark, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    machine = {"python": platform.python_version(), "machine": platform.machine()}
+    cores = {"server_core": SERVER_CORE, "client_core": CLIENT_CORE}
+    target.write_text(json.dumps({**about, **machine, **cores, "runs": rows}, indent=1) + "\n", encoding="utf-8")
+
+
 def chosen_cells(names: str | None, *, quick: bool) -> dict[str, bool]:
     """Return the names of the cells to measure, and whether all clients are measured there."""
     if names:
@@ -199,10 +207,7 @@ def main(
                 click.echo(line(row))
                 rows.append(row)
     if target:
-        about = {"benchmark": "consume", "date": datetime.now(UTC).isoformat(timespec="seconds")}
-        machine = {"python": platform.python_version(), "machine": platform.machine()}
-        cores = {"server_core": SERVER_CORE, "client_core": CLIENT_CORE}
-        target.write_text(json.dumps({**about, **machine, **cores, "runs": rows}, indent=1) + "\n", encoding="utf-8")
+        write_result(target, "consume", rows)
     if contest.failures:
         raise click.ClickException(f"{contest.failures} runs failed, as said above")
 

@@ -21,22 +21,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
-import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.consume import figures
+from benchmarks.consume import figures, write_result
 from benchmarks.cpu import cpu_time_s
 from benchmarks.delivery.clients import HERE, peer_program, program
 from benchmarks.delivery.cores import CLIENT_CORE, SERVER_CORE, on_core, running_on
@@ -234,10 +231,7 @@ def main(
                 click.echo(line(row))
                 rows.append(row)
     if target:
-        about = {"benchmark": "produce", "date": datetime.now(UTC).isoformat(timespec="seconds")}
-        machine = {"python": platform.python_version(), "machine": platform.machine()}
-        cores = {"server_core": SERVER_CORE, "client_core": CLIENT_CORE}
-        target.write_text(json.dumps({**about, **machine, **cores, "runs": rows}, indent=1) + "\n", encoding="utf-8")
+        write_result(target, "produce", rows)
     if contest.failures:
         raise click.ClickException(f"{contest.failures} runs failed, as said above")
 
