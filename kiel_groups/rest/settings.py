@@ -33,7 +33,7 @@ class RestSettings:
         host: The name or address to listen on.
         port: The port to listen on. 0 lets the system choose a port.
         advertised_host: The name or address under which clients and other workers reach the server, such as that of a
-            proxy. By default, it is ``host``, or the name of this machine if ``host`` stands for all its addresses.
+            proxy. By default, it is ``host``, or the name of this machine if ``host`` means all addresses of it.
         token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
             "" means no token, and is allowed only if no other machine can connect.
         open_reads: Whether requests that only read need no token. This is allowed only if no other machine can connect.

@@ -60,7 +60,7 @@ class StickyMetadata(MemberData):
         url: The URL of the worker's REST interface.
         offset: The configuration offset up to which the worker has read, or ``NO_OFFSET`` if it has not read any.
         generation: The generation of the worker's last assignment, or -1 if it had no assignment.
-        work: The numbers of the last assigned tasks by connector. ``CONNECTOR_TASK`` stands for the connector itself.
+        work: The numbers of the last assigned tasks by connector. ``CONNECTOR_TASK`` means the connector itself.
         version: The version of the parsed bytes. Only version 0 can be encoded.
     """
 
@@ -84,7 +84,7 @@ class ConnectAssignment(MemberData):
         leader: The member id of the leader.
         leader_url: The URL of the leader's REST interface.
         offset: The configuration offset up to which the leader has read.
-        work: The numbers of the assigned tasks by connector. ``CONNECTOR_TASK`` stands for the connector itself. A task
+        work: The numbers of the assigned tasks by connector. ``CONNECTOR_TASK`` means the connector itself. A task
             that the leader names twice is kept once.
         version: The version of the parsed bytes. Only version 0 can be encoded.
     """

@@ -128,7 +128,7 @@ class ClusterRequest(Request[ClusterAnswer]):
 # body.
 
 
-#: The id 0 stands for no id: the cluster's brokers are set to the protocol of an earlier release.
+#: The id 0 means no id: the cluster's brokers are set to the protocol of an earlier release.
 _NO_ID = bytes(16)
 
 

@@ -16,6 +16,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.clients.produce.partitioners import PARTITIONERS
 
 #: The most records of a partition in one batch, and how long the first record waits for more, in milliseconds.
 _BATCH_SIZE = 1_000
@@ -52,7 +53,7 @@ REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.p
 @click.option("--partition", type=click.IntRange(min=0), metavar="N", help="Send to this partition only.")
 @click.option(
     "--partitioner",
-    type=click.Choice(["hash", "murmur2", "random", "sticky"]),
+    type=click.Choice(PARTITIONERS),
     default="hash",
     show_default=True,
     help="Equal keys go to the same partition, by librdkafka's hash (hash) or Java's (murmur2, sticky); random: to any."

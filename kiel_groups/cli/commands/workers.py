@@ -64,7 +64,7 @@ def workers() -> None:
     default="127.0.0.1",
     show_default=True,
     metavar="HOST",
-    help="The address of the REST interface. Any other than a loopback address needs --token-file; 0.0.0.0 stands for"
+    help="The address of the REST interface. Any other than a loopback address needs --token-file; 0.0.0.0 means"
     " all addresses of this machine.",
 )
 @click.option(

@@ -116,7 +116,7 @@ class LineSender:
         producer: A producer that is not connected yet; ``run`` connects and closes it.
         topic: The topic to send to.
         key_separator: The text between key and value of a line. Without a separator, lines have no key.
-        null: The text that stands for a null value, or None.
+        null: The text that means a null value, or None.
         partition: The partition of all records. By default, the producer's partitioner chooses.
         say: Called with a message when an error text occurs for the first time.
 

@@ -510,8 +510,8 @@ class SessionSupervisor(Generic[RoleT]):
 
         Args:
             limit: When the close must end. If the process needs too long to leave in order, it uses the last part of
-                the time to close the session. If ZooKeeper does not close the session in time, the close goes on in the
-                background. None means no limit.
+                the time to close the session. If ZooKeeper does not close the session in time, the close continues in
+                the background. None means no limit.
         """
         self._is_closed = True
         try:

@@ -622,7 +622,7 @@ _FIRST_ROUND = "start a member, which replaces it"
 _SET = "write it again (zkCli: set PATH DATA)"
 _STATUS = 'empty it (zkCli: set PATH ""); the worker writes its next status there'
 
-#: The kinds of znodes, by their paths without the group's name. ``*`` stands for any name.
+#: The kinds of znodes, by their paths without the group's name. ``*`` matches any name.
 _OFFSET = _Kind(
     _of_partition(parse_offset),
     "'kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-earliest' delivers what the log has once more;"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups import sync
+from kiel_groups.clients.produce import sender
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, BufferFullError, ClosedError, ConfigError
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Request
@@ -179,15 +181,26 @@ def test_a_call_before_the_loop_runs_is_accepted_when_it_runs() -> None:
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4"])
-async def test_large_batches_are_compressed_on_another_thread(compression: str) -> None:
+async def test_large_batches_are_compressed_on_another_thread(
+    compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The records of a batch that is compressed on another thread have their outcomes."""
     values = [b"%06d" % n + b"abc" * 40 for n in range(2_000)]
+    threads: list[threading.Thread] = []
+
+    def encode(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return encode_here(*arguments)
+
+    encode_here = sender._encode
+    monkeypatch.setattr(sender, "_encode", encode)
     async with producing(compression=compression, batch_bytes=1 << 20) as (broker, producer):
         first = producer.produce_many("t", values, partitions=0)
         second = producer.produce("t", b"last", partition=0)
         assert await first == 2_000
         assert (await second).offset == 2_000
         assert broker.count(PRODUCE) == 1
+        assert [thread is threading.main_thread() for thread in threads] == [False]
 
 
 async def test_compression_needs_no_thread_of_the_program() -> None:
