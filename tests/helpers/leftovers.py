@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from tests.helpers.waiting import within
@@ -38,7 +40,8 @@ class Leftovers:
     def found(self) -> list[str]:
         """Return the threads and sockets that were not there before."""
         threads = [thread.name for thread in set(threading.enumerate()) - self._threads if thread.is_alive()]
-        return [name for name in threads if not name.startswith(_POOL)] + sorted(_sockets() - self._sockets)
+        sockets = [_ends(name) for name in sorted(_sockets() - self._sockets)]
+        return [name for name in threads if not name.startswith(_POOL)] + sockets
 
 
 def _tasks() -> set[asyncio.Task[object]]:
@@ -59,3 +62,16 @@ def _sockets() -> set[str]:
         if name.startswith("socket:"):
             found.add(name)
     return found
+
+
+def _ends(name: str) -> str:
+    """Return a socket's name with its local and remote addresses, which tell whose it is."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(descriptor) == name:
+                with socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM) as copy:
+                    local = copy.getsockname()
+                    with suppress(OSError):
+                        return f"{name} {local} to {copy.getpeername()}"
+                    return f"{name} {local}"
+    return name

@@ -138,6 +138,21 @@ def clusters() -> Iterator[Callable[[str], ClusterOfCuttableBrokers]]:
         yield cluster_of
 
 
+async def group_beside_the_controller(cluster: ClusterOfCuttableBrokers, unique: Unique) -> tuple[str, int]:
+    """
+    Return a name of a group, and its coordinator, which is not the controller.
+
+    After a cut, the broker that was cut off leads no partition of the offsets topic, so most groups may have the
+    controller as their coordinator.
+    """
+    controller = controller_of(cluster)
+    for _ in range(100):
+        name = unique("group")
+        if (first := await coordinator_of(cluster, name)) != controller:
+            return name, first
+    raise AssertionError("the controller coordinates each of 100 groups")
+
+
 @asynccontextmanager
 async def cut_off_group(cluster: ClusterOfCuttableBrokers, unique: Unique) -> AsyncIterator[CutOffGroup]:
     """
@@ -147,9 +162,7 @@ async def cut_off_group(cluster: ClusterOfCuttableBrokers, unique: Unique) -> As
     """
     topic = unique("topic")
     await cluster.create_topic(topic, COUNT, replication=3)
-    coordinators = {name: await coordinator_of(cluster, name) for name in [unique("group") for _ in range(8)]}
-    controller = controller_of(cluster)
-    name, first = next((name, broker) for name, broker in coordinators.items() if broker != controller)
+    name, first = await group_beside_the_controller(cluster, unique)
     try:
         async with group_of(cluster, name, [topic]) as group:
             yield CutOffGroup(cluster, group, topic, first)
