@@ -347,6 +347,17 @@ def test_topic_ids_are_asked_for_by_name() -> None:
     assert IDS.encode_body() == b"\x00\x03" + named + b"\x00\x00\x00\x00"
 
 
+@pytest.mark.parametrize("size", [126, 127, 128, 254])
+def test_topic_ids_are_read_of_long_names_and_many_topics(size: int) -> None:
+    """The length of a name and the number of topics take one byte up to 126, and two bytes beyond."""
+    length = bytes([size + 1]) if size < 127 else bytes([(size + 1) & 0x7F | 0x80, (size + 1) >> 7])
+    one = _topic_with_id(0, b"a", ID)
+    long = one.replace(b"\x02a", length + b"a" * size, 1)
+    payload = b"\x00" + int32(0) + b"\x01\x00" + int32(0) + length + long + one * (size - 1) + int32(0) + b"\x00"
+    assert IDS.decode_response(payload) == {"a" * size: ID.hex(), "a": ID.hex()}
+    assert length in TopicIdsRequest(("a" * size,)).encode_body()
+
+
 def test_topic_ids_are_read_and_missing_ones_left_out() -> None:
     """A topic that does not exist, or whose brokers are set to an earlier protocol, has no id. Tags are skipped."""
     broker = int32(1) + b"\x05host" + int32(9092) + b"\x00" + b"\x01\x07\x02xy"
@@ -362,6 +373,6 @@ def test_topic_ids_are_read_and_missing_ones_left_out() -> None:
 def test_garbage_in_the_flexible_format_is_refused() -> None:
     """A number that never ends, and a name that is no text."""
     with pytest.raises(ProtocolError, match="more than five bytes"):
-        IDS.decode_response(b"\xff" * 9)
+        IDS.decode_response(b"\xff" * 5 + b"\x01" + bytes(80))
     with pytest.raises(ProtocolError, match="no UTF-8"):
         IDS.decode_response(b"\x00" + int32(0) + b"\x02" + int32(1) + b"\x02\xff" + bytes(40))
