@@ -64,9 +64,9 @@ class LeaderState:
 
     ``term`` counts the elections of this candidate. ``candidate`` is the path of the candidate's election znode. While
     the leader collects changes, ``due_s`` is the time of the next plan, ``bound_s`` is the latest time to which changes
-    postpone that plan, and ``since_s`` is the time of the first change. These times are on the driver's clock. ``causes`` are the
-    reasons for the plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number
-    of writes of the publication that have succeeded.
+    postpone that plan, and ``since_s`` is the time of the first change. These times are on the driver's clock.
+    ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
+    ``written`` is the number of writes of the publication that have succeeded.
     """
 
     debounce: DebounceConfig
