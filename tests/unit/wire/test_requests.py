@@ -296,7 +296,7 @@ def test_only_produce_without_acks_expects_no_response() -> None:
 
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
     """A field that does not fit into its type raises a ConfigError with the reason, never a ``struct.error``."""
-    with pytest.raises(ConfigError, match="^40000 cannot be sent to a broker: not an int16"):
+    with pytest.raises(ConfigError, match=r"^40000 cannot be sent to a broker: not an int16"):
         ProduceRequest(40_000, 500, {}).encode_body()
     with pytest.raises(ConfigError, match=f"^{1 << 63} cannot be sent to a broker: not an int64"):
         FetchRequest(1, 1, {A0: FetchPosition(1 << 63, 1)}).encode_body()
