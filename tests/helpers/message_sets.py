@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import strategies as st
 
-from kiel_groups.wire.message_sets import decoder
+from kiel_groups.wire.message_sets import decoder, encoder
 from tests.helpers.reference_codec import blob, encode, int32, int64, message, raw_message, wrapper
 from tests.helpers.reference_compression import NUMBERS
 
@@ -22,9 +22,10 @@ WAYS = ["compiled", "uncompiled"] if decoder.COMPILED else ["uncompiled"]
 
 @contextmanager
 def reading(way: str) -> Iterator[None]:
-    """Use the decoder implementation ``way`` during the block."""
+    """Use the implementation ``way`` of the decoder and the encoder during the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "COMPILED", way == "compiled")
+        for module in (decoder, encoder):
+            patch.setattr(module, "COMPILED", way == "compiled")
         yield
 
 
