@@ -306,7 +306,7 @@ def _setting_changes(
     ]
     for each in changes:
         each["note"] = "another value" if each["before"] == each["after"] else ""
-    replaced = [] if before is None else [f"Connector {connector} exists: these settings replace its present ones."]
+    replaced = [] if before is None else [f"These settings replace those of connector {connector}, which exists."]
     return changes, replaced + notes
 
 

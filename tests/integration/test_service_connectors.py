@@ -169,44 +169,75 @@ async def test_clusters_of_a_file_and_their_connectors(
 
 
 @NEEDS_CHROMIUM
-async def test_connectors_are_paused_in_the_console(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """By keyboard, at the width of a phone: the page of all groups leads to the connectors, and follows a pause."""
+async def test_connectors_are_created_paused_and_deleted_in_the_console(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """By keyboard, at the width of a phone: the page of all groups leads to the connectors, and follows each action."""
     workers, name = unique("workers"), unique("source")
-    config = {"connector.class": "FileStreamSource", "file": f"{tmp_path}/f", "topic": unique("topic")}
-    async with worker_on(cluster_39, workers) as worker:
-        await ask_worker(worker.url, "POST", "/connectors", {"name": name, "config": config})
-        await until_state(worker.url, name, "RUNNING", "RUNNING")
-        async with console(cluster_39) as (url, browser):
-            page, errors = await new_page(browser, url, width=360)
-            await page.get_by_role("link", name=f"Connectors of {workers}").press("Enter")
-            states = page.locator("tbody td:nth-child(3)")
-            await expect(states).to_have_text(["RUNNING", "RUNNING"], timeout=PATIENCE_MS)
-            found = await Axe().run(page)
-            serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
-            assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
-            assert await page.evaluate("document.documentElement.scrollWidth") <= 360
-            box = await page.get_by_role("button", name=f"Restart… {name}-0").bounding_box()
+    settings = f"connector.class=FileStreamSource\nfile={tmp_path}/f\ndb.password=s3cret\ntopic="
+    async with worker_on(cluster_39, workers) as worker, console(cluster_39) as (url, browser):
+        page, errors = await new_page(browser, url, width=360)
+        await page.get_by_role("link", name=f"Connectors of {workers}").press("Enter")
+        outcome = page.locator("#outcome")
+        await page.get_by_role("button", name="Create a connector…").press("Enter")
+        await page.get_by_label("Name").fill(name)
+        await page.get_by_role("textbox", name="Settings").fill(settings)
+        await page.get_by_label("Token").fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text("topic: '' given; expected the name of a topic", timeout=PATIENCE_MS)
+        # The browser reports the refused request as an error.
+        assert [each for each in errors if "400 (Bad Request)" not in each] == []
+        errors.clear()
+        await page.get_by_role("textbox", name="Settings").fill(f"{settings}{unique('topic')}")
+        await page.get_by_label("Token").press("Enter")
+        await expect(outcome).to_contain_text("db.password: none → [hidden]", timeout=PATIENCE_MS)
+        await page.keyboard.press("Enter")  # The button that makes the change has the focus.
+        await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        states = page.locator("tbody td:nth-child(3)")
+        await expect(states).to_have_text(["RUNNING", "RUNNING"], timeout=PATIENCE_MS)
+        found = await Axe().run(page)
+        serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
+        assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+        for button in (f"Restart… {name}-0", f"Delete… {name}"):
+            box = await page.get_by_role("button", name=button).bounding_box()
             assert box is not None
             assert box["x"] + box["width"] <= 360
-            await page.get_by_role("button", name=f"Pause… {name}").press("Enter")
-            await page.get_by_label("Token").fill(TOKEN)
-            await page.keyboard.press("Enter")
-            outcome = page.locator("#outcome")
-            await expect(outcome).to_contain_text(f"{name}-0: RUNNING → PAUSED", timeout=PATIENCE_MS)
-            await until_state(worker.url, name, "RUNNING", "RUNNING")
-            await page.keyboard.press("Enter")  # The button that makes the change has the focus.
-            await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
-            await page.keyboard.press("Escape")
-            await expect(states).to_have_text(["PAUSED", "PAUSED"], timeout=PATIENCE_MS)
-            await page.get_by_role("button", name=f"Resume… {name}").press("Enter")
-            await page.keyboard.press("Enter")
-            await expect(outcome).to_contain_text("PAUSED → RUNNING", timeout=PATIENCE_MS)
-            await page.keyboard.press("Enter")
-            await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
-            await page.keyboard.press("Escape")
-            await expect(states).to_have_text(["RUNNING", "RUNNING"], timeout=PATIENCE_MS)
-            await page.get_by_role("button", name=f"Restart… {name}-0").press("Enter")
-            await expect(page.get_by_label("Task;")).to_have_value("0")
-            await page.keyboard.press("Enter")
-            await expect(outcome).to_contain_text(f"{name}-0: RUNNING → RUNNING", timeout=PATIENCE_MS)
-            assert not errors
+        await page.get_by_role("button", name=f"Pause… {name}").press("Enter")
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text(f"{name}-0: RUNNING → PAUSED", timeout=PATIENCE_MS)
+        await until_state(worker.url, name, "RUNNING", "RUNNING")
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await expect(states).to_have_text(["PAUSED", "PAUSED"], timeout=PATIENCE_MS)
+        await page.get_by_role("button", name=f"Resume… {name}").press("Enter")
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text("PAUSED → RUNNING", timeout=PATIENCE_MS)
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await expect(states).to_have_text(["RUNNING", "RUNNING"], timeout=PATIENCE_MS)
+        await page.get_by_role("button", name=f"Restart… {name}-0").press("Enter")
+        await expect(page.get_by_label("Task;")).to_have_value("0")
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text(f"{name}-0: RUNNING → RUNNING", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name=f"Settings… {name}").press("Enter")
+        shown = await page.get_by_role("textbox", name="Settings").input_value()
+        assert "db.password=[hidden]" in shown
+        await page.get_by_role("textbox", name="Settings").fill(shown.replace(f"{tmp_path}/f", f"{tmp_path}/g"))
+        await page.get_by_label("Token").press("Enter")
+        await expect(outcome).to_contain_text(f"file: {tmp_path}/f → {tmp_path}/g", timeout=PATIENCE_MS)
+        await expect(outcome).not_to_contain_text("db.password:  →")
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name=f"Delete… {name}").press("Enter")
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text(f"{name}-0: RUNNING → deleted", timeout=PATIENCE_MS)
+        assert await ask_worker(worker.url, "GET", "/connectors") == [name]
+        await page.keyboard.press("Enter")
+        await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_text("The group has no connectors.")).to_be_visible(timeout=PATIENCE_MS)
+        assert not errors

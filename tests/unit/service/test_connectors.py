@@ -178,7 +178,7 @@ async def test_a_connector_is_created_changed_and_deleted(caplog: pytest.LogCapt
         ("tasks.max", None, ""),
     ]
     assert changed.document["notes"] == [
-        "Connector new exists: these settings replace its present ones.",
+        "These settings replace those of connector new, which exists.",
         "flie: there is no such setting; did you mean 'file'?",
         "extra.token: there is no such setting",
     ]
