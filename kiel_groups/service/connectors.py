@@ -105,12 +105,12 @@ class Connectors:
         began_s = time.monotonic()
         (cluster, status), connector = self._find(call), call.arguments[2]
         config = body.fields["config"]
-        if not isinstance(config, dict) or not isinstance(config.get("connector.class"), str):
+        plugin = config.get("connector.class") if isinstance(config, dict) else None
+        if not plugin or not isinstance(plugin, str):
             raise ConfigError("config: expected an object with the connector's settings by name, and 'connector.class'")
         before = await _settings(cluster, status, connector)
-        plugin = quote(config["connector.class"], safe="")
-        path = f"/connector-plugins/{plugin}/config/validate"
-        report = (await _ask(cluster, status, "PUT", path, {**config, "name": connector})).document
+        path = f"/connector-plugins/{quote(plugin, safe='')}/config/validate"
+        report = (await _ask(cluster, status, "PUT", path, {"name": connector, **config})).document
         changes, notes = _setting_changes(connector, config, before, report)
         document = {
             "dry_run": body.dry_run,
@@ -130,12 +130,11 @@ class Connectors:
     async def delete_connector(self, call: RestCall, body: Body) -> Answer:
         """Delete a connector with its tasks, or only show these in a dry run. Its offsets stay."""
         cluster, status = self._find(call)
-        info = (await _ask(cluster, status, "GET", connector_path(call.arguments[2]))).document
-        further = {
-            "config": info["config"],
-            "notes": ["Its offsets stay: another connector of this name continues at them."],
-        }
-        return await self._change(call, body, "DELETE", "", None, lambda work: True, **further)
+        config = await _settings(cluster, status, call.arguments[2])
+        if config is None:
+            raise UnknownConnectorError(f"connector {call.arguments[2]!r:.300} does not exist")
+        notes = ["Its offsets stay: another connector of this name continues at them."]
+        return await self._change(call, body, "DELETE", "", None, lambda work: True, config=config, notes=notes)
 
     @answers(openapi.CONNECTOR_STATUS)
     async def get_connector_status(self, call: RestCall) -> Answer:
@@ -263,7 +262,7 @@ def _setting_changes(
     connector: str, config: Mapping[str, Any], before: Mapping[str, str] | None, report: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """
-    Return the settings that a change of a connector adds, replaces or removes, without secrets, and the notes about it.
+    Return the settings that a change of a connector adds, replaces or removes, without secrets, and notes about them.
 
     Args:
         connector: The name of the connector.
@@ -272,42 +271,46 @@ def _setting_changes(
         report: A worker's validation of the new settings.
 
     Raises:
-        ConfigError: The worker has found mistakes in the new settings. The text has all of them.
+        ConfigError: The new settings have mistakes. The text has all of them.
         ProtocolError: The report is not that of a worker.
     """
-    given = {name: text if isinstance(text, str) else json.dumps(text) for name, text in config.items()}
+    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()}
+    given = {"name": connector} | {name: text for name, text in given.items() if config[name] is not None}
+    were = {"name": connector} | dict(before or {})
+    # A text with [hidden] stands for a stored secret. Only the worker that stores the settings knows the secret.
+    kept = {name for name, text in given.items() if HIDDEN in text}
+    errors = [f"{name}: {HIDDEN} means the stored value, but none is stored" for name in sorted(kept - were.keys())]
     try:
         definitions = [each["definition"] for each in report["configs"] if each["definition"]]
-        secret = {each["name"]: each["type"] == "PASSWORD" for each in definitions}
-        # A text with [hidden] stands for a stored secret, which only the worker that stores the settings can check.
-        values = [each["value"] for each in report["configs"] if HIDDEN not in given.get(each["value"]["name"], "")]
-        errors = [str(error) for value in values for error in value["errors"]]
-        mistyped = {name: near for name, near in report.get("mistyped", {}).items() if name in given}
-        notes = [f"{name}: there is no such setting; did you mean {near!r}?" for name, near in mistyped.items()]
-        notes += [
-            text for text in report.get("warnings", ()) if not text.startswith(tuple(f"{it}:" for it in mistyped))
-        ]
+        is_secret = {each["name"]: each["type"] == "PASSWORD" for each in definitions}
+        values = [each["value"] for each in report["configs"] if each["value"]["name"] not in kept]
+        errors += [str(text) for value in values for text in value["errors"]]
+        mistyped = {name: str(near) for name, near in report.get("mistyped", {}).items()}
+        warnings = [str(text) for text in report.get("warnings", ())]
     except (AttributeError, KeyError, TypeError) as error:
         raise _strange(report) from error
+    if given["name"] != connector:
+        errors.append(f"name: {given['name']!r:.100} given; expected {connector!r:.100} or none")
     if errors:
-        raise ConfigError("\n".join(errors))
-
-    def shown(name: str) -> str | None:
-        text = None if config.get(name) is None else given[name]
-        if text is None:
-            return None
-        return HIDDEN if secret.get(mistyped.get(name, name), may_be_secret(name, text)) else without_secrets(text)
-
-    were = before or {}
+        # A setting is often missing because its name is misspelt, which the warnings say.
+        raise ConfigError("\n".join([*errors, *warnings]))
+    shown = {
+        name: HIDDEN if is_secret.get(mistyped.get(name, name), may_be_secret(name, text)) else without_secrets(text)
+        for name, text in given.items()
+    }
     changes = [
-        {"setting": name, "before": were.get(name), "after": shown(name)}
+        {
+            "setting": name,
+            "before": were.get(name),
+            "after": shown.get(name),
+            "note": "another value" if were.get(name) == shown.get(name) else "",
+        }
         for name in sorted(were.keys() | given.keys())
-        if name != "name" and were.get(name) != (None if config.get(name) is None else given[name])
+        if were.get(name) != given.get(name)
     ]
-    for each in changes:
-        each["note"] = "another value" if each["before"] == each["after"] else ""
-    replaced = [] if before is None else [f"These settings replace those of connector {connector}, which exists."]
-    return changes, replaced + notes
+    if before is not None:
+        warnings.insert(0, f"These settings replace those of connector {connector}, which exists.")
+    return changes, warnings
 
 
 async def _ask(

@@ -179,6 +179,7 @@ class FakeWorker:
             raise ConfigError(f"there is no connector {plugin!r}")
         warnings = [f"{name}: there is no such setting" for name in config if name.startswith("extra")]
         mistyped = {"flie": "file"} if "flie" in config else {}
+        warnings += [f"{name}: there is no such setting; did you mean {near!r}?" for name, near in mistyped.items()]
         configs = [
             {
                 "definition": {"name": name, "type": "PASSWORD" if "password" in name else "STRING"},

@@ -179,8 +179,8 @@ async def test_a_connector_is_created_changed_and_deleted(caplog: pytest.LogCapt
     ]
     assert changed.document["notes"] == [
         "These settings replace those of connector new, which exists.",
-        "flie: there is no such setting; did you mean 'file'?",
         "extra.token: there is no such setting",
+        "flie: there is no such setting; did you mean 'file'?",
     ]
     assert deleted.document == {**gone.document, "dry_run": False}
     assert [" ".join(map(str, each.values())) for each in gone.document["changes"]] == [
@@ -202,6 +202,8 @@ async def test_a_connector_is_created_changed_and_deleted(caplog: pytest.LogCapt
         ({"connector.class": "No"}, 400, "there is no connector 'No'"),
         ({"connector.class": "../../x?y"}, 400, "there is no connector '../../x?y'"),
         ({"connector.class": "FileStreamSource", "file": "!"}, 400, "file: '!' given"),
+        ({"connector.class": "FileStreamSource", "password": "[hidden]"}, 400, "password: [hidden] means the st"),
+        ({"connector.class": "FileStreamSource", "name": "old"}, 400, "name: 'old' given; expected 'new' or none"),
         ({"connector.class": "FileStreamSource", "file": ["f"]}, 400, "file: a list given; expected a text, a number,"),
     ],
 )
