@@ -378,7 +378,7 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
             existing = _children_of(client.get_children_async(TOPICS))
     topics = {group: consumed_topics(znodes) | _subscribed(readings[group]) for group, znodes in found.items()}
     for group, subscription in java:
-        topics[group].update(subscription.topics(existing) or ())
+        topics[group].update(subscription.topics(existing))
     read = read_znodes(client, [topic_path(topic) for topic in sorted(set().union(*topics.values()))])
     for group, names in topics.items():
         found[group] |= {path: read[path] for path in map(topic_path, names) if path in read}

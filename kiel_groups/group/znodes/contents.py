@@ -383,25 +383,29 @@ class JavaSubscription:
         """Whether the consumer subscribes by a regular expression."""
         return self.kind in ("white_list", "black_list")
 
-    def topics(self, existing: Iterable[str]) -> tuple[str, ...] | None:
+    @property
+    def unevaluated(self) -> str:
+        """The regular expression, if ``java_pattern`` does not compile it, or else ""."""
+        is_evaluated = not self.is_pattern or all(java_pattern(text) for text in self.names)
+        return "" if is_evaluated else ", ".join(self.names)
+
+    def topics(self, existing: Iterable[str]) -> tuple[str, ...]:
         """
-        Return the topics of the subscription in ascending order, or None if its regular expression is not evaluated.
+        Return the topics of the subscription in ascending order, or () if its regular expression is not evaluated.
 
         Args:
             existing: The names of topics that exist. The result of a regular expression has no other topics.
         """
         if not self.is_pattern:
             return self.names
-        patterns = [java_pattern(text) for text in self.names]
-        if None in patterns:
-            return None
+        patterns = [pattern for text in self.names if (pattern := java_pattern(text)) is not None]
+        if len(patterns) < len(self.names):
+            return ()
         is_listed = self.kind == "white_list"
         return tuple(
-            sorted(
-                topic
-                for topic in frozenset(existing) - INTERNAL_TOPICS
-                if any(pattern.fullmatch(topic) for pattern in patterns if pattern) is is_listed
-            )
+            topic
+            for topic in sorted(frozenset(existing) - INTERNAL_TOPICS)
+            if any(pattern.fullmatch(topic) for pattern in patterns) is is_listed
         )
 
 

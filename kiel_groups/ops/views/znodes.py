@@ -100,10 +100,9 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     partitions = _partitions(
         reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
     )
-    further: set[TopicPartition] = set()
-    foreign_members = reading.foreign_members()
+    foreign_members, further = reading.foreign_members(), set[TopicPartition]()
     if settings is None:
-        topics = {topic for member in foreign_members for topic in member.topics}.union(reading.consumed_topics())
+        topics = (*reading.consumed_topics(), *(topic for member in foreign_members for topic in member.topics))
         further = reading.partitions_of(topics) - {each.topic_partition for each in partitions}
     owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
     for partition in partitions:
@@ -159,11 +158,6 @@ def _member(
             **({"rack": info.rack} if info.rack is not None else {}),
         },
     )
-
-
-def _java_member(path: str, subscription: JavaSubscription, topics: tuple[str, ...] | None) -> ForeignMember:
-    unevaluated = ", ".join(subscription.names) if topics is None else ""
-    return ForeignMember(_name(path), path, topics or (), unevaluated)
 
 
 def _assigned_twice(assigned: Iterable[frozenset[TopicPartition]]) -> tuple[TopicPartition, ...]:
@@ -357,26 +351,22 @@ class GroupReading:
         return tuple(member_id for _, member_id in ranked)
 
     def foreign_members(self) -> tuple[ForeignMember, ...]:
-        """
-        Return the live members of other clients, such as Java's consumers or kiel.
-
-        A consumer id that ends in the session id of its own znode belongs to this package.
-        """
+        """Return the live members of other clients, such as Java's consumers or kiel."""
         found = self.java_subscriptions()
         topics = {each: each.topics(self._existing) for each in set(found.values())}
-        of_java = (_java_member(path, each, topics[each]) for path, each in found.items())
+        of_java = (ForeignMember(_name(path), path, topics[each], each.unevaluated) for path, each in found.items())
         of_kiel = [path for path, _ in self.children(self._layout.kiel_members)]
         return (*of_java, *(ForeignMember(_name(path), path) for path in sorted(of_kiel)))
 
     def java_subscriptions(self) -> dict[str, JavaSubscription]:
         """Return the subscriptions of live Java consumers by the paths of their znodes. Unreadable ones are empty."""
         members = {_name(path) for path, _ in self.children(self._layout.members)}
-        ids = [
-            path
+        # A consumer id that ends in the session id of its own znode belongs to this package.
+        return {
+            path: self.parsed(JavaSubscription.parse, path) or JavaSubscription((), "static")
             for path, znode in sorted(self.children(self._layout.ids))
             if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
-        ]
-        return {path: self.parsed(JavaSubscription.parse, path) or JavaSubscription((), "static") for path in ids}
+        }
 
     def was_joined(self) -> bool:
         """

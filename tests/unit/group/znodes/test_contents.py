@@ -349,10 +349,10 @@ def test_the_error_about_a_znode_is_short(parse: Callable[[bytes, str], object],
 def test_topics_of_the_pattern_of_a_java_consumer(text: str, topics: list[str] | None) -> None:
     """The pattern matches whole names, with commas between alternatives. What may take long is not evaluated."""
     existing = ["pv", "pv-eu", "pv.us", "orders", "__consumer_offsets"]
-    found = JavaSubscription((text,), "white_list").topics(existing)
-    assert found == (None if topics is None else tuple(topics))
-    others = JavaSubscription((text,), "black_list").topics(existing)
-    assert others == (None if topics is None else tuple(sorted({*existing[:4]} - {*topics})))
+    listed, others = (JavaSubscription((text,), kind) for kind in ("white_list", "black_list"))
+    assert listed.unevaluated == others.unevaluated == ("" if topics is not None else text)
+    assert listed.topics(existing) == tuple(topics or ())
+    assert others.topics(existing) == (() if topics is None else tuple(sorted({*existing[:4]} - {*topics})))
 
 
 @pytest.mark.parametrize("text", ["a*a*a*b", ".*(a|a|a|a).*b", "(.*a|.*b|.*a|.*b|.*a)", "|".join(["a*a*[a-c]*b"] * 40)])
