@@ -425,8 +425,12 @@ class GroupReading:
 
     def exists(self, partition: TopicPartition) -> bool:
         """Return whether a partition exists, or may exist because the znode of its topic cannot be read."""
-        numbers = self._existing.get(partition.topic, ())
-        return numbers is None or partition.partition in numbers
+        return partition in self._listed or self._existing.get(partition.topic, ()) is None
+
+    @cached_property
+    def _listed(self) -> set[TopicPartition]:
+        """All partitions that the topics' znodes list. A topic may have ten thousand."""
+        return self.partitions_of(self._existing)
 
     def partitions_of(self, topics: Iterable[str]) -> set[TopicPartition]:
         """Return the partitions that the topics' znodes list."""
