@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from kiel_groups.config import BROKER_V1
 from kiel_groups.group.commit_note import NotedOffset
-from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, Snapshot
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.model import CONNECT_TYPE, MemberId, Slot, TopicPartition
@@ -222,6 +222,10 @@ class GroupView:
     such a group, or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number
     of live workers, including workers that brokers coordinate. ``worker_urls`` are the URLs of the workers' REST
     interfaces. ``failed_work`` has the connectors and tasks that have failed.
+
+    ``is_partial`` is True if the owners, offsets and topics are those of an earlier view. ``plan_znodes`` has the
+    znodes of a large group's members, candidates, settings and plan, so that a reader reads only those that have
+    changed.
     """
 
     group: str
@@ -252,6 +256,8 @@ class GroupView:
     workers: int = 0
     worker_urls: tuple[str, ...] = ()
     failed_work: tuple[FailedWork, ...] = ()
+    is_partial: bool = False
+    plan_znodes: Snapshot = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sight(self) -> Sight:
@@ -458,6 +464,38 @@ class GroupView:
         ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]
         return replace(self._with_partitions(ended), brokers=earlier.brokers)
 
+    def with_partitions_of(self, earlier: GroupView) -> GroupView:
+        """
+        Return this view, which has only members, candidates and the plan, with the rest of an earlier view.
+
+        A partition of a member that has left since has no owner: owner znodes end with the session of their member.
+        """
+        left, targets = (
+            earlier.member_names - self.member_names,
+            {each.topic_partition: each for each in self.partitions},
+        )
+        partitions = {
+            each.topic_partition: _planned(each, targets.pop(each.topic_partition, None), left)
+            for each in earlier.partitions
+        }
+        partitions |= targets
+        owned: dict[MemberId | None, list[PartitionView]] = {}
+        for each in partitions.values():
+            owned.setdefault(each.owner, []).append(each)
+        return replace(
+            self,
+            members=tuple(replace(each, owned=tuple(owned.get(each.member_id, ()))) for each in self.members),
+            partitions=tuple(partitions[each] for each in sorted(partitions))
+            if targets
+            else tuple(partitions.values()),
+            missing_topics=earlier.missing_topics,
+            gone_topics=earlier.gone_topics,
+            further=earlier.further,
+            unreadable=earlier.unreadable,
+            brokers=earlier.brokers,
+            is_partial=True,
+        )
+
     def with_store(self, store: Store) -> GroupView:
         """Return the view in which partitions with an offset in ``store`` have only this offset."""
         return self._with_partitions(
@@ -471,6 +509,14 @@ class GroupView:
             for member in self.members
         )
         return replace(self, partitions=tuple(known.values()), members=members)
+
+
+def _planned(partition: PartitionView, planned: PartitionView | None, left: Collection[str]) -> PartitionView:
+    """Return a partition with the target of the plan, and without its owner if the owner has ``left``."""
+    target = None if planned is None else planned.target
+    if partition.owner in left:
+        return replace(partition, target=target, owner=None, claimed_ms=None, opened=False, claim=None, is_forged=False)
+    return partition if partition.target == target else replace(partition, target=target)
 
 
 def _answered(partition: PartitionView, earlier: PartitionView | None) -> PartitionView:
