@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
-from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
+from kiel_groups.ops.views.checks import Finding, check_group
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.lag_trend import LagTrends, Sample, Trend
+from kiel_groups.ops.views.progress import ProgressTracker
 
 #: How many points of the course of a group's lag are kept: an hour, if the groups are loaded every 5 seconds.
 _MOST_POINTS = 720
