@@ -152,7 +152,8 @@ class Observer:
             now_s = time.monotonic()
             small, large = self._divide_unsettled(now_s)
             if job is None and (self._is_due or now_s >= self._load_s):
-                self._is_due, job = False, _Job(load, self._wake)
+                self._is_due = False  # Before the load, which may lack what a later request is about.
+                job = _Job(load, self._wake)
             elif job is None and watched is not None and large and now_s >= self._whole_s:
                 job = _Job(partial(watched.read, large), self._wake)
             wakes_s = [] if job is not None else [self._load_s, *([self._whole_s] if large else [])]

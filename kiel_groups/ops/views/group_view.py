@@ -470,24 +470,20 @@ class GroupView:
 
         A partition of a member that has left since has no owner: owner znodes end with the session of their member.
         """
-        left, targets = (
-            earlier.member_names - self.member_names,
-            {each.topic_partition: each for each in self.partitions},
-        )
+        left = earlier.member_names - self.member_names
+        targets = {each: member.member_id for member in self.members for each in member.target or ()}
         partitions = {
             each.topic_partition: _planned(each, targets.pop(each.topic_partition, None), left)
             for each in earlier.partitions
         }
-        partitions |= targets
+        partitions |= {each: PartitionView(each, None, None, None, target) for each, target in targets.items()}
         owned: dict[MemberId | None, list[PartitionView]] = {}
         for each in partitions.values():
             owned.setdefault(each.owner, []).append(each)
         return replace(
             self,
             members=tuple(replace(each, owned=tuple(owned.get(each.member_id, ()))) for each in self.members),
-            partitions=tuple(partitions[each] for each in sorted(partitions))
-            if targets
-            else tuple(partitions.values()),
+            partitions=tuple(partitions[each] for each in sorted(partitions)),
             missing_topics=earlier.missing_topics,
             gone_topics=earlier.gone_topics,
             further=earlier.further,
@@ -511,9 +507,8 @@ class GroupView:
         return replace(self, partitions=tuple(known.values()), members=members)
 
 
-def _planned(partition: PartitionView, planned: PartitionView | None, left: Collection[str]) -> PartitionView:
-    """Return a partition with the target of the plan, and without its owner if the owner has ``left``."""
-    target = None if planned is None else planned.target
+def _planned(partition: PartitionView, target: MemberId | None, left: Collection[str]) -> PartitionView:
+    """Return a partition with its target in the newest plan, and without its owner if the owner has ``left``."""
     if partition.owner in left:
         return replace(partition, target=target, owner=None, claimed_ms=None, opened=False, claim=None, is_forged=False)
     return partition if partition.target == target else replace(partition, target=target)

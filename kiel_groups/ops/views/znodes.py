@@ -76,7 +76,12 @@ _Value = TypeVar("_Value")
 _VERSION = 2
 
 
-def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
+def view_group(
+    group: str,
+    znodes: Snapshot,
+    log_ends: Mapping[TopicPartition, int] | None = None,
+    earlier: GroupView | None = None,
+) -> GroupView:
     """
     Return the view of a group of consumers or programs from its znodes.
 
@@ -84,6 +89,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         group: The name of the group.
         znodes: The znodes of the group and of its topics.
         log_ends: The known log ends of partitions. Each of these partitions is in the view.
+        earlier: An earlier view, with the owners, offsets and topics of consumers. ``znodes`` then lacks these.
     """
     reading = GroupReading(GroupLayout(group), znodes)
     protocol_type = reading.program_type()
@@ -97,9 +103,11 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     targets = {name: found.partitions for name, found in stored if found is not None and found.member_id == name}
     settings = reading.settings()
     in_kafka = settings is not None and settings.store == BROKER_V1
-    partitions = _partitions(
-        reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
-    )
+    partitions: tuple[PartitionView, ...] = ()
+    if earlier is None:
+        partitions = _partitions(
+            reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
+        )
     further: set[TopicPartition] = set()
     if settings is None:
         further = reading.partitions_of(reading.consumed_topics()) - {each.topic_partition for each in partitions}
@@ -107,7 +115,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     for partition in partitions:
         owned[partition.owner].append(partition)
     dynamic_config, refused = reading.dynamic_config()
-    return GroupView(
+    view = GroupView(
         group=group,
         members=tuple(
             _member(info, tuple(owned[info.member_id]), targets.get(info.member_id), leader) for info in members
@@ -127,10 +135,11 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         history=reading.history(),
         weights=reading.weights(),
         was_joined=reading.was_joined(),
-        unreadable=reading.unreadable(),
+        unreadable=reading.unreadable() if earlier is None else (),
         closed=reading.closed,
         further=tuple(sorted(further)),
     )
+    return view if earlier is None else view.with_partitions_of(earlier)
 
 
 def _member(
