@@ -264,8 +264,9 @@ def _read_plan(client: Client, view: GroupView) -> GroupView:
     """
     Read the members, the candidates, the settings and the plan of a group, and return the newer view.
 
-    Of children that the view has already, only the assignments of another plan are read again. Nobody rewrites the
-    others, except a member that subscribes to other topics: the next read of the whole group shows them.
+    Of the children that the view has already, only the assignments are read again, and these only after a new plan.
+    Members and leaders do not write the others again, with one exception: a member that subscribes to other topics.
+    The next read of the whole group shows these topics.
     """
     layout, known = GroupLayout(view.group), view.plan_znodes
     found = read_znodes(client, [layout.group_state, layout.config, layout.weights])

@@ -74,7 +74,7 @@ class PartitionView:
 
 def lag_of(partitions: Collection[PartitionView]) -> int | None:
     """Return the total lag of partitions in records. Unknown lags count as 0; if all are unknown, return None."""
-    known = [partition.lag for partition in partitions if partition.lag is not None]
+    known = [lag for partition in partitions if (lag := partition.lag) is not None]
     return sum(known) if known or not partitions else None
 
 
