@@ -252,7 +252,11 @@ class WatchedGroups:
 
 
 def _with_plan_znodes(view: GroupView, znodes: Snapshot) -> GroupView:
-    """Return a view that keeps the znodes of the group's plan if the group is large. ACLs may hide the others."""
+    """
+    Return a view of a large group with its ``plan_znodes``, and any other view unchanged.
+
+    A group is always read whole if ACLs hide some of its znodes, or if its members are programs.
+    """
     if len(view.partitions) <= _MOST_WHOLE or view.closed or not view.is_of_consumers:
         return view
     layout = GroupLayout(view.group)

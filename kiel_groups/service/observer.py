@@ -132,7 +132,11 @@ class Observer:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Callable[[], LoadedGroups], WatchedGroups | None]]:
-        """Yield a function that loads all groups, and what reads some of them. Brokers do not notify of changes."""
+        """
+        Yield a function that loads all groups, and the reader of changed groups.
+
+        The reader is None if brokers coordinate the groups, because brokers do not notify clients of changes.
+        """
         hosts, timeout_s = self._address.hosts, self._address.timeout_s
         if self._address.is_of_brokers:
             yield partial(BrokerGroups(hosts, timeout_s=timeout_s).load_all, with_lag=True), None
@@ -173,7 +177,7 @@ class Observer:
                 self._publish(self._history.state, published)
 
     def _divide_unsettled(self, now_s: float) -> tuple[list[str], list[str]]:
-        """Return the unsettled groups that a read reads whole, and the large groups, which take a job."""
+        """Return the unsettled small groups, and the unsettled large groups. A job reads the latter."""
         self._unsettled = {group: end_s for group, end_s in self._unsettled.items() if end_s > now_s}
         views = self._history.views(self._unsettled)
         large = [view.group for view in views if view.plan_znodes]

@@ -224,8 +224,8 @@ class GroupView:
     interfaces. ``failed_work`` has the connectors and tasks that have failed.
 
     ``is_partial`` is True if the owners, offsets and topics are those of an earlier view. ``plan_znodes`` has the
-    znodes of a large group's members, candidates, settings and plan, so that a reader reads only those that have
-    changed.
+    znodes of the members, candidates, settings and plan of a large group. A reader that follows the group reads only
+    the znodes that have changed since.
     """
 
     group: str
