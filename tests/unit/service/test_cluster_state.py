@@ -127,6 +127,16 @@ def test_a_view_of_the_plan_alone_keeps_owners_and_findings() -> None:
     assert whole.findings
 
 
+def test_a_view_without_topics_keeps_what_patterns_select() -> None:
+    """A Java consumer with a pattern keeps its topics, though the topics are not read again."""
+    ids = {"version": 1, "subscription": {"t.*": 1}, "pattern": "white_list"}
+    consumer = {f"/consumers/g/ids/{JAVA}": Znode(json.dumps(ids).encode(), 0xCCCC)}
+    before = view_group("g", {**OF_JAVA, **consumer})
+    after = view_group("g", consumer, earlier=before)
+    assert [each.topics for each in before.foreign_members] == [("t",)]
+    assert (after.foreign_members, after.partitions) == (before.foreign_members, before.partitions)
+
+
 def test_a_failed_load_keeps_the_groups() -> None:
     """The state says why, and is not ready until a load succeeds."""
     history = ClusterHistory()
