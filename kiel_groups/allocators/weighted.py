@@ -9,7 +9,7 @@ from kiel_groups.allocators.adapter import GroupAllocatorBase
 from kiel_groups.allocators.by_load import balance_by_load
 from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import TopicPartition, numbers_by_topic
 
 #: The least excess of a member's backlog over the mean that moves partitions, in messages.
 LEAST_EXCESS = 10_000
@@ -43,7 +43,9 @@ class LagAware(GroupAllocatorBase):
     The allocator spreads the backlog over the members. A member's backlog is the sum of the lags of its partitions,
     divided by its capacity. While no member's backlog is far above the mean, the result is that of the sticky
     allocator, so that small lags move no partition. Far above means: by more than half of the mean, and by more than
-    10,000 messages. A partition of unknown lag counts as the median of the known lags.
+    10,000 messages. Partitions whose present owners have nearly equal backlogs stay where they are, also if the sticky
+    allocator would move some of them to make the members' numbers of partitions equal. A partition of unknown lag
+    counts as the median of the known lags.
     """
 
     __name__ = "lag_aware"
@@ -64,10 +66,12 @@ class LagAware(GroupAllocatorBase):
             for member, topics in result.items()
         }
         mean = sum(backlogs.values()) / max(1, len(backlogs))
-        if max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2):
-            return result
+        is_small = max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2)
         # A partition without backlog causes some work, too.
-        return balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
+        spread = balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
+        moves = any(numbers_by_topic(sorted(each.owned)) != spread.get(slot, {}) for slot, each in group.members.items())
+        # If sticky's result were always preferred, it would change a plan that has just spread a backlog.
+        return result if is_small and moves else spread
 
 
 def loads_of(
