@@ -6,7 +6,7 @@ Let members join and leave groups for an hour, and fail if this process needs mo
 One group is coordinated through ZooKeeper, on Kafka 0.8.2.2, and one by brokers, on Kafka 3.9.1. Each has a member that
 stays. Others join one after the other, read records, and leave: on this event loop, or as blocking consumers. A minute
 after the start, and then after each minute, the memory, the file descriptors and the threads of this process are
-measured. CI does not run this program; ``tests/integration/test_hasty_closes.py`` has the short form of its checks.
+measured. In CI, ``tests/integration/test_hasty_closes.py`` has such members for some seconds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from kiel_groups import sync
 from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.waiting import eventually
 
 TOPIC, PARTITIONS = "soak", 6
@@ -58,11 +58,19 @@ def sample(started_s: float, rebalances: int) -> Sample:
     )
 
 
-class _Group:
-    """One group, with a member that stays and others that join and leave until ``ends_s``."""
+class VisitedGroup:
+    """
+    A group that reads a topic of six partitions, with a member that stays and others that join and leave.
 
-    def __init__(self, name: str, cluster: Cluster, settings: Mapping[str, Any], ends_s: float) -> None:
-        self.name, self.cluster, self.settings, self._ends_s = name, cluster, dict(settings), ends_s
+    Args:
+        backend: The cluster, and what coordinates the group.
+        name: The name of the group.
+        topic: The topic.
+        ends_s: When the last member leaves, on the monotonic clock.
+    """
+
+    def __init__(self, backend: GroupBackend, name: str, topic: str, ends_s: float) -> None:
+        self._backend, self.name, self._topic, self._ends_s = backend, name, topic, ends_s
         self.counts: Counter[str] = Counter()
         #: Set while no member joins or leaves, so that samples compare like with like.
         self.rests = asyncio.Event()
@@ -70,8 +78,9 @@ class _Group:
         self.may_run.set()
 
     async def run(self) -> None:
-        async with Producer(self.cluster.brokers) as producer, self._member() as stays:
-            await stays.subscribe([TOPIC])
+        """Let members join and leave until the time is over."""
+        async with Producer(self._backend.cluster.brokers) as producer, self._backend.consumer(self.name) as stays:
+            await stays.subscribe([self._topic])
             reading = asyncio.create_task(self._read(stays))
             feeding = asyncio.create_task(self._feed(producer))
             while time.monotonic() < self._ends_s:
@@ -87,12 +96,9 @@ class _Group:
                 task.cancel()
             await asyncio.wait([reading, feeding])
 
-    def _member(self) -> GroupedConsumer:
-        return GroupedConsumer(self.cluster.brokers, self.name, **self.settings)
-
     async def _visit(self) -> None:
-        async with self._member() as member:
-            await member.subscribe([TOPIC])
+        async with self._backend.consumer(self.name) as member:
+            await member.subscribe([self._topic])
             async with asyncio.timeout(60):
                 async for _ in member:
                     self.counts["read by visitors"] += 1
@@ -100,8 +106,8 @@ class _Group:
 
     async def _visit_blocking(self) -> None:
         def read() -> None:
-            with sync.GroupedConsumer(self.cluster.brokers, self.name, **self.settings) as member:
-                member.subscribe([TOPIC])
+            with self._backend.blocking(self.name) as member:
+                member.subscribe([self._topic])
                 self.counts["read by visitors"] += len(member.getmany(timeout_ms=30_000))
 
         await asyncio.to_thread(read)
@@ -113,7 +119,7 @@ class _Group:
     async def _feed(self, producer: Producer) -> None:
         while True:
             for partition in range(PARTITIONS):
-                producer.produce(TOPIC, b"x" * 100, partition=partition)
+                producer.produce(self._topic, b"x" * 100, partition=partition)
             self.counts["written"] += PARTITIONS
             await asyncio.sleep(0.05)
 
@@ -127,9 +133,8 @@ async def soak(minutes: float, say: Callable[[str], object]) -> list[Sample]:
         for cluster in (early, late):
             await cluster.create_topic(TOPIC, PARTITIONS)
         ends_s = time.monotonic() + minutes * 60
-        by_zookeeper = {"zk_hosts": early.zk_hosts, "session_timeout_ms": 10_000}
-        by_brokers = {"coordination": "brokers", "session_timeout_ms": 30_000, "heartbeat_interval_ms": 200}
-        groups = [_Group("early", early, by_zookeeper, ends_s), _Group("late", late, by_brokers, ends_s)]
+        backends = {"early": GroupBackend(early), "late": GroupBackend(late, "brokers")}
+        groups = [VisitedGroup(backend, name, TOPIC, ends_s) for name, backend in backends.items()]
         tasks = [asyncio.create_task(group.run()) for group in groups]
         samples: list[Sample] = []
         while not any(task.done() for task in tasks):
