@@ -287,7 +287,7 @@ PARSERS: Mapping[str, Callable[[bytes, str], object]] = {
     "GroupSettings": contents.GroupSettings.parse,
     "owner": contents.parse_owner,
     "offset": contents.parse_offset,
-    "consumer topics": contents.parse_consumer_topics,
+    "JavaSubscription": contents.JavaSubscription.parse,
     "topic": contents.parse_topic,
     "replicas": contents.parse_replicas,
     "preferred leaders": contents.parse_preferred_leaders,
