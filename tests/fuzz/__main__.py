@@ -15,6 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 #: Seconds for one input, and MiB for a whole process: the promise that time and memory are linear in the input.
 _LONGEST_S, _MOST_MIB = 5, 600
@@ -28,6 +29,10 @@ def main() -> int:
     from tests.fuzz.targets import TARGETS
 
     names = arguments.target or list(TARGETS)
+    if arguments.replay is not None:
+        for name in names:
+            _say(f"{name}: {_replay(name, arguments.corpus / name, arguments.replay):,} inputs")
+        return 0
     whole = sum(TARGETS[name].share for name in names)
     counts = {name: int(arguments.inputs * TARGETS[name].share / whole) for name in names}
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -41,9 +46,31 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--target", action="append", help="one target; may be repeated; by default, all targets")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets that are fuzzed at the same time")
     parser.add_argument("--corpus", type=Path, default=Path(".fuzz"), help="folder that keeps the interesting inputs")
+    parser.add_argument(
+        "--replay",
+        type=int,
+        metavar="CHANGES",
+        help="run the kept inputs, and so many random changes of each, in this process and without guidance",
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("libfuzzer", nargs="*", help="options of libFuzzer, after --")
     return parser.parse_args()
+
+
+def _replay(name: str, corpus: Path, changes: int) -> int:
+    """Run the seeds and the kept inputs of a target, and random changes of them. Return the number of inputs."""
+    from tests.fuzz.targets import TARGETS
+
+    target, random, count = TARGETS[name], Random(name), 0
+    for kept in [*target.seeds, *(path.read_bytes() for path in sorted(corpus.glob("*")))]:
+        for change in range(changes + 1):
+            data = bytearray(kept)
+            for _ in range(change and random.randint(1, 4)):
+                at = random.randrange(len(data) + 1)
+                data[at : at + random.randint(0, 3)] = random.randbytes(random.randint(0, 3))
+            target.run(bytes(data))
+            count += 1
+    return count
 
 
 def _run(name: str, inputs: int, corpus: Path) -> bool:
