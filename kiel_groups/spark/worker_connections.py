@@ -120,7 +120,7 @@ class BrokerSocket:
             found, payload = split_response(self._read(decode_size(self._read(SIZE_BYTES), most_bytes)))
             if found != number:
                 raise errors.ProtocolError(f"answer {found} came where answer {number} was due")
-            return request.decode_response(payload)
+            return request.decode_answer(payload)
         except TimeoutError as error:
             self.close()
             name = type(request).__name__

@@ -61,7 +61,7 @@ class FetchRequest(Request[Mapping[TopicPartition, FetchedPartition]]):
     a set with an unfinished message of offset -1 (filler).
     """
 
-    API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"
+    API_KEY, API_VERSION, ANSWER_NAME, NAMED = 1, 0, "a fetch response", "partitions"
     BODY = fields(
         replica_id=INT32, max_wait_ms=INT32, min_bytes=INT32, partitions=by_partition(numbers(FetchPosition, "qi"))
     )

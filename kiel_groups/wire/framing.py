@@ -28,10 +28,14 @@ class Request(Generic[AnswerT_co]):
     The base class of requests. A subclass is a frozen dataclass that declares its fields and the type of its response.
 
     ``BODY`` has the types of the fields after the header. Each key is the name of the attribute with the field's value.
-    ``ANSWER`` is the type of the response, and ``ANSWER_NAME`` is the name of the response in errors.
+    ``ANSWER`` is the type of the response, and ``ANSWER_NAME`` is the name of the response in errors. ``NAMED`` is the
+    attribute with the partitions that the request names, if the response is a mapping with results for these
+    partitions.
     """
 
     __slots__ = ()
+
+    NAMED: ClassVar[str | None] = None
 
     API_KEY: ClassVar[int]
     API_VERSION: ClassVar[int]
@@ -70,6 +74,21 @@ class Request(Generic[AnswerT_co]):
         """
         answer: AnswerT_co = cls.ANSWER.decode(payload, cls.ANSWER_NAME)
         return answer
+
+    def decode_answer(self, payload: Buffer) -> AnswerT_co:
+        """
+        Decode the payload of the response to this request.
+
+        Raises:
+            ProtocolError: The payload is not a response to this kind of request, or has a result for a partition that
+                the request does not name.
+        """
+        answer: Any = self.decode_response(payload)
+        others = answer.keys() - set(getattr(self, self.NAMED)) if self.NAMED is not None else ()
+        if others:
+            raise ProtocolError(f"{self.ANSWER_NAME} has a result for {min(others)}, which the request does not name")
+        decoded: AnswerT_co = answer
+        return decoded
 
 
 def encode_request(request: Request[object], correlation_id: int, client_id: str) -> bytes:

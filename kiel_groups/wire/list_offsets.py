@@ -50,7 +50,7 @@ class ListedOffsets(NamedTuple):
 class ListOffsetsRequest(Request[Mapping[TopicPartition, ListedOffsets]]):
     """Look up offsets by position or time in partitions that the broker leads, accurate to one log segment."""
 
-    API_KEY, API_VERSION, ANSWER_NAME = 2, 0, "a list-offsets response"
+    API_KEY, API_VERSION, ANSWER_NAME, NAMED = 2, 0, "a list-offsets response", "partitions"
     BODY = fields(replica_id=INT32, partitions=by_partition(numbers(OffsetQuery, "qi")))
     ANSWER = by_partition(structure(ListedOffsets, ERROR, array(INT64)))
 
@@ -78,7 +78,7 @@ class ListOffsetsRequestV1(Request[Mapping[TopicPartition, FoundOffset]]):
     For each partition, ``partitions`` has EARLIEST, LATEST, or a time in milliseconds since the epoch.
     """
 
-    API_KEY, API_VERSION, ANSWER_NAME = 2, 1, "a list-offsets response"
+    API_KEY, API_VERSION, ANSWER_NAME, NAMED = 2, 1, "a list-offsets response", "partitions"
     BODY = fields(replica_id=INT32, partitions=by_partition(INT64))
     ANSWER = by_partition(structure(FoundOffset, ERROR, INT64, INT64))
 

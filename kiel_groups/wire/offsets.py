@@ -49,7 +49,7 @@ class _CommitRequest(Request[Mapping[TopicPartition, ErrorCode]]):
 
     __slots__ = ()
 
-    API_KEY, ANSWER_NAME, ANSWER = 8, "an offset-commit response", by_partition(ERROR)
+    API_KEY, ANSWER_NAME, ANSWER, NAMED = 8, "an offset-commit response", by_partition(ERROR), "offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class OffsetCommitRequestV2(_CommitRequest):
 class OffsetFetchRequest(Request[Mapping[TopicPartition, FetchedOffset]]):
     """Read the committed offsets of some partitions from ZooKeeper, through any broker of 0.8.1 or later."""
 
-    API_KEY, API_VERSION, ANSWER_NAME = 9, 0, "an offset-fetch response"
+    API_KEY, API_VERSION, ANSWER_NAME, NAMED = 9, 0, "an offset-fetch response", "partitions"
     BODY = fields(group=STRING, numbers=_NO_VALUES)
     ANSWER = by_partition(structure(FetchedOffset, INT64, NULLABLE_STRING, ERROR))
 

@@ -29,7 +29,7 @@ class ProduceRequest(Request[Mapping[TopicPartition, ProducedPartition]]):
     ``timeout_ms``.
     """
 
-    API_KEY, API_VERSION, ANSWER_NAME = 0, 0, "a produce response"
+    API_KEY, API_VERSION, ANSWER_NAME, NAMED = 0, 0, "a produce response", "message_sets"
     BODY = fields(acks=INT16, timeout_ms=INT32, message_sets=by_partition(BYTES))
     ANSWER = by_partition(structure(ProducedPartition, ERROR, INT64))
 

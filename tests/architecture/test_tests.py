@@ -18,7 +18,7 @@ UNIT = TESTS / "unit"
 MODULES = sorted(TESTS.rglob("*.py"))
 MOST_LINES = 700
 #: Folders that contain a program besides its tests.
-PROGRAMS = ("architecture", "chaos", "failures", "mutants", "sim")
+PROGRAMS = ("architecture", "chaos", "failures", "fuzz", "mutants", "sim")
 #: Folders of what replaces servers and networks. They import nothing else of the tests.
 REPLACEMENTS = ("fakes", "proxies")
 

@@ -30,8 +30,15 @@ class Fault(Enum):
 
     SILENT = auto()
     CLOSE = auto()
+    #: The first bytes of an answer, and then the end of the connection, or nothing more.
     HALF = auto()
+    STALLED = auto()
+    #: An answer of 60 MiB, whose bytes come for as long as the client waits.
+    ENDLESS = auto()
     WRONG_CORRELATION_ID = auto()
+    #: Sizes that are negative, smaller than the answer, and of another protocol.
+    NEGATIVE = auto()
+    SHORT = auto()
     HUGE = auto()
 
 
@@ -179,6 +186,10 @@ class FakeBroker:
     # ------------------------------------------------------------------ serving
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            # The connection was accepted while the broker stopped.
+            writer.transport.abort()
+            return
         self._writers.add(writer)
         self.connections += 1
         number = self.connections
@@ -206,6 +217,11 @@ class FakeBroker:
             answer = await self._answer(api_key, Reader(body, "a request"))
         if isinstance(answer, Fault):
             writer.write(_misbehave(answer, correlation_id))
+            if answer is Fault.ENDLESS:
+                while not writer.transport.is_closing():
+                    writer.write(bytes(1024))
+                    await writer.drain()
+                    await asyncio.sleep(0.002)
             if answer in (Fault.CLOSE, Fault.HALF):
                 await writer.drain()
                 raise EOFError
@@ -340,8 +356,14 @@ def _each_partition(body: Reader, handle: Callable[[TopicPartition, Writer], obj
 
 
 def _misbehave(fault: Fault, correlation_id: int) -> bytes:
-    if fault is Fault.HALF:
+    if fault in (Fault.HALF, Fault.STALLED):
         return struct.pack(">ii", 100, correlation_id) + b"half"
+    if fault is Fault.ENDLESS:
+        return struct.pack(">ii", 60 << 20, correlation_id)
+    if fault is Fault.NEGATIVE:
+        return struct.pack(">ii", -5, correlation_id)
+    if fault is Fault.SHORT:
+        return struct.pack(">ii", 6, correlation_id) + b"more than two bytes"
     if fault is Fault.WRONG_CORRELATION_ID:
         return struct.pack(">ii", 4, correlation_id + 7)
     if fault is Fault.HUGE:

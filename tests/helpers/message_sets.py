@@ -10,9 +10,16 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import strategies as st
 
+from kiel_groups.errors import ProtocolError
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import decoder, encoder
-from tests.helpers.reference_codec import blob, encode, int32, int64, message, raw_message, wrapper
-from tests.helpers.reference_compression import NUMBERS
+from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
+from tests.helpers.reference_codec import Message, blob, decode, encode, int32, int64, message, raw_message, wrapper
+from tests.helpers.reference_compression import NUMBERS, RefusedError
+
+SOURCE = TopicPartition("t", 0)
+LIMIT = 1 << 20
 
 PLAIN = [(7, None, b"seven"), (8, b"key", None), (9, b"", b""), (12, b"k", b"twelve")]
 
@@ -157,3 +164,28 @@ lengths = st.sampled_from([-(2**31), -3, -2, -1, 0, 1, 2, 30, 2**31 - 1])
 hostile_lengths = st.tuples(lengths, st.binary(max_size=9), lengths, st.binary(max_size=9), st.integers(0, 1)).map(
     lambda x: raw_message(5, struct.pack(">bbi", 0, x[4], x[0]) + x[1] + struct.pack(">i", x[2]) + x[3])
 )
+
+
+def assert_decoders_agree(data: bytes, position: int = 0, *, limit: int = LIMIT) -> None:
+    """Assert that all decoders return the same records up to the damage, or all raise an error."""
+    expected: list[Message] = []
+    nothing: object = []
+    try:
+        if rest := decode(data, expected):
+            nothing = NoRecords if rest[:8] == b"\xff" * 8 and len(rest) >= 12 else PartialMessage
+    except RefusedError:
+        nothing = ProtocolError
+    outcome = [one for one in expected if one[0] >= position] or nothing
+    for way in WAYS:
+        with reading(way):
+            assert outcome_of(data, position, limit) == outcome, way
+
+
+def outcome_of(data: bytes, position: int, limit: int) -> object:
+    """Return the decoded records, or the class of the error."""
+    try:
+        return [record[2:] for record in decode_message_set(data, SOURCE, position, max_decompressed_bytes=limit)]
+    except (PartialMessage, NoRecords) as error:
+        return type(error)
+    except ProtocolError:
+        return ProtocolError

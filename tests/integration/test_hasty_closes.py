@@ -25,6 +25,7 @@ from tests.helpers.running_time import running_s
 from tests.helpers.scripted_coordinator import RecordedHooks
 from tests.helpers.waiting import eventually, eventually_blocking
 from tests.proxies import FaultProxy
+from tests.soak import PARTITIONS, VisitedGroup
 
 pytestmark = pytest.mark.integration
 
@@ -59,6 +60,17 @@ def _generic_member(backend: GroupBackend, group: str) -> _Member:
         settings = {"brokers": backend.cluster.brokers, "coordination": "brokers"}
     member = GenericMember(RecordedHooks([], "test"), group, **settings)
     return _Member(member.start, member.close)
+
+
+async def test_rebalances_leave_nothing(backend: GroupBackend, unique: Unique) -> None:
+    """Members that join and leave for some seconds, blocking ones too, leave no task, thread or socket."""
+    topic = unique("topic")
+    await backend.cluster.create_topic(topic, PARTITIONS)
+    leftovers = Leftovers()
+    group = VisitedGroup(backend, unique("group"), topic, time.monotonic() + 2)
+    await group.run()
+    assert group.counts["rebalances"] >= 6
+    await leftovers.check(2, _THREADS_S)
 
 
 @pytest.mark.parametrize("new", [_consumer, _generic_member])

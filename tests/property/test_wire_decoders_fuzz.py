@@ -12,70 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.model import TopicPartition
 from kiel_groups.wire.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
-from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
-from kiel_groups.wire.fetch import FetchedPartition, FetchRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
-from kiel_groups.wire.group_requests import (
-    DeleteGroupsRequest,
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    FoundCoordinator,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestV1,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from kiel_groups.wire.list_offsets import (
-    FoundOffset,
-    ListedOffsets,
-    ListOffsetsRequest,
-    ListOffsetsRequestV1,
-)
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import _encode_uncompiled, encode_message_set
-from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
-from kiel_groups.wire.metadata import (
-    BrokerAddress,
-    ClusterRequest,
-    MetadataRequest,
-    MetadataResponse,
-    PartitionMetadata,
-    TopicIdsRequest,
-    TopicMetadata,
-)
-from kiel_groups.wire.offsets import (
-    DeletedOffsets,
-    FetchedOffset,
-    OffsetCommitRequest,
-    OffsetCommitRequestV1,
-    OffsetCommitRequestV2,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetFetchRequestV1,
-)
-from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
-from kiel_groups.wire.topic_requests import (
-    AlterConfigsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-)
-from kiel_groups.wire.versions import ApiVersionsRequest, ApiVersionsResponse, FetchProbeRequest, VersionRange
+from tests.fuzz.answers import ANSWERS, REQUESTS
 from tests.helpers.message_sets import (
-    WAYS,
+    assert_decoders_agree,
     codecs,
     damaged,
     filler,
@@ -84,40 +27,10 @@ from tests.helpers.message_sets import (
     message_sets,
     messages,
     mutated,
-    reading,
 )
 from tests.helpers.reference_codec import Message, decode, message, raw_message, wrapper
-from tests.helpers.reference_compression import RefusedError
 
 pytestmark = pytest.mark.property
-
-SOURCE = TopicPartition("t", 0)
-LIMIT = 1 << 20
-
-
-def assert_decoders_agree(data: bytes, position: int = 0) -> None:
-    """Assert that all decoders return the same records up to the damage, or all raise an error."""
-    expected: list[Message] = []
-    nothing: object = []
-    try:
-        if rest := decode(data, expected):
-            nothing = NoRecords if rest[:8] == b"\xff" * 8 and len(rest) >= 12 else PartialMessage
-    except RefusedError:
-        nothing = ProtocolError
-    outcome = [one for one in expected if one[0] >= position] or nothing
-    for way in WAYS:
-        with reading(way):
-            assert outcome_of(data, position) == outcome, way
-
-
-def outcome_of(data: bytes, position: int) -> object:
-    """Return the decoded records, or the class of the error."""
-    try:
-        return [record[2:] for record in decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)]
-    except (PartialMessage, NoRecords) as error:
-        return type(error)
-    except ProtocolError:
-        return ProtocolError
 
 
 @given(messages, st.none() | codecs)
@@ -179,39 +92,6 @@ def test_garbage_inside_a_wrapper_is_decoded_as_by_the_reference(content: bytes,
     assert_decoders_agree(wrapper(content, 5, codec=codec))
 
 
-REQUESTS: list[Request[Any]] = [
-    MetadataRequest(),
-    ProduceRequest(1, 1, {}),
-    FetchRequest(1, 1, {}),
-    ListOffsetsRequest({}),
-    ListOffsetsRequestV1({}),
-    OffsetCommitRequest("g", {}),
-    OffsetFetchRequest("g", ()),
-    FindCoordinatorRequest("g"),
-    JoinGroupRequest("g", 1, "", "consumer", ()),
-    JoinGroupRequestV1("g", 1, "", "consumer", (), 1),
-    SyncGroupRequest("g", 1, "m", {}),
-    HeartbeatRequest("g", 1, "m"),
-    LeaveGroupRequest("g", "m"),
-    OffsetCommitRequestV1("g", 1, "m", {}),
-    OffsetCommitRequestV2("g", 1, "m", {}),
-    OffsetFetchRequestV1("g", ()),
-    OffsetDeleteRequest("g", ()),
-    ListGroupsRequest(),
-    DescribeGroupsRequest(()),
-    DeleteGroupsRequest(("g",)),
-    ApiVersionsRequest(),
-    FetchProbeRequest(),
-    ClusterRequest(),
-    TopicIdsRequest(("t",)),
-    CreateTopicsRequest({}, 1),
-    CreatePartitionsRequest({}, 1),
-    DeleteTopicsRequest((), 1),
-    DescribeConfigsRequest("t"),
-    AlterConfigsRequest("t", {}, validate_only=True),
-    IncrementalAlterConfigsRequest("t", {}, (), validate_only=True),
-]
-
 small_counts = st.lists(
     st.integers(-2, 3).map(lambda n: struct.pack(">i", n))
     | st.integers(-2, 3).map(lambda n: struct.pack(">h", n))
@@ -226,37 +106,6 @@ def test_random_responses_are_decoded_or_refused(decoder: Callable[[bytes], obje
     """Any bytes of a response are decoded or raise a ProtocolError."""
     with contextlib.suppress(ProtocolError):
         decoder(payload)
-
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("u", 7)
-BROKERS = (BrokerAddress(1, "kafka-1", 9092), BrokerAddress(2, "kafka-2", 9092))
-MEMBER = DescribedMember("m-1", "kiel", "/127.0.0.1", b"topics", b"partitions")
-
-#: Answers with all of what they may have.
-ANSWERS: list[tuple[type[Request[Any]], object]] = [
-    (
-        MetadataRequest,
-        MetadataResponse(
-            BROKERS, (TopicMetadata(NO_ERROR, "t", (PartitionMetadata(NO_ERROR, 0, 1, (1, 2), (2,)),) * 2),) * 2
-        ),
-    ),
-    (ProduceRequest, {P0: ProducedPartition(NO_ERROR, 5), P1: ProducedPartition(UNKNOWN, -1)}),
-    (FetchRequest, {tp: FetchedPartition(NO_ERROR, 5, memoryview(b"messages")) for tp in (P0, P1)}),
-    (ListOffsetsRequest, {P0: ListedOffsets(NO_ERROR, (5, 0)), P1: ListedOffsets(UNKNOWN, ())}),
-    (ListOffsetsRequestV1, {P0: FoundOffset(NO_ERROR, 1_700_000_000_000, 5), P1: FoundOffset(UNKNOWN, -1, -1)}),
-    (OffsetCommitRequest, {P0: NO_ERROR, P1: UNKNOWN}),
-    (OffsetFetchRequest, {P0: FetchedOffset(5, "note", NO_ERROR), P1: FetchedOffset(-1, "", UNKNOWN)}),
-    (OffsetDeleteRequest, DeletedOffsets(NO_ERROR, {P0: NO_ERROR, P1: UNKNOWN})),
-    (FindCoordinatorRequest, FoundCoordinator(NO_ERROR, BROKERS[0])),
-    (JoinGroupRequest, JoinGroupResponse(NO_ERROR, 7, "range", "m-1", "m-1", {"m-1": b"topics", "m-2": b""})),
-    (SyncGroupRequest, SyncGroupResponse(NO_ERROR, b"partitions")),
-    (HeartbeatRequest, NO_ERROR),
-    (ListGroupsRequest, ListGroupsResponse(NO_ERROR, (ListedGroup("g", "consumer"),) * 3)),
-    (DescribeGroupsRequest, (DescribedGroup(NO_ERROR, "g", "Stable", "consumer", "range", (MEMBER,) * 3),) * 2),
-    (DeleteGroupsRequest, {"g": NO_ERROR, "h": UNKNOWN}),
-    (ApiVersionsRequest, ApiVersionsResponse(NO_ERROR, {key: VersionRange(0, key) for key in range(9)})),
-    (CreateTopicsRequest, {"t": NO_ERROR, "u": UNKNOWN}),
-]
 
 
 def kind(value: object) -> str | None:

@@ -531,7 +531,7 @@ class Connection:
         if asked.answer.done():
             return  # the caller has been cancelled
         try:
-            asked.answer.set_result(asked.request.decode_response(payload))
+            asked.answer.set_result(asked.request.decode_answer(payload))
         except Exception as error:  # garbage may fail a decoder in any way
             # The frame was complete, so later answers can be read: only this request has failed.
             why = str(error) if isinstance(error, ProtocolError) else repr(error)

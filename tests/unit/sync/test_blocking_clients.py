@@ -146,6 +146,16 @@ def leave(*_: Any) -> None:
     raise SystemExit("its own")
 
 
+@pytest.mark.parametrize("client", [sync.SingleConsumer, sync.Producer])
+def test_an_unused_client_starts_no_thread_at_the_exit_of_the_interpreter(client: type[Any]) -> None:
+    """From Python 3.12 on, no thread can start at the exit. A client that was not used needs none."""
+    unused = client("127.0.0.1:1")
+    unused._end_at_exit()
+    assert not unused._thread.started
+    with pytest.raises(ClosedError):
+        unused._thread.run(asyncio.sleep(0))
+
+
 def test_a_consumer_whose_loop_was_ended_by_an_exit_says_so_at_each_call() -> None:
     """
     After a SystemExit on its event loop, each call of a consumer raises a ClosedError with that reason. After a close

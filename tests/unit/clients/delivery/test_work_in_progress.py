@@ -95,6 +95,8 @@ async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> N
     may_end.set()
     await asyncio.wait_for(stuck_task, 5)
     del stuck_task
+    # From Python 3.12 on, the step of the loop that has woken this test up has a reference to the task.
+    await run_ready_tasks()
     assert first.token not in [work.token for work in bench.handler.in_progress()]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kiel_groups.clients.fetch import fetcher
 from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.decoder import RUN_BYTES
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, run_of, values
@@ -16,6 +17,9 @@ from tests.helpers.reference_codec import encode, wrapper
 from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
 pytestmark = pytest.mark.unit
+
+#: Without the compiled decoder, the whole answer is decoded in one step, into runs of another size.
+COMPILED = pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler")
 
 LARGE = b"L" * 100_000
 
@@ -178,6 +182,7 @@ def _pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "_QUANTUM_S", 0.0)
 
 
+@COMPILED
 @pytest.mark.usefixtures("_pauses")
 async def test_a_partition_may_be_dropped_while_its_answer_is_read() -> None:
     """Nothing more of it is buffered."""
@@ -193,6 +198,7 @@ async def test_a_partition_may_be_dropped_while_its_answer_is_read() -> None:
         assert bench.metrics.counter("records_fetched") == 4
 
 
+@COMPILED
 @pytest.mark.usefixtures("_pauses")
 async def test_a_run_is_delivered_while_the_rest_of_the_answer_is_read() -> None:
     """In order, and each once. The records of a run are made when it is delivered."""
