@@ -24,6 +24,7 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.produce.batches import MESSAGE_OVERHEAD_BYTES, Appender, messages_bytes
 from kiel_groups.clients.produce.outcomes import (
     JointOutcome,
     Outcome,
@@ -45,7 +46,7 @@ from kiel_groups.clients.produce.partitioners import (
     serialize_value,
     with_any_sequence,
 )
-from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES, PartitionQueue, Sender, messages_bytes
+from kiel_groups.clients.produce.sender import PartitionQueue, Sender
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -57,6 +58,7 @@ log = logging.getLogger(__name__)
 
 #: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
+_ANY_NUMBER = 1 << 62
 
 
 class Producer:
@@ -130,13 +132,16 @@ class Producer:
         self._makes_bytes = serializer is not None or key_maker is not None
         self._partitioner = find_partitioner(partitioner)
         self._choose = with_any_sequence(self._partitioner)
+        ours = self._choose is self._partitioner
+        self._appender = Appender(self._choose if ours else None, asyncio.get_running_loop, asyncio.Future)
+        self._appender.most_buffered_bytes = config.max_buffered_bytes
+        self._append = self._appender.append
         #: The partition numbers of each topic as last seen, and the queues of these partitions.
-        self._queues: dict[str, tuple[tuple[int, ...], dict[int, PartitionQueue]]] = {}
+        self._queues = self._appender.topics
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
-        self._sender = Sender(self._cluster, config, self.metrics)
+        self._sender = Sender(self._cluster, config, self.metrics, self._appender)
         #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
         self._unplaced: dict[str, list[Unplaced]] = {}
-        self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
         #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
         #: returned for these are done already, since an application may await each before it produces the next record.
@@ -144,6 +149,9 @@ class Producer:
         self._round: list[asyncio.Future[RecordMetadata]] | None = None
         if linger_ms is None and config.batch_size > 1:
             self._round = []
+        elif not self._makes_bytes:
+            # Without linger, a batch is due with its first record. Otherwise the last record must come by ``add``.
+            self._appender.most_records = config.batch_size - 1 if linger_ms else _ANY_NUMBER
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
         self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
@@ -212,14 +220,20 @@ class Producer:
             ClosedError: The producer was closed.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
+        added = self._append(topic, message, key, partition)
+        if added is None or isinstance(added, int):
+            return self._produce(topic, message, key, added)
+        return added
+
+    def _produce(self, topic: str, message: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
+        """Send one record that was not added to an open batch."""
         try:
             outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
         except RuntimeError:
             # The record is accepted when the loop runs.
             return spawn(suspended_if_left(partial(self.produce, topic, message, key, partition)), "Producer.produce")
         try:
-            # Most of what a record costs is spent from here on, so common cases are handled without further calls.
-            if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
+            if self._closed or self.is_full:
                 self._refuse_call()
             encoded_key = key
             if type(message) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
@@ -419,7 +433,7 @@ class Producer:
     @property
     def buffered_bytes(self) -> int:
         """The size of all records without an outcome, in bytes before compression."""
-        return self._sender.buffered_bytes + self._unplaced_bytes
+        return self._appender.buffered_bytes
 
     @property
     def unsent_count(self) -> int:
@@ -529,6 +543,7 @@ class Producer:
             KielGroupsError: As in ``flush()``.
         """
         self._closed = True
+        self._appender.most_records = 0
         if running_loop() is None and timeout_ms is None:
             timeout_ms = _CANCELLED_FLUSH_MS
         self._closing = self._left_loop.close(self._closing, partial(self._close, timeout_ms), "Producer.close")
@@ -602,10 +617,10 @@ class Producer:
             lookup.cancel()
         for topic, calls in self._unplaced.items():
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
+            self._appender.buffered_bytes -= sum(records.size_bytes for records in calls)
             self._refuse(outcomes_of(calls), error, topic)
         self._lookups.clear()
         self._unplaced.clear()
-        self._unplaced_bytes = 0
         self._sender.close()
 
     # ------------------------------------------------------------------ choice of partitions
@@ -659,9 +674,11 @@ class Producer:
             check_name(topic, "topic")
             self._left_loop.remember()
             waiting = self._unplaced[topic] = []
+            # Later records must not overtake these.
+            self._queues.pop(topic, None)
             self._lookups[topic] = spawn(self._find_partitions(topic), f"lookup of {topic}")
         waiting.append(records)
-        self._unplaced_bytes += records.size_bytes
+        self._appender.buffered_bytes += records.size_bytes
 
     async def _find_partitions(self, topic: str) -> None:
         failure: KielGroupsError | None = None
@@ -678,7 +695,7 @@ class Producer:
                     break
         del self._lookups[topic]
         calls = self._unplaced.pop(topic)
-        self._unplaced_bytes -= sum(records.size_bytes for records in calls)
+        self._appender.buffered_bytes -= sum(records.size_bytes for records in calls)
         self._sender.wake()
         if failure is not None:
             self._refuse(outcomes_of(calls), failure, topic)
