@@ -24,7 +24,7 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.batches import MESSAGE_OVERHEAD_BYTES, Appender, messages_bytes
+from kiel_groups.clients.produce.batches import MESSAGE_OVERHEAD_BYTES, messages_bytes
 from kiel_groups.clients.produce.outcomes import (
     JointOutcome,
     Outcome,
@@ -41,6 +41,7 @@ from kiel_groups.clients.produce.partitioners import (
     as_partitions,
     as_values,
     divide,
+    fast_choice,
     find_partitioner,
     key_bytes,
     serialize_value,
@@ -55,10 +56,8 @@ from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
 
-
 #: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
-_ANY_NUMBER = 1 << 62
 
 
 class Producer:
@@ -132,14 +131,13 @@ class Producer:
         self._makes_bytes = serializer is not None or key_maker is not None
         self._partitioner = find_partitioner(partitioner)
         self._choose = with_any_sequence(self._partitioner)
-        ours = self._choose is self._partitioner
-        self._appender = Appender(self._choose if ours else None, asyncio.get_running_loop, asyncio.Future)
-        self._appender.most_buffered_bytes = config.max_buffered_bytes
-        self._append = self._appender.append
+        self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
+        self._sender = Sender(self._cluster, config, self.metrics, fast_choice(self._partitioner))
+        self._appender = self._sender.appender
+        if self._makes_bytes:
+            self._appender.most_records = 0
         #: The partition numbers of each topic as last seen, and the queues of these partitions.
         self._queues = self._appender.topics
-        self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
-        self._sender = Sender(self._cluster, config, self.metrics, self._appender)
         #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
         self._unplaced: dict[str, list[Unplaced]] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
@@ -149,9 +147,6 @@ class Producer:
         self._round: list[asyncio.Future[RecordMetadata]] | None = None
         if linger_ms is None and config.batch_size > 1:
             self._round = []
-        elif not self._makes_bytes:
-            # Without linger, a batch is due with its first record. Otherwise the last record must come by ``add``.
-            self._appender.most_records = config.batch_size - 1 if linger_ms else _ANY_NUMBER
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
         self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
@@ -220,10 +215,10 @@ class Producer:
             ClosedError: The producer was closed.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
-        added = self._append(topic, message, key, partition)
-        if added is None or isinstance(added, int):
-            return self._produce(topic, message, key, added)
-        return added
+        added = self._appender.append(topic, message, key, partition)
+        if isinstance(added, asyncio.Future):
+            return added
+        return self._produce(topic, message, key, added)
 
     def _produce(self, topic: str, message: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
         """Send one record that was not added to an open batch."""
@@ -271,11 +266,7 @@ class Producer:
         Raises:
             ConfigError: The topic's name is not legal.
         """
-        size_bytes = MESSAGE_OVERHEAD_BYTES
-        if value:
-            size_bytes += len(value)
-        if encoded_key:
-            size_bytes += len(encoded_key)
+        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
         numbers = self._cluster.known_partitions(topic)
         if numbers is None or topic in self._unplaced:
             self._look_up(topic, Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))

@@ -100,7 +100,9 @@ typedef struct {
     PyObject_HEAD
     /* By topic: the partition numbers, and the queues by number. */
     PyObject *topics;
-    PyObject *choose, *running_loop, *future;
+    /* The partitioner, or NULL; or what returns random numbers, if these choose. */
+    PyObject *choose, *random;
+    PyObject *running_loop, *future;
     /* The arguments of the future: nothing, and the loop that ran last. */
     PyObject *no_arguments, *loop_argument, *loop;
     PyObject *newest;
@@ -123,6 +125,7 @@ static int appender_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(appender->topics);
     Py_VISIT(appender->choose);
+    Py_VISIT(appender->random);
     Py_VISIT(appender->running_loop);
     Py_VISIT(appender->future);
     Py_VISIT(appender->no_arguments);
@@ -138,6 +141,7 @@ static int appender_clear(PyObject *self)
     Appender *appender = (Appender *)self;
     Py_CLEAR(appender->topics);
     Py_CLEAR(appender->choose);
+    Py_CLEAR(appender->random);
     Py_CLEAR(appender->running_loop);
     Py_CLEAR(appender->future);
     Py_CLEAR(appender->no_arguments);
@@ -168,13 +172,14 @@ static PyTypeObject *find_records(PyTypeObject *appender)
 
 static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *choose, *running_loop, *future;
-    if (!PyArg_ParseTuple(args, "OOO:Appender", &choose, &running_loop, &future))
+    PyObject *choose, *random, *running_loop, *future;
+    if (!PyArg_ParseTuple(args, "OOOO:Appender", &choose, &random, &running_loop, &future))
         return NULL;
     Appender *appender = (Appender *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!appender)
         return NULL;
     appender->choose = choose == Py_None ? NULL : Py_NewRef(choose);
+    appender->random = random == Py_None ? NULL : Py_NewRef(random);
     appender->running_loop = Py_NewRef(running_loop);
     appender->future = Py_NewRef(future);
     appender->topics = PyDict_New();
@@ -253,6 +258,12 @@ static PyObject *add(Appender *appender, PyObject *queues, PyObject *partition, 
     if (outcome && !add_to(batch, key, value, outcome))
         Py_CLEAR(outcome);
     if (outcome) {
+        /*
+         * The garbage collector would visit each future several times, which cost a fifth of the whole. No cycle can be
+         * missed: the batch refers to the future until it is done, and a future with a place refers to no more than its
+         * loop. Those that fail are tracked again.
+         */
+        PyObject_GC_UnTrack(outcome);
         batch->size_bytes += size_bytes;
         appender->buffered_bytes += size_bytes;
     }
@@ -265,12 +276,25 @@ static bool is_entry(PyObject *found)
     return PyTuple_Check(found) && PyTuple_Size(found) == 2 && PyDict_Check(PyTuple_GetItem(found, 1));
 }
 
+/* One of the partitions, by a random number from 0 to 1, without 1. */
+static PyObject *random_partition(const Appender *appender, PyObject *numbers)
+{
+    PyObject *given = PyObject_CallNoArgs(appender->random);
+    double number = given ? PyFloat_AsDouble(given) : -1.0;
+    Py_XDECREF(given);
+    PyObject *found = PyErr_Occurred() ? NULL : PyTuple_GetItem(numbers, (Py_ssize_t)(number * PyTuple_Size(numbers)));
+    return found ? Py_NewRef(found) : NULL;
+}
+
 /* A new reference to the partition of a record: the given one, or else the partitioner's; None if it is Python's. */
 static PyObject *partition_of(const Appender *appender, PyObject *entry, PyObject *key, PyObject *given)
 {
-    if (given != Py_None || !appender->choose)
+    if (given != Py_None)
         return Py_NewRef(given);
-    return PyObject_CallFunctionObjArgs(appender->choose, key, PyTuple_GetItem(entry, 0), NULL);
+    PyObject *numbers = PyTuple_GetItem(entry, 0);
+    if (appender->random && PyTuple_Check(numbers))
+        return random_partition(appender, numbers);
+    return appender->choose ? PyObject_CallFunctionObjArgs(appender->choose, key, numbers, NULL) : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(append_doc, "append(topic, value, key, partition, /) -> Future | int | None");
@@ -342,21 +366,59 @@ static PyObject *new_place(PyTypeObject *type, PyObject *topic, PyObject *partit
     return place;
 }
 
-/* Sets the result of a future, unless it is done. */
-static int set_result(PyObject *future, PyObject *place, PyObject *done, PyObject *setter)
+/* How the result of futures of one type is set. */
+typedef struct {
+    PyTypeObject *type;
+    PyObject *done, *set_result;
+} Methods;
+
+static void forget(Methods *methods)
 {
-    PyObject *answer = PyObject_CallMethodObjArgs(future, done, NULL);
-    int is_done = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    if (is_done)
-        return is_done < 0 ? -1 : 0;
-    answer = PyObject_CallMethodObjArgs(future, setter, place, NULL);
-    Py_XDECREF(answer);
-    return answer ? 0 : -1;
+    Py_CLEAR(methods->type);
+    Py_CLEAR(methods->done);
+    Py_CLEAR(methods->set_result);
 }
 
-PyDoc_STRVAR(
-    set_places_doc, "set_places(futures, place_type, topic, partition, offset, /) -> None\n\nAn offset of -1 is unknown.");
+static bool find_methods(Methods *methods, PyTypeObject *type)
+{
+    if (methods->type == type)
+        return true;
+    forget(methods);
+    methods->type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    methods->done = PyObject_GetAttrString((PyObject *)type, "done");
+    methods->set_result = PyObject_GetAttrString((PyObject *)type, "set_result");
+    return methods->done && methods->set_result;
+}
+
+/* Sets the result of a future, unless it is done. */
+static bool set_result(PyObject *future, PyObject *place, Methods *methods)
+{
+    if (!find_methods(methods, Py_TYPE(future)))
+        return false;
+    PyObject *answer = PyObject_CallFunctionObjArgs(methods->set_result, future, place, NULL);
+    if (answer) {
+        Py_DECREF(answer);
+        return true;
+    }
+    /* Asking every future first would cost a tenth of the time. An exit that a callback raises is not for this code. */
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return false;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    answer = PyObject_CallFunctionObjArgs(methods->done, future, NULL);
+    int done = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    if (done) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        return done > 0;
+    }
+    PyErr_Restore(type, value, traceback);
+    return false;
+}
+
+PyDoc_STRVAR(set_places_doc, "set_places(futures, place_type, topic, partition, offset, /) -> None");
 
 static PyObject *set_places(PyObject *module, PyObject *args)
 {
@@ -367,24 +429,39 @@ static PyObject *set_places(PyObject *module, PyObject *args)
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type))
         return PyErr_Format(PyExc_TypeError, "a place is a tuple");
-    PyObject *done = PyUnicode_InternFromString("done"), *setter = PyUnicode_InternFromString("set_result");
-    int failed = done && setter ? 0 : -1;
+    Methods methods = {NULL, NULL, NULL};
+    bool failed = false;
     /* Callbacks of futures may run between two. */
     for (Py_ssize_t row = 0; !failed && row < PyList_Size(futures); row++) {
         PyObject *future = Py_NewRef(PyList_GetItem(futures, row));
         PyObject *place = new_place((PyTypeObject *)type, topic, partition, offset < 0 ? -1 : offset + row);
-        failed = place ? set_result(future, place, done, setter) : -1;
+        failed = !place || !set_result(future, place, &methods);
         Py_XDECREF(place);
         Py_DECREF(future);
     }
-    Py_XDECREF(done);
-    Py_XDECREF(setter);
+    forget(&methods);
     return failed ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(track_doc, "track(futures, /) -> None\n\nHave the garbage collector visit these futures again.");
+
+static PyObject *track(PyObject *module, PyObject *futures)
+{
+    if (!PyList_Check(futures))
+        return PyErr_Format(PyExc_TypeError, "no list");
+    for (Py_ssize_t row = 0; row < PyList_Size(futures); row++) {
+        PyObject *future = PyList_GetItem(futures, row);
+        bool is_collected = PyType_GetFlags(Py_TYPE(future)) & Py_TPFLAGS_HAVE_GC;
+        if (is_collected && !PyObject_GC_IsTracked(future))
+            PyObject_GC_Track(future);
+    }
+    return Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------------ module */
 
 static PyMethodDef functions[] = {
+    {"track", track, METH_O, track_doc},
     {"set_places", set_places, METH_VARARGS, set_places_doc},
     {NULL, NULL, 0, NULL},
 };

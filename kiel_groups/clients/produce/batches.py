@@ -1,8 +1,8 @@
 """
 Batches of records, and the short way by which records are added to an open batch.
 
-Where a compiler was found, ``Records``, ``Appender`` and ``set_places`` are those of ``_batches.c``, and a call of
-``produce`` costs half as much. Otherwise they are the classes and the function of this module.
+Where a compiler was found, ``Records``, ``Appender`` and both functions are those of ``_batches.c``, and a call of
+``produce`` costs half as much. Otherwise they are those of this module.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class PythonAppender:
     Adds records to open batches, and counts the bytes of all records without an outcome.
 
     Args:
-        choose: A partitioner of this package, which raises nothing for a key of bytes, or None.
+        choose: A partitioner of this package, or None.
+        random: A function that returns a random number from 0 to below 1, if such numbers choose the partition.
         running_loop: ``asyncio.get_running_loop``.
         future: ``asyncio.Future``.
 
@@ -65,7 +66,7 @@ class PythonAppender:
 
     __slots__ = ("buffered_bytes", "most_batch_bytes", "most_buffered_bytes", "most_records", "topics")
 
-    def __init__(self, choose: object, running_loop: object, future: object) -> None:
+    def __init__(self, choose: object, random: object, running_loop: object, future: object) -> None:
         self.topics: dict[str, tuple[tuple[int, ...], dict[int, Any]]] = {}
         self.buffered_bytes = self.most_buffered_bytes = self.most_batch_bytes = self.most_records = 0
 
@@ -91,20 +92,27 @@ def python_set_places(
             future.set_result(place_type(topic, partition, number))
 
 
+def python_track(futures: list[Outcome]) -> None:
+    """Have the garbage collector visit these futures again, which it does already if Python code has created them."""
+
+
 if TYPE_CHECKING:
-    Records, Appender, set_places = PythonRecords, PythonAppender, python_set_places
-    COMPILED = True
+    COMPILED: bool
+    Records = PythonRecords
+    Appender = PythonAppender
+    set_places = python_set_places
+    track = python_track
 else:
     try:
-        from kiel_groups.clients.produce._batches import Appender, Records, set_places
+        from kiel_groups.clients.produce._batches import Appender, Records, set_places, track
     except ImportError:
-        Records, Appender, set_places = PythonRecords, PythonAppender, python_set_places
-        COMPILED = False
+        COMPILED, Records, Appender = False, PythonRecords, PythonAppender
+        set_places, track = python_set_places, python_track
     else:
         COMPILED = True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Batch(Records):
     """Records of one partition that are sent together. ``created_s`` is when the first record was added."""
 
@@ -140,5 +148,6 @@ class Batch(Records):
 
     def failed(self, error: Exception) -> None:
         """Set the outcome of each record: it has failed."""
+        track(self.outcomes)
         for outcome in self.outcomes:
             settle_failed(outcome, error)

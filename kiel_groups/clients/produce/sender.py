@@ -19,7 +19,7 @@ from itertools import repeat
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.batches import Appender, Batch, messages_bytes
+from kiel_groups.clients.produce.batches import Appender, Batch, messages_bytes, track
 from kiel_groups.clients.produce.outcomes import Outcome
 from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
@@ -60,6 +60,7 @@ _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTI
 _MOST_IN_FLIGHT = 2
 #: Batches of a request that have more bytes together are compressed on another thread.
 _MOST_COMPRESSED_HERE_BYTES = 32 << 10
+_ANY_NUMBER = 1 << 62
 
 #: How long a partition's records may wait, including retries, before the warning, in seconds.
 STALLED_AFTER_S = 10.0
@@ -206,10 +207,12 @@ class Sender:
     """
     Sends the records that are added to its queues. A sender belongs to one event loop.
 
-    ``appender`` adds records to open batches without a call of the sender, and counts the bytes of all records.
+    ``choice`` is the result of ``fast_choice``.
     """
 
-    def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics, appender: Appender) -> None:
+    def __init__(
+        self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics, choice: tuple[object, object]
+    ) -> None:
         self._cluster = cluster
         self._backoff = cluster.new_backoff()
         self._config = config
@@ -224,8 +227,17 @@ class Sender:
         #: The brokers to which a request will be sent in the next iteration of the loop, and the requests in flight.
         self._planned: set[int] = set()
         self._in_flight: Counter[int] = Counter()
-        self._appender = appender
-        appender.most_batch_bytes = self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
+        #: Adds records to open batches without a call of the sender, and counts the bytes of all records.
+        self.appender = Appender(*choice, asyncio.get_running_loop, asyncio.Future)
+        self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
+        self.appender.most_batch_bytes = self._most_bytes
+        self.appender.most_buffered_bytes = config.max_buffered_bytes
+        if self._linger_s == 0.0:
+            # The first record of a batch makes the batch due.
+            self.appender.most_records = _ANY_NUMBER
+        elif config.linger_ms is not None:
+            # The last record of a batch makes it due, and must come by ``add``.
+            self.appender.most_records = config.batch_size - 1
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
@@ -263,7 +275,7 @@ class Sender:
         batch.values.append(value)
         batch.outcomes.append(outcome)
         batch.size_bytes += size_bytes
-        self._appender.buffered_bytes += size_bytes
+        self.appender.buffered_bytes += size_bytes
         if not queue.busy and (len(batch.outcomes) == 1 or len(batch.outcomes) >= self._batch_size):
             self._offer(queue)
 
@@ -288,7 +300,7 @@ class Sender:
         batch.values += values
         batch.outcomes += outcomes
         batch.size_bytes += size_bytes
-        self._appender.buffered_bytes += size_bytes
+        self.appender.buffered_bytes += size_bytes
         self._offer(queue)
 
     def _open(self, queue: PartitionQueue) -> Batch:
@@ -319,6 +331,7 @@ class Sender:
         """Yield each outcome that is not set, and the error that says whether its record may be stored."""
         for queue in self._queues.values():
             for batch in queue.batches:
+                track(batch.outcomes)
                 yield from zip(batch.outcomes, repeat(_failure(queue.topic_partition, batch, reason)), strict=False)
 
     def close(self) -> None:
@@ -560,7 +573,7 @@ class Sender:
         self._settled(queue, batch)
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
-        self._appender.buffered_bytes -= batch.size_bytes
+        self.appender.buffered_bytes -= batch.size_bytes
         self.wake()
         self._offer(queue)
 
