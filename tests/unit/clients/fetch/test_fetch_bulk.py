@@ -9,6 +9,7 @@ import pytest
 
 from kiel_groups.clients.fetch import fetcher
 from kiel_groups.clients.fetch.fetch_requests import Selection
+from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.decoder import RUN_BYTES
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, run_of, values
@@ -174,8 +175,9 @@ async def test_bytes_are_counted_without_compression() -> None:
 
 @pytest.fixture
 def _pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return to the event loop after each run."""
+    """Return to the event loop after each run, which has four messages."""
     monkeypatch.setattr(fetcher, "_QUANTUM_S", 0.0)
+    monkeypatch.setattr(decoder, "_ENOUGH_MESSAGES", 4)
 
 
 @pytest.mark.usefixtures("_pauses")
