@@ -12,10 +12,12 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 
 from benchmarks.members.produced import AT_ONCE, chunks, report
 from kiel_groups.clients.calls.arguments import broker_config
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.errors import UnknownTopicError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -28,9 +30,13 @@ IN_FLIGHT = 2
 
 
 async def partitions_of(broker: str, topic: str) -> tuple[int, ...]:
+    """Return the partitions of a topic that was just created, once the broker knows it."""
     cluster = ClusterMetadata(broker_config(broker), Metrics())
     try:
-        return await cluster.partitions_of(topic)
+        while True:
+            with suppress(UnknownTopicError):
+                return await cluster.partitions_of(topic)
+            await asyncio.sleep(0.1)
     finally:
         cluster.close()
 
