@@ -28,6 +28,13 @@ STEPS = Extension(
     py_limited_api=True,
     optional=True,
 )
+# Adds records to a producer's batches, on the same terms.
+BATCHES = Extension(
+    "kiel_groups.clients.produce._batches",
+    sources=["kiel_groups/clients/produce/_batches.c"],
+    py_limited_api=True,
+    optional=True,
+)
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
@@ -49,11 +56,12 @@ setup(
     packages=find_packages(include=["kiel_groups", "kiel_groups.*"]),
     # Spark looks for data sources in modules of such names.
     py_modules=["pyspark_kiel"],
-    ext_modules=[] if FREE_THREADED else [MESSAGES, STEPS],
+    ext_modules=[] if FREE_THREADED else [MESSAGES, STEPS, BATCHES],
     options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
     package_data={
         "kiel_groups": ["py.typed"],
         "kiel_groups.clients.delivery": ["*.pyi"],
+        "kiel_groups.clients.produce": ["*.pyi"],
         "kiel_groups.wire": ["*.pyi"],
         "kiel_groups.demo": ["*.txt.gz"],
         "kiel_groups.service": ["static/*", "templates/*"],

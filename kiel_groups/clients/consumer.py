@@ -118,7 +118,7 @@ class Consumer:
 
         Apart from their form, the records are delivered and finished as by ``getmany()``. A consumer may mix calls of
         ``getone()``, ``getmany()`` and this method. Each item of a list has the records of one contiguous part of the
-        log, about 512 KiB. The parts are not joined, because that would copy the records. Keys and values are bytes.
+        log, up to 2 MiB. The parts are not joined, because that would copy the records. Keys and values are bytes.
 
         Args:
             partitions: The partitions from which to return records; by default all assigned partitions.

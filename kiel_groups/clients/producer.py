@@ -24,6 +24,7 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.produce.batches import MESSAGE_OVERHEAD_BYTES, messages_bytes
 from kiel_groups.clients.produce.outcomes import (
     JointOutcome,
     Outcome,
@@ -40,12 +41,13 @@ from kiel_groups.clients.produce.partitioners import (
     as_partitions,
     as_values,
     divide,
+    fast_choice,
     find_partitioner,
     key_bytes,
     serialize_value,
     with_any_sequence,
 )
-from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES, PartitionQueue, Sender, messages_bytes
+from kiel_groups.clients.produce.sender import PartitionQueue, Sender
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -53,7 +55,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
-
 
 #: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
@@ -130,13 +131,15 @@ class Producer:
         self._makes_bytes = serializer is not None or key_maker is not None
         self._partitioner = find_partitioner(partitioner)
         self._choose = with_any_sequence(self._partitioner)
-        #: The partition numbers of each topic as last seen, and the queues of these partitions.
-        self._queues: dict[str, tuple[tuple[int, ...], dict[int, PartitionQueue]]] = {}
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
-        self._sender = Sender(self._cluster, config, self.metrics)
+        self._sender = Sender(self._cluster, config, self.metrics, fast_choice(self._partitioner))
+        self._appender = self._sender.appender
+        if self._makes_bytes:
+            self._appender.most_records = 0
+        #: The partition numbers of each topic as last seen, and the queues of these partitions.
+        self._queues = self._appender.topics
         #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
         self._unplaced: dict[str, list[Unplaced]] = {}
-        self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
         #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
         #: returned for these are done already, since an application may await each before it produces the next record.
@@ -212,14 +215,20 @@ class Producer:
             ClosedError: The producer was closed.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
+        added = self._appender.append(topic, message, key, partition)
+        if isinstance(added, asyncio.Future):
+            return added
+        return self._produce(topic, message, key, added)
+
+    def _produce(self, topic: str, message: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
+        """Send one record that was not added to an open batch."""
         try:
             outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
         except RuntimeError:
             # The record is accepted when the loop runs.
             return spawn(suspended_if_left(partial(self.produce, topic, message, key, partition)), "Producer.produce")
         try:
-            # Most of what a record costs is spent from here on, so common cases are handled without further calls.
-            if self._closed or self._sender.buffered_bytes + self._unplaced_bytes >= self._config.max_buffered_bytes:
+            if self._closed or self.is_full:
                 self._refuse_call()
             encoded_key = key
             if type(message) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
@@ -257,11 +266,7 @@ class Producer:
         Raises:
             ConfigError: The topic's name is not legal.
         """
-        size_bytes = MESSAGE_OVERHEAD_BYTES
-        if value:
-            size_bytes += len(value)
-        if encoded_key:
-            size_bytes += len(encoded_key)
+        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
         numbers = self._cluster.known_partitions(topic)
         if numbers is None or topic in self._unplaced:
             self._look_up(topic, Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
@@ -419,7 +424,7 @@ class Producer:
     @property
     def buffered_bytes(self) -> int:
         """The size of all records without an outcome, in bytes before compression."""
-        return self._sender.buffered_bytes + self._unplaced_bytes
+        return self._appender.buffered_bytes
 
     @property
     def unsent_count(self) -> int:
@@ -529,6 +534,7 @@ class Producer:
             KielGroupsError: As in ``flush()``.
         """
         self._closed = True
+        self._appender.most_records = 0
         if running_loop() is None and timeout_ms is None:
             timeout_ms = _CANCELLED_FLUSH_MS
         self._closing = self._left_loop.close(self._closing, partial(self._close, timeout_ms), "Producer.close")
@@ -602,10 +608,10 @@ class Producer:
             lookup.cancel()
         for topic, calls in self._unplaced.items():
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
+            self._appender.buffered_bytes -= sum(records.size_bytes for records in calls)
             self._refuse(outcomes_of(calls), error, topic)
         self._lookups.clear()
         self._unplaced.clear()
-        self._unplaced_bytes = 0
         self._sender.close()
 
     # ------------------------------------------------------------------ choice of partitions
@@ -659,9 +665,11 @@ class Producer:
             check_name(topic, "topic")
             self._left_loop.remember()
             waiting = self._unplaced[topic] = []
+            # Later records must not overtake these.
+            self._queues.pop(topic, None)
             self._lookups[topic] = spawn(self._find_partitions(topic), f"lookup of {topic}")
         waiting.append(records)
-        self._unplaced_bytes += records.size_bytes
+        self._appender.buffered_bytes += records.size_bytes
 
     async def _find_partitions(self, topic: str) -> None:
         failure: KielGroupsError | None = None
@@ -678,7 +686,7 @@ class Producer:
                     break
         del self._lookups[topic]
         calls = self._unplaced.pop(topic)
-        self._unplaced_bytes -= sum(records.size_bytes for records in calls)
+        self._appender.buffered_bytes -= sum(records.size_bytes for records in calls)
         self._sender.wake()
         if failure is not None:
             self._refuse(outcomes_of(calls), failure, topic)

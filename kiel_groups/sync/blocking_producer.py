@@ -14,9 +14,9 @@ from typing import Any, Literal, overload
 
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
+from kiel_groups.clients.produce.batches import MESSAGE_OVERHEAD_BYTES
 from kiel_groups.clients.produce.outcomes import fail_future, settle_failed
 from kiel_groups.clients.produce.partitioners import as_values
-from kiel_groups.clients.produce.sender import MESSAGE_OVERHEAD_BYTES
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of

@@ -147,4 +147,18 @@ MUTANTS = (
         "",
         "tests/unit/sync/test_blocking_producer.py",
     ),
+    Mutant(
+        "records overtake those that wait for the partitions of their topic",
+        "clients/producer.py",
+        "            self._queues.pop(topic, None)\n",
+        "",
+        "tests/unit/clients/produce/test_batches.py",
+    ),
+    Mutant(
+        "futures of failed records are never collected",
+        "clients/produce/batches.py",
+        "        track(self.outcomes)\n",
+        "",
+        "tests/unit/clients/produce/test_batches.py",
+    ),
 )

@@ -18,7 +18,11 @@ pytestmark = pytest.mark.integration
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "kiel_groups", "pyspark_kiel.py")
 
-COMPILED = ("kiel_groups/clients/delivery/_steps.", "kiel_groups/wire/_messages.")
+COMPILED = (
+    "kiel_groups/clients/delivery/_steps.",
+    "kiel_groups/clients/produce/_batches.",
+    "kiel_groups/wire/_messages.",
+)
 
 _USE = """
 import importlib, pkgutil, kiel_groups

@@ -128,6 +128,19 @@ def _is_ours(choose: Callable[..., int]) -> bool:
     )
 
 
+def fast_choice(
+    partitioner: Partitioner,
+) -> tuple[Callable[[Any, Sequence[int]], int] | None, Callable[[], float] | None]:
+    """
+    Return how ``Appender`` chooses partitions: a partitioner or None, and a function of random numbers or None.
+
+    Both are None for a partitioner of the application, which may raise errors.
+    """
+    if partitioner is random_partitioner:
+        return None, random.random
+    return cast(Callable[[Any, Sequence[int]], int], partitioner) if _is_ours(partitioner) else None, None
+
+
 def divide(
     choose: Callable[[Any, Sequence[int]], int],
     keys: Sequence[Any],

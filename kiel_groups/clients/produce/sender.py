@@ -11,15 +11,16 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import count, repeat
+from itertools import repeat
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, record_metadata, settle_failed
+from kiel_groups.clients.produce.batches import Appender, Batch, messages_bytes, track
+from kiel_groups.clients.produce.outcomes import Outcome
 from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
@@ -55,74 +56,14 @@ _KEYLESS_TRIES = 3
 #: case the broker appends first, and sends one of these errors if it loses the partition while it waits.
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
-#: Offset, size, CRC, magic, attributes, and the lengths of key and value.
-MESSAGE_OVERHEAD_BYTES = 26
-
 #: How many requests are in flight to a broker at most. While the broker works on one, the next one arrives.
 _MOST_IN_FLIGHT = 2
 #: Batches of a request that have more bytes together are compressed on another thread.
 _MOST_COMPRESSED_HERE_BYTES = 32 << 10
+_ANY_NUMBER = 1 << 62
 
 #: How long a partition's records may wait, including retries, before the warning, in seconds.
 STALLED_AFTER_S = 10.0
-
-
-def messages_bytes(keys: Iterable[bytes | None], values: Sequence[bytes | None]) -> int:
-    """Return the size of messages on the wire, uncompressed."""
-    content = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
-    return MESSAGE_OVERHEAD_BYTES * len(values) + content
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Records of one partition that are sent together. ``created_s`` is when the first record was added."""
-
-    created_s: float
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    #: For each record. Records that share an outcome are neighbours.
-    outcomes: list[Outcome] = field(default_factory=list)
-    size_bytes: int = 0
-    #: Failed tries, and the reason of the last one.
-    failures: int = 0
-    failure: Exception | None = None
-    #: Set once the batch was sent: no more records are added.
-    sealed: bool = False
-    #: Tries that may have stored the batch: they were sent, and no broker has answered that it stored nothing.
-    unresolved_tries: int = 0
-    #: Tries that a broker refused because it takes a message for invalid.
-    invalid_tries: int = 0
-
-    def __len__(self) -> int:
-        return len(self.outcomes)
-
-    def part(self, numbers: Sequence[int]) -> Batch:
-        """Return a sealed batch of some of this batch's records, by their numbers, counted from 0, ascending."""
-        keys = [self.keys[number] for number in numbers]
-        values = [self.values[number] for number in numbers]
-        part = Batch(self.created_s, keys, values, [self.outcomes[number] for number in numbers], sealed=True)
-        part.unresolved_tries = self.unresolved_tries
-        part.size_bytes = messages_bytes(keys, values)
-        return part
-
-    def stored(self, topic_partition: TopicPartition, base_offset: int) -> None:
-        """Set the outcome of each record: it is stored. ``base_offset`` is the first one's offset; -1 is unknown."""
-        first = self.outcomes[0]
-        if first is self.outcomes[-1] and isinstance(first, JointOutcome):
-            first.settle(len(self))
-            return
-        offsets = count(base_offset) if base_offset >= 0 else repeat(-1)
-        places = map(record_metadata, zip(repeat(topic_partition.topic), repeat(topic_partition.partition), offsets))
-        for outcome, place in zip(self.outcomes, places, strict=False):
-            if isinstance(outcome, JointOutcome):
-                outcome.settle(1)
-            elif not outcome.done():
-                outcome.set_result(place)
-
-    def failed(self, error: Exception) -> None:
-        """Set the outcome of each record: it has failed."""
-        for outcome in self.outcomes:
-            settle_failed(outcome, error)
 
 
 @dataclass(slots=True, eq=False)
@@ -137,6 +78,8 @@ class PartitionQueue:
 
     topic_partition: TopicPartition
     batches: deque[Batch] = field(default_factory=deque)
+    #: The last batch of all. Records are added to it until it is sealed.
+    newest: Batch | None = None
     busy: bool = False
     timer: asyncio.TimerHandle | None = None
     settled: int = 0
@@ -162,6 +105,7 @@ class PartitionQueue:
     def pop_settled(self) -> Batch:
         """Remove and return the first batch, whose outcome is known."""
         batch = self.batches.popleft()
+        batch.sealed = True
         self.settled += len(batch)
         self.busy = False
         return batch
@@ -260,9 +204,15 @@ class StallWatch:
 
 
 class Sender:
-    """Sends the records that are added to its queues. A sender belongs to one event loop."""
+    """
+    Sends the records that are added to its queues. A sender belongs to one event loop.
 
-    def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics) -> None:
+    ``choice`` is the result of ``fast_choice``.
+    """
+
+    def __init__(
+        self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics, choice: tuple[object, object]
+    ) -> None:
         self._cluster = cluster
         self._backoff = cluster.new_backoff()
         self._config = config
@@ -277,9 +227,17 @@ class Sender:
         #: The brokers to which a request will be sent in the next iteration of the loop, and the requests in flight.
         self._planned: set[int] = set()
         self._in_flight: Counter[int] = Counter()
+        #: Adds records to open batches without a call of the sender, and counts the bytes of all records.
+        self.appender = Appender(*choice, asyncio.get_running_loop, asyncio.Future)
         self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
-        #: The size on the wire of all messages without an outcome, uncompressed.
-        self.buffered_bytes = 0
+        self.appender.most_batch_bytes = self._most_bytes
+        self.appender.most_buffered_bytes = config.max_buffered_bytes
+        if self._linger_s == 0.0:
+            # The first record of a batch makes the batch due.
+            self.appender.most_records = _ANY_NUMBER
+        elif config.linger_ms is not None:
+            # The last record of a batch makes it due, and must come by ``add``.
+            self.appender.most_records = config.batch_size - 1
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
@@ -310,14 +268,14 @@ class Sender:
         self, queue: PartitionQueue, key: bytes | None, value: bytes | None, size_bytes: int, outcome: Outcome
     ) -> None:
         """Queue one message of this size, and start to send its batch if the batch is due."""
-        batch = queue.batches[-1] if queue.batches else None
+        batch = queue.newest
         if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
             batch = self._open(queue)
         batch.keys.append(key)
         batch.values.append(value)
         batch.outcomes.append(outcome)
         batch.size_bytes += size_bytes
-        self.buffered_bytes += size_bytes
+        self.appender.buffered_bytes += size_bytes
         if not queue.busy and (len(batch.outcomes) == 1 or len(batch.outcomes) >= self._batch_size):
             self._offer(queue)
 
@@ -335,19 +293,20 @@ class Sender:
             self.add_many(queue, keys[:middle], values[:middle], outcomes[:middle])
             self.add_many(queue, keys[middle:], values[middle:], outcomes[middle:])
             return
-        batch = queue.batches[-1] if queue.batches else None
+        batch = queue.newest
         if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
             batch = self._open(queue)
         batch.keys += keys
         batch.values += values
         batch.outcomes += outcomes
         batch.size_bytes += size_bytes
-        self.buffered_bytes += size_bytes
+        self.appender.buffered_bytes += size_bytes
         self._offer(queue)
 
     def _open(self, queue: PartitionQueue) -> Batch:
         batch = Batch(asyncio.get_running_loop().time())
         queue.batches.append(batch)
+        queue.newest = batch
         return batch
 
     # ------------------------------------------------------------------ waiting
@@ -372,6 +331,7 @@ class Sender:
         """Yield each outcome that is not set, and the error that says whether its record may be stored."""
         for queue in self._queues.values():
             for batch in queue.batches:
+                track(batch.outcomes)
                 yield from zip(batch.outcomes, repeat(_failure(queue.topic_partition, batch, reason)), strict=False)
 
     def close(self) -> None:
@@ -613,7 +573,7 @@ class Sender:
         self._settled(queue, batch)
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
-        self.buffered_bytes -= batch.size_bytes
+        self.appender.buffered_bytes -= batch.size_bytes
         self.wake()
         self._offer(queue)
 

@@ -57,9 +57,11 @@ _MOST_COLUMN_BYTES = (1 << 31) - 1
 _PIECE_BYTES = 256 << 10
 #: A run is at most this long, unless one message is longer. A blocking loop pays for each run with a change of the
 #: thread (0.1 ms), so runs are longer than the pieces that one step checks.
-RUN_BYTES = 2 * _PIECE_BYTES
+RUN_BYTES = 8 * _PIECE_BYTES
+#: No piece is added to a run of about so many messages: the records of more would not fit into the processor's cache.
+_ENOUGH_MESSAGES = 4_000
 #: A run may keep the content of a wrapper of this size in memory, which is more than the run itself.
-_MOST_KEPT_BYTES = 2 * RUN_BYTES
+_MOST_KEPT_BYTES = 4 * _PIECE_BYTES
 
 #: Bytes, and the positions in them at which whole plain messages start and stop.
 Piece = tuple[Buffer, int, int]
@@ -418,16 +420,16 @@ def message_steps(
         announced_bytes=announced_bytes,
     )
     pieces: list[Piece] = []
-    is_empty, room = True, run_bytes
+    is_empty, room, messages = True, run_bytes, 0
     for piece in found.steps(max_decompressed_bytes):
         if piece is None:
             yield None
             continue
         data, start, stop = piece
         size = stop - start
-        if room < size and pieces:
+        if pieces and (room < size or messages >= _ENOUGH_MESSAGES):
             run = _CheckedRun(pieces, topic_partition, position)
-            pieces, room = [], run_bytes
+            pieces, room, messages = [], run_bytes, 0
             if run.count:
                 is_empty = False
                 yield run
@@ -436,6 +438,8 @@ def message_steps(
         is_copied = data is message_set or len(data) > _MOST_KEPT_BYTES
         pieces.append((bytes(data[start:stop]), 0, size) if is_copied else piece)
         room -= size
+        # All messages count as large as the first one.
+        messages += size // (OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
     run = _CheckedRun(pieces, topic_partition, position)
     if run.count:
         yield run

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kiel_groups.clients.produce import batches, sender
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import KielGroupsError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
@@ -17,6 +18,7 @@ from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 from tests.helpers.producers import stored
+from tests.helpers.step_variants import on_python_steps
 
 pytestmark = pytest.mark.unit
 
@@ -96,7 +98,7 @@ async def run_program(seed: int, share: float) -> None:
             broker.compacted = {"t": 2}
     batching = random.choice([{}, {"linger_ms": 0}, {"linger_ms": 1, "batch_size": random.choice([1, 2, 50])}])
     async with brokers[0], brokers[1]:
-        producer = Producer(
+        client = Producer(
             [str(broker.address) for broker in brokers],
             required_acks=random.choice([1, -1]),
             compression=random.choice([None, None, "gzip"]),
@@ -113,22 +115,22 @@ async def run_program(seed: int, share: float) -> None:
             keys = [random.choice([None, b"key"]) for _ in values]
             kind = random.random()
             if kind < 0.4:
-                futures = [producer.produce("t", *each, partition) for each in zip(values, keys, strict=True)]
+                futures = [client.produce("t", *each, partition) for each in zip(values, keys, strict=True)]
                 sent += [Sent([value], partition, future) for value, future in zip(values, futures, strict=True)]
             elif kind < 0.7:
-                futures = producer.produce_many("t", values, keys, partition, each=True)
+                futures = client.produce_many("t", values, keys, partition, each=True)
                 sent += [Sent([value], partition, future) for value, future in zip(values, futures, strict=True)]
             else:
-                sent.append(Sent(values, partition, producer.produce_many("t", iter(values), keys, partition)))
+                sent.append(Sent(values, partition, client.produce_many("t", iter(values), keys, partition)))
             if random.random() < 0.05:
                 random.choice(sent).future.cancel()
             if random.random() < 0.3:
-                await random.choice([producer.drain, producer.flush, lambda: asyncio.sleep(0.001)])()
-        await producer.close(random.choice([None, None, 0, 3]))
-        check(producer, sent, brokers[0])
+                await random.choice([client.drain, client.flush, lambda: asyncio.sleep(0.001)])()
+        await client.close(random.choice([None, None, 0, 3]))
+        check(client, sent, brokers[0])
 
 
-def check(producer: Producer, sent: list[Sent], broker: FakeBroker) -> None:
+def check(client: Producer, sent: list[Sent], broker: FakeBroker) -> None:
     """Check the outcomes against what the broker has stored."""
     logs = {tp.partition: [value for _, value in stored(broker, tp)] for tp in PARTITIONS}
     everything = {value for log in logs.values() for value in log}
@@ -150,13 +152,30 @@ def check(producer: Producer, sent: list[Sent], broker: FakeBroker) -> None:
             assert isinstance(error, KielGroupsError)
             if len(values) == 1 and not isinstance(error, OutcomeUnknownError):
                 assert not everything.intersection(values), "stored, but reported as failed"
-    counted = sum(map(producer.metrics.counter, ("records_produced", "produce_failures", "produce_unknown")))
+    counted = sum(map(client.metrics.counter, ("records_produced", "produce_failures", "produce_unknown")))
     assert counted == sum(len(each.values) for each in sent)
-    assert (producer.unsent_count, producer.buffered_bytes) == (0, 0)
+    assert (client.unsent_count, client.buffered_bytes) == (0, 0)
+
+
+def without_compiled_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have producers use what they use where there was no compiler."""
+    batch = on_python_steps(batches.Batch, batches.PythonRecords)
+    for module in (batches, sender):
+        monkeypatch.setattr(module, "Batch", batch)
+        monkeypatch.setattr(module, "track", batches.python_track)
+    monkeypatch.setattr(batches, "set_places", batches.python_set_places)
+    monkeypatch.setattr(sender, "Appender", batches.PythonAppender)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
-async def test_each_record_has_one_true_outcome(share: float) -> None:
-    """Whatever brokers do, each record gets one outcome, the outcome is true, and stored records keep their order."""
+async def test_each_record_has_one_true_outcome(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Whatever brokers do, each record gets one outcome, the outcome is true, and stored records keep their order.
+
+    Every other program runs without the compiled code for batches.
+    """
     for seed in range(8):
-        await run_program(seed, share)
+        with monkeypatch.context() as patched:
+            if seed % 2:
+                without_compiled_batches(patched)
+            await run_program(seed, share)

@@ -178,8 +178,9 @@ async def test_bytes_are_counted_without_compression() -> None:
 
 @pytest.fixture
 def _pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return to the event loop after each run."""
+    """Return to the event loop after each run, which has four messages."""
     monkeypatch.setattr(fetcher, "_QUANTUM_S", 0.0)
+    monkeypatch.setattr(decoder, "_ENOUGH_MESSAGES", 4)
 
 
 @COMPILED

@@ -13,6 +13,7 @@ from aiokafka.record.util import calc_crc32c
 
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage, NoRecords, PartialMessage, offset_and_size_at
@@ -379,3 +380,17 @@ def test_damage_inside_a_wrapper_concerns_the_wrapper() -> None:
     with pytest.raises(DamagedMessage, match="offset 7: a message that does not match its CRC") as caught:
         read(whole)
     assert (caught.value.offset, caught.value.message) == (12, whole)
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "least", "most"), [(10, 7_000, 8_000), (100, 4_000, 6_500), (1_024, 1_900, 2_000)]
+)
+def test_a_run_ends_at_its_size_or_at_some_four_thousand_messages(value_bytes: int, least: int, most: int) -> None:
+    """Without the compiled code, the records of all runs exist before the first run, so only the size counts."""
+    count = 20_000 if value_bytes < 1_000 else 4_500
+    data = encode_message_set([None] * count, [bytes(value_bytes)] * count)
+    runs = [run for run in decoder.message_steps(data, SOURCE, 0, max_decompressed_bytes=1) if run]
+    assert sum(run.count for run in runs) == count
+    assert all(run.size_bytes <= decoder.RUN_BYTES for run in runs)
+    if decoder.COMPILED:
+        assert all(least <= run.count <= most for run in runs[:-1])
