@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "an operator's request for a plan is not answered if nothing moves",
         "group/planner.py",
-        'compared = ("members", "partitions", "unassigned", "allocator", "request_ms")',
+        'compared = ("members", "partitions", "unassigned", "allocator", "request_ms", "patterns")',
         'compared = ("members", "partitions", "unassigned", "allocator")',
         "tests/unit/group/test_planner.py",
     ),

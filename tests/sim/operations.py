@@ -10,6 +10,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.model import TopicPartition
 from tests.fakes import FakeServer
+from tests.fakes.simulated_process import ENDLESS
 from tests.sim.scenario import Event
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ READABLE_SHARE = 0.8
 GONE_SHARE = 0.7
 #: How far beyond the finished offset a chosen offset may be: farther than any record that is delivered.
 FAR_BEYOND = 1_000_000
+#: The patterns of consumers. The last one matches for ever, as far as members know.
+PATTERNS = ("t", "n", "t0|n", "[tn].*", "n[0-3]", "none", f"{ENDLESS}b")
 #: The share of log cuts that remove only a few of the records that were read, and the most records that these remove.
 CUT_SHARE, MOST_CUT = 0.8, 12
 
@@ -100,7 +103,7 @@ def _kill(world: World, consumer: Consumer, event: Event) -> None:
 
 def _restart(world: World, consumer: Consumer, event: Event) -> None:
     consumer.kill()
-    world.join(consumer.topics, consumer.instance_id)
+    world.join(consumer.topics, consumer.instance_id, consumer.pattern)
 
 
 def _leave(world: World, consumer: Consumer, event: Event) -> None:
@@ -141,6 +144,18 @@ def _lose_request(world: World, consumer: Consumer, event: Event) -> None:
 
 def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
     consumer.subscribe(world.some_topics(event.choice))
+
+
+def _subscribe_pattern(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.subscribe((), PATTERNS[int(event.choice * len(PATTERNS))])
+
+
+def _create_topic(world: World, event: Event) -> str:
+    return world.create_topic(1 + event.target % 3)
+
+
+def _delete_topic(world: World, event: Event) -> str:
+    return world.delete_topic(event.target)
 
 
 def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
@@ -413,6 +428,7 @@ _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "lose_reply": _lose_reply,
     "lose_request": _lose_request,
     "subscribe": _subscribe,
+    "subscribe_pattern": _subscribe_pattern,
     "delete_member": _delete_member,
     "lose_events": _lose_events,
     "notify_often": _notify_often,
@@ -428,6 +444,8 @@ ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
 }
 _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "join": _join,
+    "create_topic": _create_topic,
+    "delete_topic": _delete_topic,
     "kill_publishing": _kill_publishing,
     "reset_offset": _reset_offset,
     "order_offsets": _order_offsets,
