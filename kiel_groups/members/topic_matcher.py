@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection
 
@@ -30,6 +31,7 @@ class TopicMatcher:
         self._metrics = metrics
         self._runtime = runtime
         self._known = KnownMatches()
+        self._comparing = asyncio.Lock()
         self._reported: dict[str, str] = {}
         #: Whether the last call of ``matches`` has compared all topics.
         self.is_complete = True
@@ -40,6 +42,11 @@ class TopicMatcher:
 
         If some topics cannot be compared now, the result lacks these topics, and ``is_complete`` is false.
         """
+        # A plan of an earlier term may still wait for its comparisons.
+        async with self._comparing:
+            return await self._matches(patterns, topics)
+
+    async def _matches(self, patterns: Collection[str], topics: Collection[str]) -> dict[str, PatternMatch]:
         questions = self._known.questions(patterns, topics)
         left = "some topics are not compared with it yet, because other patterns have taken the time"
         if questions:

@@ -10,8 +10,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.model import TopicPartition
 from tests.fakes import FakeServer
-from tests.fakes.simulated_process import ENDLESS
-from tests.sim.scenario import Event
+from tests.sim.scenario import PATTERNS, Event
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
@@ -32,8 +31,6 @@ READABLE_SHARE = 0.8
 GONE_SHARE = 0.7
 #: How far beyond the finished offset a chosen offset may be: farther than any record that is delivered.
 FAR_BEYOND = 1_000_000
-#: The patterns of consumers. The last one matches for ever, as far as members know.
-PATTERNS = ("t", "n", "t0|n", "[tn].*", "n[0-3]", "none", f"{ENDLESS}b")
 #: The share of log cuts that remove only a few of the records that were read, and the most records that these remove.
 CUT_SHARE, MOST_CUT = 0.8, 12
 

@@ -8,8 +8,11 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
+from tests.fakes.simulated_process import ENDLESS
 
 __all__ = [
+    "PATTERNS",
+    "pattern_events",
     "AnyScenario",
     "Event",
     "Eventful",
@@ -145,6 +148,8 @@ ACTING_SHARE, MOST_ACTS = 0.5, 30
 #: how many there are at most.
 PATTERN_CHANGES = {"subscribe_pattern": 3, "create_topic": 5, "delete_topic": 3}
 PATTERN_SHARE, MOST_PATTERN_CHANGES = 0.4, 16
+#: The patterns of consumers. The last one matches for ever, as far as members know.
+PATTERNS = ("t", "n", "t0|n", "[tn].*", "n[0-3]", "none", f"{ENDLESS}b")
 #: The share of the groups that use each allocator.
 ALLOCATING = {
     "sticky": 0.35,
