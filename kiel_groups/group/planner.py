@@ -580,7 +580,10 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     if after.weights is not before.weights and after.weights != before.weights:
         causes.append("weights")
     # A topic that a pattern matches was wanted before it existed, and is wanted after its deletion.
-    lasting = before.patterns.keys() & after.patterns.keys()
+    lasting = sorted(before.patterns.keys() & after.patterns.keys())
+    causes += [
+        f"pattern {each:.40}" for each in lasting if before.patterns[each].problem != after.patterns[each].problem
+    ]
     created, deleted = (
         {topic for pattern in lasting if not its[pattern].problem for topic in its[pattern].topics}
         for its in (after.patterns, before.patterns)

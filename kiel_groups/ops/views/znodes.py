@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from shlex import quote
@@ -144,6 +145,7 @@ def _member(
         client=info.client,
         host=info.host,
         subscription=info.subscription,
+        pattern=info.pattern,
         owned=owned,
         target=target,
         leads=info.member_id == leader,
@@ -286,13 +288,22 @@ class GroupReading:
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
 
     def registered(self) -> list[tuple[int, MemberInfo]]:
-        """Return the live members of a group of consumers, oldest first, each with the czxid of its member znode."""
+        """
+        Return the live members of a group of consumers, oldest first, each with the czxid of its member znode.
+
+        A member with a pattern has the topics that match in the newest plan.
+        """
         found = [
             (znode.czxid, self.parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path))
             for path, znode in self.children(self._layout.members)
         ]
-        known = [(czxid, info) for czxid, info in found if info is not None]
+        known = [(czxid, self._with_matches(info)) for czxid, info in found if info is not None]
         return sorted(known, key=lambda each: (each[1].started_at_ms, each[1].member_id))
+
+    def _with_matches(self, info: MemberInfo) -> MemberInfo:
+        group_state = None if info.pattern is None else self.group_state()
+        match = None if group_state is None else group_state.patterns.get(info.pattern or "")
+        return info if match is None else replace(info, subscription=match.topics)
 
     def program_type(self) -> str | None:
         """Return the type of the members if they are programs, "" if it is unknown, or None if they are consumers."""
