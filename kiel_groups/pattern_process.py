@@ -83,7 +83,9 @@ def _answer(pattern: str, topics: list[str]) -> list[str] | str:
         return f"it takes more than {PATTERN_S:g} s of processor time, at topic {topic}"
     except (re.error, RecursionError, OverflowError, MemoryError) as error:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        return f"{type(error).__name__}: {error}" if topic else f"it is not a regular expression: {error}"
+        return (
+            f"{type(error).__name__} at topic {topic}" if topic else f"it is not a regular expression: {error!s:.200}"
+        )
     return found
 
 

@@ -7,6 +7,7 @@ may take for ever, so this module evaluates no pattern: ``KnownMatches`` asks, a
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -18,11 +19,12 @@ from kiel_groups.wording import counted
 #: The most characters of a pattern.
 LONGEST_PATTERN = 1_000
 
-#: The most bytes that the names of all matched topics of a group may take. The group state, one znode, has the names.
-MOST_NAME_BYTES = 256 << 10
+#: The most bytes that the patterns of a group and the names of their topics may take. The group state, one znode, has
+#: them.
+MOST_BYTES = 256 << 10
 
-#: What a matched topic takes in that znode besides its name: quotes and a comma.
-_NAME_EXTRA = 3
+#: What a matched topic takes in that znode besides its name (quotes and a comma), and a pattern besides its text.
+_NAME_EXTRA, _PATTERN_EXTRA = 3, 400
 
 _FLAGS = ((re.ASCII, "a"), (re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"), (re.VERBOSE, "x"))
 
@@ -106,15 +108,18 @@ class KnownMatches:
         """
         Return the matches of the patterns of the last ``questions``, by pattern.
 
-        Topics beyond ``MOST_NAME_BYTES`` are left out, the last ones in order, so that successive calls leave out the
-        same ones.
+        Topics and patterns beyond ``MOST_BYTES`` are left out, the last ones in order, so that successive calls leave
+        out the same ones.
 
         Args:
             left: Why questions were not answered, for the patterns that lack an answer.
         """
         found: dict[str, PatternMatch] = {}
-        bytes_left = MOST_NAME_BYTES
+        bytes_left = MOST_BYTES
         for pattern in sorted(self._compared):
+            bytes_left -= len(json.dumps(pattern)) + _PATTERN_EXTRA
+            if bytes_left < 0:
+                break
             if pattern in self._refused:
                 found[pattern] = PatternMatch((), self._refused[pattern])
                 continue
@@ -128,8 +133,8 @@ class KnownMatches:
             problem = left if self._existing - self._compared[pattern].keys() else ""
             if len(fitting) < len(topics):
                 problem = (
-                    f"{counted(len(topics) - len(fitting), 'topic')} left out: the names of all matched topics of a"
-                    f" group may take {MOST_NAME_BYTES >> 10} KiB"
+                    f"{counted(len(topics) - len(fitting), 'topic')} left out: the patterns of a group and the names of"
+                    f" their topics may take {MOST_BYTES >> 10} KiB"
                 )
             found[pattern] = PatternMatch(tuple(fitting), problem)
         return found

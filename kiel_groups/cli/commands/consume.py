@@ -54,13 +54,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 
 
 @click.command(epilog=EPILOG)
-@click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
-@click.option(
-    "--pattern",
-    metavar="REGEX",
-    help="Instead of topics: all topics whose names match this regular expression from their beginning, also those that"
-    " are created later. In a group only.",
-)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @brokers_option
 @coordination_option("What coordinates the group: ZooKeeper, or the brokers (Kafka 0.9 or later).")
 @optional_zookeeper_option
@@ -71,6 +65,12 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     shell_complete=complete_groups,
 )
 @click.option("--no-group", is_flag=True, help="Ignore a group that the environment or the file names.")
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="Instead of topics: all topics whose names match this regular expression from their beginning, also those that"
+    " are created later. In a group only.",
+)
 @click.option(
     "--from",
     "start",

@@ -61,12 +61,14 @@ def test_patterns_that_were_not_compared_keep_what_is_known_and_come_first() -> 
 
 def test_names_beyond_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group state has all names, and it is one znode. The last names in order are left out, and counted."""
-    monkeypatch.setattr(topic_patterns, "MOST_NAME_BYTES", 1024)
+    monkeypatch.setattr(topic_patterns, "MOST_BYTES", 1024 + 403)
     known = KnownMatches()
     answer(known, {"t"}, [f"t{number:06}" for number in range(200)])
     match = known.matches()["t"]
     assert match.topics == tuple(f"t{number:06}" for number in range(102))
-    assert match.problem == "98 topics left out: the names of all matched topics of a group may take 1 KiB"
+    assert match.problem == ("98 topics left out: the patterns of a group and the names of their topics may take 1 KiB")
+    answer(known, {"t" + "." * 1000, "s"}, [])
+    assert known.matches() == {"s": PatternMatch()}, "the longer pattern does not fit"
 
 
 def test_flags_become_part_of_the_text() -> None:
