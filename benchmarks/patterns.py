@@ -3,7 +3,8 @@ Subscribe by pattern while topics come and go, judged from outside.
 
     python -m benchmarks.patterns [--topics 500] [--members 3] [--kafka 0.8.2.2] [--coordination zookeeper|brokers]
 
-The members are processes of ``kiel-groups consume --pattern``. The judge knows only what they print, and ZooKeeper. It
+The members are processes of ``kiel-groups consume --pattern``, or of ``MEMBER`` if brokers coordinate the group: the
+command looks for new topics every five minutes only. The judge knows only what they print, and ZooKeeper. It
 creates topics that match and topics that do not, produces a record into each, and deletes every third topic after the
 record was printed. It reports how long a new topic waits for its first record, and fails if
 
@@ -37,6 +38,19 @@ from kiel_groups.group.znodes.layout import GroupLayout
 
 GROUP, PATTERN = "patterns", r"page-\d+$"
 LIMIT_S = 60.0
+MEMBER = """
+import asyncio, json, sys
+from kiel_groups import GroupedConsumer
+
+async def main(broker, group, pattern):
+    settings = {"coordination": "brokers", "metadata_max_age_ms": 1_000}
+    async with GroupedConsumer(broker, group, **settings) as consumer:
+        await consumer.subscribe(pattern=pattern)
+        async for record in consumer:
+            print(json.dumps({"topic": record.topic}), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 #: How many topics are created at the same time, and every how many topics one is deleted, or does not match.
 LANES, DELETED_OF, OTHER_OF = 4, 3, 10
 
@@ -119,22 +133,21 @@ async def judge_owners(client: KazooClient, judge: Judge) -> float:
 async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[str, Any]:
     async with Cluster(kafka=kafka) as cluster, Producer(cluster.brokers) as producer:
         judge = Judge(cluster, producer)
-        where = ["--brokers", cluster.brokers[0], "--coordination", coordination]
+        words = ["-c", MEMBER, cluster.brokers[0], GROUP, PATTERN]
         if coordination == "zookeeper":
-            where += ["--zookeeper", cluster.zk_hosts]
-        words = ["consume", "--pattern", PATTERN, "--group", GROUP, "--json", "--quiet", *where]
+            where = ["--brokers", cluster.brokers[0], "--zookeeper", cluster.zk_hosts]
+            words = ["-m", "kiel_groups", "consume", "--pattern", PATTERN, "--group", GROUP, "--json", "-q", *where]
         processes = [
-            await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "kiel_groups", *words, stdout=asyncio.subprocess.PIPE
-            )
+            await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
             for _ in range(members)
         ]
         reading = [asyncio.ensure_future(judge.read(process.stdout)) for process in processes if process.stdout]
-        client = KazooClient(cluster.zk_hosts)
-        client.start()
+        client = KazooClient(cluster.zk_hosts) if coordination == "zookeeper" else None
         try:
+            if client is not None:
+                client.start()
             await judge.play(0)
-            before = registrations(client) if coordination == "zookeeper" else {}
+            before = {} if client is None else registrations(client)
             lanes = asyncio.Semaphore(LANES)
 
             async def play(number: int) -> None:
@@ -145,7 +158,7 @@ async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[
             await asyncio.gather(*(play(number) for number in range(1, topics)))
             took_s = time.monotonic() - started_s
             result: dict[str, Any] = {"kafka": kafka, "coordination": coordination, "members": members}
-            if coordination == "zookeeper":
+            if client is not None:
                 result["owners_exact_after_s"] = round(await judge_owners(client, judge), 2)
                 if len(before) < members or registrations(client) != before:
                     raise click.ClickException(f"members have registered again: {before}, {registrations(client)}")
@@ -155,8 +168,9 @@ async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[
             for process in processes:
                 process.terminate()
             await asyncio.gather(*(process.wait() for process in processes), *reading)
-            client.stop()
-            client.close()
+            if client is not None:
+                client.stop()
+                client.close()
     others = sorted(topic for topic in judge.printed if not topic.startswith("page-"))
     if others:
         raise click.ClickException(f"records of topics that do not match were printed: {others[:5]}")

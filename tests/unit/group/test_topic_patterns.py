@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.group import topic_patterns
+from kiel_groups.group.planner import Inputs, describe_change
 from kiel_groups.group.topic_patterns import KnownMatches, PatternMatch, compiled_pattern
+from kiel_groups.group.znodes.contents import MemberInfo
 
 
 def answer(known: KnownMatches, patterns: set[str], topics: list[str]) -> dict[str, list[str]]:
@@ -77,3 +80,29 @@ def test_flags_become_part_of_the_text() -> None:
     assert compiled_pattern("x" * 1000).pattern == "x" * 1000
     with pytest.raises(ConfigError, match="1,001 characters given; expected at most 1,000"):
         compiled_pattern("x" * 1001)
+
+
+def test_a_plan_is_made_although_a_pattern_matches_nothing_but_not_without_any_topic() -> None:
+    """If the cluster has no topic at all, its list may be lost, and the partitions are kept."""
+    member = MemberInfo(member_id="m", session_timeout_ms=1, subscription=(), pattern="t")
+    inputs = Inputs(members={"m": member}, topics={}, brokers=1, patterns={"t": PatternMatch()}, has_topics=True)
+    assert inputs.missing == ""
+    assert replace(inputs, brokers=0).missing == "broker"
+    assert replace(inputs, has_topics=False).missing == "topic of its subscription"
+    matched = replace(inputs, patterns={"t": PatternMatch(("t1",))}, topics={"t1": (0,)})
+    assert matched.subscriptions == {"m": ("t1",)}
+    assert matched.subscribed == {"t1"}
+    assert replace(matched, patterns={}).subscriptions == {"m": ()}
+
+
+def test_causes_of_plans_name_topics_of_patterns_and_patterns_with_problems() -> None:
+    member = MemberInfo(member_id="m", session_timeout_ms=1, subscription=(), pattern="t")
+    before = Inputs(members={"m": member}, topics={}, brokers=1, patterns={"t": PatternMatch()}, has_topics=True)
+    after = replace(before, topics={"t1": (0,)}, patterns={"t": PatternMatch(("t1",))})
+    refused = replace(before, patterns={"t": PatternMatch((), "it takes too long")})
+    other = replace(before, members={"m": replace(member, pattern="u")}, patterns={"u": PatternMatch()})
+    assert describe_change(before, after) == "new topic t1"
+    assert describe_change(after, before) == "deleted topic t1"
+    assert describe_change(after, refused) == "pattern t, deleted topic t1"
+    assert describe_change(after, other) == "subscription of m"
+    assert describe_change(before, replace(before, members={})) == "expiry of m"
