@@ -1,7 +1,7 @@
 """
 Subscribe by pattern while topics come and go, judged from outside.
 
-    python -m benchmarks.patterns [--topics 500] [--members 3] [--kafka 0.8.2.2] [--coordination zookeeper|brokers]
+    python -m benchmarks.patterns [--quick] [--json FILE] [--kafka 0.8.2.2] [--coordination zookeeper|brokers]
 
 The members are processes of ``kiel-groups consume --pattern``, or of ``MEMBER`` if brokers coordinate the group: the
 command looks for new topics every five minutes only. The judge knows only what they print, and ZooKeeper. It
@@ -25,7 +25,7 @@ import sys
 import time
 from collections import Counter
 from statistics import median
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from kazoo.client import KazooClient
@@ -37,7 +37,7 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 
 GROUP, PATTERN = "patterns", r"page-\d+$"
-LIMIT_S = 60.0
+MEMBERS, LIMIT_S = 3, 60.0
 MEMBER = """
 import asyncio, json, sys
 from kiel_groups import GroupedConsumer
@@ -130,7 +130,7 @@ async def judge_owners(client: KazooClient, judge: Judge) -> float:
         await asyncio.sleep(0.1)
 
 
-async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[str, Any]:
+async def run(topics: int, kafka: str, coordination: str) -> dict[str, Any]:
     async with Cluster(kafka=kafka) as cluster, Producer(cluster.brokers) as producer:
         judge = Judge(cluster, producer)
         words = ["-c", MEMBER, cluster.brokers[0], GROUP, PATTERN]
@@ -139,7 +139,7 @@ async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[
             words = ["-m", "kiel_groups", "consume", "--pattern", PATTERN, "--group", GROUP, "--json", "-q", *where]
         processes = [
             await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
-            for _ in range(members)
+            for _ in range(MEMBERS)
         ]
         reading = [asyncio.ensure_future(judge.read(process.stdout)) for process in processes if process.stdout]
         client = KazooClient(cluster.zk_hosts) if coordination == "zookeeper" else None
@@ -157,10 +157,10 @@ async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[
             started_s = time.monotonic()
             await asyncio.gather(*(play(number) for number in range(1, topics)))
             took_s = time.monotonic() - started_s
-            result: dict[str, Any] = {"kafka": kafka, "coordination": coordination, "members": members}
+            result: dict[str, Any] = {"kafka": kafka, "coordination": coordination, "members": MEMBERS}
             if client is not None:
                 result["owners_exact_after_s"] = round(await judge_owners(client, judge), 2)
-                if len(before) < members or registrations(client) != before:
+                if len(before) < MEMBERS or registrations(client) != before:
                     raise click.ClickException(f"members have registered again: {before}, {registrations(client)}")
                 data, _ = client.get(GroupLayout(GROUP).group_state)
                 result["generations"] = GroupState.parse(data, "").generation
@@ -186,12 +186,15 @@ async def run(topics: int, members: int, kafka: str, coordination: str) -> dict[
 
 
 @click.command(help=__doc__)
-@click.option("--topics", default=500, show_default=True)
-@click.option("--members", default=3, show_default=True)
+@click.option("--quick", is_flag=True, help="20 topics instead of 500.")
+@click.option("--json", "file", type=click.File("w"), help="Write the figures to this file, too.")
 @click.option("--kafka", default="0.8.2.2", show_default=True)
 @click.option("--coordination", type=click.Choice(["zookeeper", "brokers"]), default="zookeeper", show_default=True)
-def main(topics: int, members: int, kafka: str, coordination: str) -> None:
-    click.echo(json.dumps(asyncio.run(run(topics, members, kafka, coordination)), indent=2))
+def main(quick: bool, file: TextIO | None, kafka: str, coordination: str) -> None:
+    figures = json.dumps(asyncio.run(run(20 if quick else 500, kafka, coordination)), indent=2)
+    click.echo(figures)
+    if file is not None:
+        file.write(figures)
 
 
 if __name__ == "__main__":

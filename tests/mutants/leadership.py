@@ -56,6 +56,27 @@ MUTANTS = (
         "tests/unit/group/test_planner.py",
     ),
     Mutant(
+        "a plan is not published if only what patterns match has changed",
+        "group/planner.py",
+        '"allocator", "request_ms", "patterns")',
+        '"allocator", "request_ms")',
+        "tests/sim/test_patterns.py",
+    ),
+    Mutant(
+        "a topic is compared with a pattern at each plan",
+        "group/topic_patterns.py",
+        "        missing = {pattern: existing - known.keys() for pattern, known in self._compared.items()}\n",
+        "        missing = {pattern: existing for pattern in self._compared}\n",
+        "tests/unit/group/test_topic_patterns.py",
+    ),
+    Mutant(
+        "a member of brokers does not look for topics of its pattern when it joins",
+        "members/brokers/consumer_hooks.py",
+        "        await self._match_for_join()\n",
+        "",
+        "tests/sim/test_patterns.py",
+    ),
+    Mutant(
         "a plan is compared with the group state instead of the stored assignments",
         "group/planner.py",
         "        not _is_material(changes, layout, inputs)\n        and inputs.group_state is not None",
