@@ -65,6 +65,21 @@ def test_a_pattern_that_matches_for_ever_costs_its_members_that_pattern_and_is_n
         assert refused.topics == {"t0", "n1"}
 
 
+def test_another_pattern_with_the_same_topics_moves_nothing() -> None:
+    """The plan changes no assignment, so the member waits for the group state. Its claims stay."""
+    with at_rest(members=1, topics=(2,)) as world:
+        (consumer,) = world.consumers
+        consumer.subscribe((), "t0|n")
+        world.run_for(5.0)
+        tokens = {partition: consumer.token(partition) for partition in consumer.opened}
+        consumer.subscribe((), "t.*")
+        assert consumer.topics == frozenset()
+        world.run_for(5.0)
+        assert consumer.topics == {"t0"}
+        assert {partition: consumer.token(partition) for partition in consumer.opened} == tokens
+        assert len(tokens) == 2
+
+
 def test_a_leader_that_knows_no_patterns_assigns_nothing_to_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A leader of an earlier version reads an empty subscription: the member waits, and a later leader assigns to it.
