@@ -44,9 +44,16 @@ def compiled_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
             text = f"(?{''.join(letter for flag, letter in _FLAGS if pattern.flags & flag)}){text}"
         if len(text) > LONGEST_PATTERN:
             raise ConfigError(f"pattern: {len(text):,} characters given; expected at most {LONGEST_PATTERN:,}")
+        if not is_storable(text):
+            raise ConfigError(f"pattern: {pattern!a} given; expected a regular expression of whole characters")
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(f"pattern: {pattern!r} is not a regular expression: {error}") from None
+
+
+def is_storable(pattern: str) -> bool:
+    """Return whether a pattern can be stored in a znode: it has a legal length, and no half of a character."""
+    return 0 < len(pattern) <= LONGEST_PATTERN and pattern.encode(errors="ignore").decode() == pattern
 
 
 class PatternMatch(NamedTuple):

@@ -14,7 +14,7 @@ from six import ensure_binary, ensure_text
 
 from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.topic_patterns import LONGEST_PATTERN, PatternMatch
+from kiel_groups.group.topic_patterns import LONGEST_PATTERN, PatternMatch, is_storable
 from kiel_groups.model import INTERNAL_TOPICS, MemberId, Slot, TopicPartition, numbers_by_topic
 
 
@@ -165,8 +165,8 @@ class MemberInfo:
         # Nothing depends on the settings, so invalid settings are no reason to leave the member out.
         settings = fields["settings"] if isinstance(fields.get("settings"), dict) else {}
         pattern = None if fields.get("pattern") is None else typed_field(fields, "pattern", str, path)
-        if pattern is not None and not 0 < len(pattern) <= LONGEST_PATTERN:
-            raise ProtocolError(f"{path}: field 'pattern' should have 1 to {LONGEST_PATTERN} characters")
+        if pattern is not None and not is_storable(pattern):
+            raise ProtocolError(f"{path}: field 'pattern' should have 1 to {LONGEST_PATTERN} whole characters")
         try:
             for topic in topics:
                 check_name(topic, "subscription")

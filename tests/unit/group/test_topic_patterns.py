@@ -80,6 +80,8 @@ def test_flags_become_part_of_the_text() -> None:
     assert compiled_pattern("x" * 1000).pattern == "x" * 1000
     with pytest.raises(ConfigError, match="1,001 characters given; expected at most 1,000"):
         compiled_pattern("x" * 1001)
+    with pytest.raises(ConfigError, match="whole characters"):
+        compiled_pattern("t\ud800")
 
 
 def test_a_plan_is_made_although_a_pattern_matches_nothing_but_not_without_any_topic() -> None:

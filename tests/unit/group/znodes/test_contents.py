@@ -333,7 +333,7 @@ def test_a_pattern_is_a_field_of_its_own_beside_an_empty_subscription() -> None:
     }
 
 
-@pytest.mark.parametrize("pattern", [7, "", "x" * 1001, ["t"]])
+@pytest.mark.parametrize("pattern", [7, "", "x" * 1001, ["t"], "t\ud800"])
 def test_an_illegal_pattern_of_a_member_is_refused(pattern: object) -> None:
     data = json.dumps({"subscription": [], "session_timeout_ms": 1, "pattern": pattern}).encode()
     with pytest.raises(ProtocolError, match="pattern"):
