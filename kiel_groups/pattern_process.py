@@ -41,6 +41,8 @@ def compare(questions: Mapping[str, list[str]]) -> dict[str, list[str] | str]:
         OSError: No child process can be started.
         RuntimeError: The child process did not answer.
     """
+    if not sys.executable:
+        raise RuntimeError("this program does not know its Python interpreter")
     words, asked = [sys.executable, *_ARGUMENTS], json.dumps(questions).encode()
     try:
         ended = subprocess.run(words, input=asked, capture_output=True, timeout=_WAIT_S, check=False)

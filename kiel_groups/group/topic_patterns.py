@@ -23,6 +23,9 @@ LONGEST_PATTERN = 1_000
 #: them.
 MOST_BYTES = 256 << 10
 
+#: The most comparisons of one call of the process that compares. More of them would take too much memory.
+MOST_COMPARISONS = 200_000
+
 #: What a matched topic takes in that znode besides its name (quotes and a comma), and a pattern besides its text.
 _NAME_EXTRA, _PATTERN_EXTRA = 3, 400
 
@@ -91,7 +94,8 @@ class KnownMatches:
         """
         Return the comparisons that are missing for these patterns and these existing topics. Forget all others.
 
-        Patterns that were compared before come first, so that a new pattern that takes long does not delay them.
+        At most ``MOST_COMPARISONS`` are returned. Patterns that were compared before come first, so that a new pattern
+        that takes long does not delay them.
         """
         used = frozenset(patterns)
         self._existing = existing = frozenset(topics) - INTERNAL_TOPICS
@@ -100,8 +104,13 @@ class KnownMatches:
             pattern: {topic: found for topic, found in self._compared.get(pattern, {}).items() if topic in existing}
             for pattern in sorted(used, key=lambda pattern: (pattern not in self._compared, pattern))
         }
-        missing = {pattern: existing - known.keys() for pattern, known in self._compared.items()}
-        return {pattern: sorted(missing[pattern]) for pattern in missing.keys() - self._refused if missing[pattern]}
+        asked: dict[str, list[str]] = {}
+        most = MOST_COMPARISONS
+        for pattern, known in self._compared.items():
+            if pattern not in self._refused and (missing := sorted(existing - known.keys())[:most]):
+                asked[pattern] = missing
+                most -= len(missing)
+        return asked
 
     def answered(self, questions: Questions, answers: Answers) -> None:
         """Take the answers to questions."""

@@ -54,7 +54,7 @@ class TopicMatcher:
         if questions:
             try:
                 self._known.answered(questions, await self._runtime.compare_topics(questions))
-            except (OSError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError, TypeError) as error:
                 left = f"some topics are not compared with it yet, because the process that compares failed: {error}"
         found = self._known.matches(left)
         self.is_complete = not self._known.questions(patterns, topics)

@@ -42,6 +42,9 @@ def test_a_program_that_is_no_python_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="/bin/false ended with status 1"):
         compare({"a": ["a"]})
+    monkeypatch.setattr(sys, "executable", None)
+    with pytest.raises(RuntimeError, match="does not know its Python"):
+        compare({"a": ["a"]})
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(OSError, match="no/such/python"):
         compare({"a": ["a"]})

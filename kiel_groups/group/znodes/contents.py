@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
@@ -143,6 +143,11 @@ class MemberInfo:
     def subscribes(self) -> bool:
         """Whether the member subscribes to topics or to a pattern. A member that leaves first drops both."""
         return bool(self.subscription or self.pattern)
+
+    def with_matches(self, state: GroupState | None) -> MemberInfo:
+        """Return the member with the topics that its pattern matches in a plan, if it has a pattern."""
+        match = None if state is None or self.pattern is None else state.patterns.get(self.pattern)
+        return self if match is None else replace(self, subscription=match.topics)
 
     @property
     def slot(self) -> Slot:

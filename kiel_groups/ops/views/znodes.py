@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from shlex import quote
@@ -162,11 +161,9 @@ def _member(
         started_at_ms=info.started_at_ms,
         session_timeout_ms=info.session_timeout_ms,
         instance_id=info.instance_id,
-        settings={
-            **dict(info.settings),
-            **({"capacity": info.capacity} if info.capacity != 1 else {}),
-            **({"rack": info.rack} if info.rack is not None else {}),
-        },
+        settings=dict(info.settings)
+        | ({"capacity": info.capacity} if info.capacity != 1 else {})
+        | ({"rack": info.rack} if info.rack is not None else {}),
     )
 
 
@@ -297,22 +294,14 @@ class GroupReading:
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
 
     def registered(self) -> list[tuple[int, MemberInfo]]:
-        """
-        Return the live members of a group of consumers, oldest first, each with the czxid of its member znode.
-
-        A member with a pattern has the topics that match in the newest plan.
-        """
+        """Return the live consumers, oldest first, with the matches of patterns, and the czxids of their znodes."""
+        state = self.group_state()
         found = [
             (znode.czxid, self.parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path))
             for path, znode in self.children(self._layout.members)
         ]
-        known = [(czxid, self._with_matches(info)) for czxid, info in found if info is not None]
+        known = [(czxid, info.with_matches(state)) for czxid, info in found if info]
         return sorted(known, key=lambda each: (each[1].started_at_ms, each[1].member_id))
-
-    def _with_matches(self, info: MemberInfo) -> MemberInfo:
-        group_state = None if info.pattern is None else self.group_state()
-        match = None if group_state is None else group_state.patterns.get(info.pattern or "")
-        return info if match is None else replace(info, subscription=match.topics)
 
     def program_type(self) -> str | None:
         """Return the type of the members if they are programs, "" if it is unknown, or None if they are consumers."""

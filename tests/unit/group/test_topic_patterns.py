@@ -57,9 +57,18 @@ def test_patterns_that_were_not_compared_keep_what_is_known_and_come_first() -> 
     known = KnownMatches()
     answer(known, {"z"}, ["z1"])
     questions = known.questions({"a", "z"}, ["z1", "z2"])
-    assert list(known._compared) == ["z", "a"]
+    assert list(questions) == ["z", "a"]
     known.answered(questions, {})
     assert known.matches("later") == {"a": PatternMatch((), "later"), "z": PatternMatch(("z1",), "later")}
+
+
+def test_comparisons_beyond_the_limit_are_asked_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_patterns, "MOST_COMPARISONS", 3)
+    known, asked = KnownMatches(), list[dict[str, list[str]]]()
+    while questions := answer(known, {"a", "b"}, ["a1", "b1"]):
+        asked.append(questions)
+    assert asked == [{"a": ["a1", "b1"], "b": ["a1"]}, {"b": ["b1"]}]
+    assert known.matches() == {"a": PatternMatch(("a1",)), "b": PatternMatch(("b1",))}
 
 
 def test_names_beyond_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
