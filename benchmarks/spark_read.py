@@ -9,7 +9,9 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
 - ``batch``: all columns of a topic of 1, 16 or 100 partitions, into Spark's ``noop`` sink; messages of 100 bytes and of
   1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without our data source: ``mapPartitions`` over as
   many tasks, a consumer in each, into a table of the same columns. It reads only the beginning of the topic, because
-  the whole topic would take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it
+  the whole topic would take ten times as long as all the rest. On a busy computer the others do so, too: a first round
+  reads a tenth, and no later read has more rows than twenty seconds suffice for by its speed; ``rows`` has their
+  number. A line on standard error follows each read. ``arrow`` is the upper bound of any source in Python: it
   returns one ready-made Arrow batch again and again, in as many tasks. ``copied`` returns each time a copy in new
   memory, as the bytes of a socket are. Planning, some tenths of a second for each way, is part of the time. ``cpu_us``
   is the processor time for each row of Spark and its Python workers, ``broker_us`` that of the broker, in microseconds.
@@ -80,6 +82,10 @@ SET_BYTES = 16 << 10
 STREAM_PARTITIONS = 100
 STREAM_MESSAGES = 10
 LIMIT_S = 60.0
+#: How long one read may take, in seconds, by the speed of the first round, which reads only a part of the rows.
+READ_S = 20.0
+FIRST_PART = 10
+PEER, OTHERS = "kafka-python", "others"
 
 #: Spark's own source, for the release of Kafka that it reads. Spark has what else it needs.
 NEWER_KAFKA = "3.9.1"
@@ -129,11 +135,16 @@ class Feeder:
 
     def fill(self, topic: Topic) -> None:
         """Create a topic with all of its rows."""
+        start_s = time.perf_counter()
         asyncio.run(self._cluster.create_topic(topic.name, topic.partitions))
         partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         at_once = messages_in(SET_BYTES, topic.value_bytes)
-        for start in range(0, topic.rows_each, at_once):
-            self.append(partitions, min(at_once, topic.rows_each - start), topic.value_bytes)
+        counts = [min(at_once, topic.rows_each - start) for start in range(0, topic.rows_each, at_once)]
+        # The broker knows only after a moment that it is the leader: ``append`` waits for that.
+        self.append(partitions, counts[0], topic.value_bytes)
+        sets = (message_set(count, topic.value_bytes) for count in counts[1:])
+        self._writer.append_all(dict.fromkeys(partitions, each) for each in sets)
+        progress(f"{topic.name}: written in {time.perf_counter() - start_s:.1f} s")
 
     def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
         """Write ``count`` messages to each of the partitions."""
@@ -143,11 +154,19 @@ class Feeder:
         self._writer.close()
 
 
+def progress(text: str) -> None:
+    click.echo(f"# {text}", err=True)
+
+
 # ---------------------------------------------------------------------- ways to read
 
 
 class Contest:
-    """The ways to read a topic, in one Spark session. Each way returns a table of the rows, and their number."""
+    """
+    The ways to read a topic, in one Spark session.
+
+    Each way gets a topic and a number of rows for each partition, and returns a table of these rows.
+    """
 
     def __init__(
         self, spark: SparkSession, cluster: Cluster, kafka: str, peer_packages: str | None, peer_rows: int
@@ -156,10 +175,11 @@ class Contest:
         self._broker = cluster.brokers[0]
         self._is_newer = kafka == NEWER_KAFKA
         self._peer_packages = peer_packages
-        self._peer_rows = peer_rows
+        #: The most rows of kafka-python.
+        self.peer_rows = peer_rows
         #: The processes whose time is measured: Java with its workers, and the broker.
         self.processes = (spark.sparkContext._gateway.proc.pid, cluster.kafka[0].pid)
-        self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {
+        self.ways: dict[str, Callable[[Topic, int], DataFrame]] = {
             "kiel": self._kiel,
             "arrow": self._ready_made,
             "copied": partial(self._ready_made, copies=1),
@@ -167,40 +187,50 @@ class Contest:
         if self._is_newer:
             self.ways["spark"] = partial(self._kiel, source="kafka")
         if peer_packages:
-            self.ways["kafka-python"] = self._kafka_python
+            self.ways[PEER] = self._kafka_python
         spark.dataSource.register(ReadyMade)
 
-    def _kiel(self, topic: Topic, source: str = "kiel") -> tuple[DataFrame, int]:
-        options = {"kafka.bootstrap.servers": self._broker, "subscribe": topic.name, "startingOffsets": "earliest"}
-        return self._spark.read.format(source).options(**options).load(), topic.rows
+    def _kiel(self, topic: Topic, rows_each: int, source: str = "kiel") -> DataFrame:
+        ends = json.dumps({topic.name: dict.fromkeys(map(str, range(topic.partitions)), rows_each)})
+        places = {"startingOffsets": "earliest", "endingOffsets": ends}
+        options = {"kafka.bootstrap.servers": self._broker, "subscribe": topic.name, **places}
+        return self._spark.read.format(source).options(**options).load()
 
-    def _ready_made(self, topic: Topic, copies: int = 0) -> tuple[DataFrame, int]:
-        options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes, "copies": copies}
-        return self._spark.read.format("ready-made").options(**options).load(), topic.rows
+    def _ready_made(self, topic: Topic, rows_each: int, copies: int = 0) -> DataFrame:
+        sizes = {"rows": rows_each * topic.partitions, "value_bytes": topic.value_bytes}
+        return self._spark.read.format("ready-made").options(tasks=topic.tasks, copies=copies, **sizes).load()
 
-    def _kafka_python(self, topic: Topic) -> tuple[DataFrame, int]:
-        each = min(topic.rows_each, max(1, self._peer_rows // topic.partitions))
+    def _kafka_python(self, topic: Topic, rows_each: int) -> DataFrame:
         shares = [range(task, topic.partitions, topic.tasks) for task in range(topic.tasks)]
         version = None if self._is_newer else (0, 8, 2)
-        read = partial(kafka_python_rows, self._peer_packages, self._broker, version, topic.name, each)
+        read = partial(kafka_python_rows, self._peer_packages, self._broker, version, topic.name, rows_each)
         rows = self._spark.sparkContext.parallelize(shares, topic.tasks).mapPartitions(read)
-        return self._spark.createDataFrame(rows, READ_SCHEMA), each * topic.partitions
+        return self._spark.createDataFrame(rows, READ_SCHEMA)
 
 
 def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
-    """Measure the speed of each way to read. An additional first round warms up."""
+    """Measure the speed of each way to read. An additional first round warms up, and bounds the rows of the others."""
     rates: dict[str, list[float]] = defaultdict(list)
     used_us: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    # Planning is part of the time. So rates compare only if all ways read as much, as all but kafka-python do.
+    most = {PEER: max(1, min(topic.rows_each, contest.peer_rows // topic.partitions)), OTHERS: topic.rows_each}
     for number in range(rounds + 1):
+        bounds = dict(most)
         for name, way in contest.ways.items():
+            kind = PEER if name == PEER else OTHERS
+            rows_each = most[kind] if number else max(1, most[kind] // FIRST_PART)
+            rows = rows_each * topic.partitions
             start_s, before_s = time.perf_counter(), [cpu_time_below_s(pid) for pid in contest.processes]
-            table, rows = way(topic)
-            table.write.format("noop").mode("overwrite").save()
+            way(topic, rows_each).write.format("noop").mode("overwrite").save()
             took_s = time.perf_counter() - start_s
+            progress(f"{topic.name}: round {number} of {rounds}: {name}: {rows:,} rows in {took_s:.1f} s")
             if number:
                 rates[name].append(rows / took_s)
                 after_s = (cpu_time_below_s(pid) for pid in contest.processes)
                 used_us[name].append(tuple(1e6 * (a - b) / rows for a, b in zip(after_s, before_s, strict=True)))
+            else:
+                bounds[kind] = min(bounds[kind], max(rows_each, int(rows_each * READ_S / took_s)))
+        most = bounds
     for name, found in rates.items():
         others = [other for other in ("arrow", "copied", "kafka-python", "spark") if other in rates]
         cpu_us, broker_us = (round(median(each), 2) for each in zip(*used_us[name], strict=True))
@@ -208,6 +238,7 @@ def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
             "partitions": topic.partitions,
             "value_bytes": topic.value_bytes,
             "way": name,
+            "rows": most[PEER if name == PEER else OTHERS] * topic.partitions,
             "rows_per_s": round(median(found)),
             "mb_per_s": round(median(found) * (topic.value_bytes + KEY_BYTES) / 1e6, 1),
             "cpu_us": cpu_us,
@@ -246,7 +277,11 @@ PARTS = {"triggerExecution": "total", "latestOffset": "offsets", "addBatch": "ta
 
 
 def stream(spark: SparkSession, feeder: Feeder, broker: str, turns: int, rounds: int) -> Iterator[Row]:
-    """Measure the micro-batches of each kind of query, which take turns. Each is compared with ``rate``."""
+    """
+    Measure the micro-batches of each kind of query, which take turns. Each is compared with ``rate``.
+
+    An additional first turn warms up: Java is three times as slow in the first query, whatever it reads.
+    """
     topic = Topic(STREAM_PARTITIONS, 100, STREAM_MESSAGES)
     feeder.fill(topic)
     partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
@@ -267,11 +302,14 @@ def stream(spark: SparkSession, feeder: Feeder, broker: str, turns: int, rounds:
     totals: dict[str, list[float]] = {way: [] for way in options}
     used_ms: dict[str, list[float]] = {way: [] for way in options}
     java: int = spark.sparkContext._gateway.proc.pid
-    for _ in range(turns):
+    for turn in range(turns + 1):
         for way in options:
             table = spark.readStream.format(way.partition(",")[0]).options(**options[way]).load()
             before_s = cpu_time_below_s(java)
             times = list(micro_batches(table, rounds, topic.rows, feed if "subscribe" in options[way] else None))
+            progress(f"turn {turn} of {turns}: {way}: {len(times)} micro-batches")
+            if not turn:
+                continue
             used_ms[way].append(1e3 * (cpu_time_below_s(java) - before_s) / rounds)
             found[way] += times
             totals[way].append(median(each["triggerExecution"] for each in times))
@@ -352,6 +390,10 @@ def run(only: str | None, kafka: str, *, quick: bool) -> Iterator[Row]:
         spark = session(stack, kafka)
         if only in (None, "batch"):
             contest = Contest(spark, cluster, kafka, peer_packages(), 20_000 if quick else 100_000)
+            # The first reads of a session start its processes, and say nothing about speed.
+            feeder.fill(started := Topic(1, 100, 1_000))
+            for _ in read_in_turns(contest, started, 0):
+                pass
             for value_bytes, rows in ((100, 2_000_000), (1024, 300_000)):
                 for partitions in PARTITIONS:
                     topic = Topic(partitions, value_bytes, rows // (10 if quick else 1) // partitions)

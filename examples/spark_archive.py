@@ -1,7 +1,11 @@
 """
 Run the archive job by spark-submit; the options are those of ``kiel-groups spark archive``.
 
-    spark-submit --master yarn --py-files kiel_groups.zip spark_archive.py page-views --output hdfs:///archive
+    PYTHONPATH=/jobs/lake spark-submit --master spark://master:7077 --archives /jobs/lake.tar.gz#lake \
+        --conf spark.executorEnv.PYTHONPATH=lake spark_archive.py page-views --brokers broker-1:9092 \
+        --output hdfs:///archive
+
+docs/spark.rst shows under "Installing it" how to make ``/jobs/lake`` and ``/jobs/lake.tar.gz``.
 """
 
 import sys

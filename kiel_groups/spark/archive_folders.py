@@ -15,8 +15,10 @@ import fcntl
 import json
 import logging
 import re
+import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -485,18 +487,32 @@ class ArchiveFolders:
 
     def opened(self, path: str) -> NativeFile:
         """Open a listed file for reading. ``path`` is a URI with escapes. Opening and reading may raise OSError."""
-        inside = f"topic={path.rpartition('/topic=')[2]}"
-        return ArrowFolder(self.settings.output_uri).opened(unquote(inside))
+        return ArrowFolder(self.settings.output_uri).opened(_inside(path))
+
+    def check_written(self, batch: int) -> None:
+        """
+        Check that the files of a completed batch are in the output, if the output is a folder of this machine.
+
+        The check passes for a batch whose list is compacted: that list also names older files, which may be deleted.
+
+        Raises:
+            ConfigError: A file is missing. Executors on other machines have written it to disks of their own.
+        """
+        output = local_path(self.settings.output_uri)
+        listed = () if output is None else _entries(self._list(str(batch)))
+        if missing := [entry["path"] for entry in listed if not Path(f"{output}/{_inside(entry['path'])}").exists()]:
+            raise ConfigError(
+                f"output: {output} on {socket.gethostname()} does not have {_inside(missing[0])}, which an executor has"
+                " written: the executors have other disks. Begin a new archive in a folder that all machines share, as"
+                " hdfs://…, s3://… or a network mount"
+            )
 
     def files(self) -> dict[str, int]:
         """Return the size in bytes of every listed file, by its path."""
         compacted, listed = self._lists()
         names = [f"{compacted}{_COMPACT}"] if compacted >= 0 else []
         names += [str(number) for number in sorted(listed)]
-        entries = [
-            json.loads(line) for name in names for line in (self._list(name) or "").splitlines() if line.startswith("{")
-        ]
-        return {entry["path"]: entry["size"] for entry in entries}
+        return {entry["path"]: entry["size"] for name in names for entry in _entries(self._list(name))}
 
     def _lists(self) -> tuple[int, set[int]]:
         """Return the last batch of the newest compacted list, or -1, and the later batches that have lists."""
@@ -559,6 +575,16 @@ def _document(text: str, uri: str, name: str) -> dict[str, Any]:
     if document is not None and {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
         return document
     raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
+
+
+def _entries(listed: str | None) -> list[dict[str, Any]]:
+    """Return the entries of a list of files, which Spark writes as a line of JSON each."""
+    return [json.loads(line) for line in (listed or "").splitlines() if line.startswith("{")]
+
+
+def _inside(path: str) -> str:
+    """Return the path of a listed file within the output. ``path`` is a URI with escapes."""
+    return unquote(f"topic={path.rpartition('/topic=')[2]}")
 
 
 def _numbers(names: Collection[str]) -> list[int]:

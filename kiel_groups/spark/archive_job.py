@@ -281,6 +281,7 @@ def archive(
 
         def record_batch(batch: Batch) -> None:
             batches.append(batch)
+            home.check_written(batch.number)
             # A worker may replace a file that is read meanwhile. The last report is at the end of the run.
             with suppress(KielGroupsError):
                 side_rows.report()

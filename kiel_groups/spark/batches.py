@@ -321,7 +321,7 @@ class BatchBounds:
         return {partition: span for partition, span in known.items() if partition not in restarted}
 
 
-def plan_batch(options: ReadOptions, *, with_incarnations: bool = False) -> list[ReadTask]:
+def plan_batch(options: ReadOptions, *, with_incarnations: bool) -> list[ReadTask]:
     """
     Look up the partitions and offsets of a batch query, and plan its tasks.
 

@@ -48,6 +48,8 @@ _OF_THE_CALL = "An error occurred while calling "
 _CAUSED_BY = "Caused by: "
 #: What the source's pickles raise on a worker without this package (``spark_calls``).
 _NO_PACKAGE = re.compile(r"RuntimeError: (the Spark worker on .+)")
+#: What Spark's own code raises on a worker without pyarrow, before it unpickles the source.
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _NO_PROGRAM = re.compile(r'(?:\((\S+) executor \S+\).*)?Cannot run program "([^"]+)"')
 _FULL = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large|not enough space on the disk)")
 _NOT_A_MASTER = re.compile(r"Could not parse Master URL: (.+)")
@@ -175,6 +177,11 @@ def _known_failure(text: str) -> KielGroupsError | None:
     """
     if found := _NO_PACKAGE.search(text):
         return ConfigError(found[1].strip())
+    if found := _NO_MODULE.search(text):
+        return ConfigError(
+            f"the Python of a Spark worker has no module {found[1]}: install kiel-groups[spark] on every worker, or"
+            " ship it with the job, as docs/spark.rst shows under 'Installing it'"
+        )
     if found := _NO_PROGRAM.search(text):
         host, program = found.groups()
         where = f"on {host}, there is" if host else "there is"

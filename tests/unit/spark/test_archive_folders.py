@@ -421,6 +421,19 @@ def test_only_listed_files_count(tmp_path: Path) -> None:
     assert set(found.values()) == {7}
 
 
+def test_files_on_other_disks_are_an_error(tmp_path: Path) -> None:
+    """Executors on other machines write to their own disks. So the output lacks the files of a completed batch."""
+    archive_settings, file = existing_archive(tmp_path, "views"), "topic=views/date=2026-11-29/part-0.parquet"
+    write_lists(tmp_path, _0=[file])
+    write_batches(tmp_path, [10], done=1)
+    home = folders(archive_settings)
+    with pytest.raises(ConfigError, match=rf"^output: .*does not have {file}.* in a folder that all machines share"):
+        home.check_written(0)
+    (tmp_path / "archive" / file).parent.mkdir(parents=True)
+    (tmp_path / "archive" / file).touch()
+    home.check_written(0)
+
+
 @pytest.mark.parametrize("hour", ["", "hour=07"])
 def test_leftovers_are_moved_aside(tmp_path: Path, hour: str) -> None:
     """

@@ -78,6 +78,11 @@ def test_the_error_of_a_worker_is_shown() -> None:
     )
     assert isinstance(error, ConfigError)
     assert str(error) == "the Spark worker on lake-7 has no module kiel_groups: install it there"
+    found = plain_error(
+        "[PYTHON_EXCEPTION] thrown:\nTraceback\nModuleNotFoundError: No module named 'pyarrow'\n at a.b"
+    )
+    assert isinstance(found, ConfigError)
+    assert str(found).startswith("the Python of a Spark worker has no module pyarrow: install kiel-groups[spark] on")
     error = plain_error("An error occurred while calling o1.start.\n: java.io.IOException: gone\n\tat java.A.b")
     assert str(error) == "Spark failed: gone"
     error = plain_error("An error occurred.\n\tat java.A.b\nCaused by: java.B: no\n\tat a.b\nCaused by: java.C: why\n")
