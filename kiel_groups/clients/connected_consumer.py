@@ -165,6 +165,7 @@ class ConnectedConsumer:
             settings.runtime,
         )
         self.member = settings.coordination.new_member(self._process)
+        subscription.on_matches = self.reader.owned.follow_subscription
         self.reader.reset_positions(settings.fetching.auto_offset_reset, self.member)
         self._auto_commit = AutoCommit(settings.group, subscription, self.commit_shielded, settings.metrics)
 

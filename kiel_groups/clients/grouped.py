@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -278,10 +279,13 @@ class GroupedConsumer(Consumer):
 
     @fails_in_future
     def subscribe(
-        self, topics: str | Iterable[str] = (), pattern: str | None = None, listener: RebalanceListener | None = None
+        self,
+        topics: str | Iterable[str] = (),
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
     ) -> asyncio.Future[None]:
         """
-        Replace the subscription. The new subscription applies at the call.
+        Replace the subscription, to topics or to a pattern. The new subscription applies at the call.
 
         The future is done once the member has registered the subscription. If brokers coordinate the group, the future
         is done once the member has joined. But if the member owns partitions, the future is done at once, because the
@@ -293,17 +297,24 @@ class GroupedConsumer(Consumer):
 
         Args:
             topics: One topic or several.
-            pattern: Not supported yet.
+            pattern: A regular expression, in place of ``topics``. All topics whose names match from the beginning are
+                consumed, except the brokers' internal topics. A topic that is created later is consumed soon, and a
+                deleted one leaves. ``subscription()`` returns the matches that are known, none at first. On ZooKeeper,
+                the leader finds the matches. If brokers coordinate the group, each member finds its own every
+                ``metadata_max_age_ms``, and joins again if they have changed. A pattern that takes more than a second
+                to match is logged, and matches nothing.
             listener: Notified of assigned, revoked and lost partitions until the next call of ``subscribe``, in place
                 of the constructor's listener. By default, the constructor's listener is notified. ``consume()`` does
                 not change the listener.
 
         Raises:
-            ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
-                topics exceed what ZooKeeper can store for one member. The previous subscription remains. Or the
-                coordinator refuses the member's settings.
+            ConfigError: There is neither a topic nor a pattern, a name is not legal for a topic of Kafka 0.8, the
+                pattern is not a regular expression of at most 1,000 characters, or the topics exceed what ZooKeeper can
+                store for one member. The previous subscription remains. Or the coordinator refuses the member's
+                settings.
             ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
-            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            IllegalStateError: Both topics and a pattern are given, or the application gets partitions in another way:
+                by topics, by a pattern, or by ``assign``. Call ``unsubscribe()`` first.
             KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer cannot join the group. The errors are
                 the same as for ``connect``.
             ClosedError: The consumer was closed.

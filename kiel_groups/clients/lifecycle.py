@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
@@ -22,7 +23,7 @@ from kiel_groups.clients.delivery.record_reader import RecordReader
 from kiel_groups.clients.record_calls import Connected, Lifecycle, RecordCalls
 from kiel_groups.config import topic_names
 from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, KielGroupsError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.subscription import Subscription, SubscriptionKind, SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wording import some
@@ -185,24 +186,19 @@ class GroupLifecycle(Lifecycle):
     # ------------------------------------------------------------------ topics and partitions
 
     def subscribe(
-        self, topics: str | Iterable[str], pattern: str | None, listener: RebalanceListener | None
+        self, topics: str | Iterable[str], pattern: str | re.Pattern[str] | None, listener: RebalanceListener | None
     ) -> asyncio.Future[None]:
-        """Replace the subscription; the future is done once the member has registered the new topics."""
+        """Replace the subscription; the future is done once the member has registered the new subscription."""
         self.check_open()
-        if pattern is not None:
-            raise ConfigError(
-                f"subscribe(): pattern {pattern!r} given; the group's leader cannot match topics yet: subscribe to"
-                " names, such as those of topics() that match"
-            )
         check_listener(listener)
         wanted = topic_names(topics)
-        changed = self._change(wanted, lambda: self.subscription.subscribe(wanted, listener=listener))
+        changed = self._change(wanted, lambda: self.subscription.subscribe(wanted, pattern, listener))
         return self._registered(changed, "GroupedConsumer.subscribe")
 
     def unsubscribe(self) -> asyncio.Future[None]:
         """Drop all topics and partitions; the future is done once the member has registered that it has no topics."""
         self.check_open()
-        changed = bool(self.subscription.topics)
+        changed = self.subscription.wanted != Subscription()
         if self.subscription.is_manual():
             self.subscription.unsubscribe()
             self._follow_assignment()
@@ -248,6 +244,7 @@ class GroupLifecycle(Lifecycle):
         if topic in self.subscription.topics:
             # Most calls. A check of the whole subscription takes as long as the values of a hundred records.
             return False
+        self.subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
         wanted = self.subscription.topics | {topic}
         return self._change(wanted, lambda: self.subscription.change_subscription(wanted))
 

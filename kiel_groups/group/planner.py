@@ -11,6 +11,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.allocators import Allocator, GroupSpec, MemberSpec, PartitionSpec, allocator_name, run_allocator
+from kiel_groups.group.topic_patterns import PatternMatch
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, PlanRequest, Weights, record
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -149,10 +150,11 @@ class Inputs:
     ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
     is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of slots whose static member may return. ``history`` has the generations with a history entry.
-    ``weights`` are empty if their znode is absent. If the znode is unreadable, ``weights`` has the last readable
-    weights. ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is None only if that
-    znode is absent. ``forgetting`` is the write that removes departed drained members from the group's ``config``, or
-    None if no such member is listed.
+    ``patterns`` has what each pattern of a member matches. ``has_topics`` is true if the cluster was asked for all of
+    its topics and has some. ``weights`` are empty if their znode is absent. If the znode is unreadable, ``weights`` has
+    the last readable weights. ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is
+    None only if that znode is absent. ``forgetting`` is the write that removes departed drained members from the
+    group's ``config``, or None if no such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -166,6 +168,14 @@ class Inputs:
     dynamic_config: DynamicConfig = field(default_factory=DynamicConfig)
     forgetting: Put | None = None
     weights: Weights = field(default_factory=dict)
+    patterns: Mapping[str, PatternMatch] = field(default_factory=dict)
+    has_topics: bool = False
+
+    def topics_of(self, member: MemberInfo) -> tuple[str, ...]:
+        """Return the topics that a member subscribes to, or that its pattern matches."""
+        if member.pattern is None:
+            return member.subscription
+        return self.patterns.get(member.pattern, PatternMatch()).topics
 
     @property
     def subscriptions(self) -> dict[Slot, tuple[str, ...]]:
@@ -174,7 +184,7 @@ class Inputs:
 
         A drained slot gets no topics. A slot whose member is away has the topics of its stored assignment.
         """
-        wanted = {slot: member.subscription for slot, member in self.members.items()}
+        wanted = {slot: self.topics_of(member) for slot, member in self.members.items()}
         wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
         return {slot: () if slot in self.dynamic_config.drained else topics for slot, topics in wanted.items()}
 
@@ -188,15 +198,18 @@ class Inputs:
     @property
     def subscribed(self) -> frozenset[str]:
         """The topics that at least one member subscribes to, whether they exist or not."""
-        return frozenset(topic for member in self.members.values() for topic in member.subscription)
+        return frozenset(topic for member in self.members.values() for topic in self.topics_of(member))
 
     @property
     def missing(self) -> str:
         """
         The input that a plan lacks although members subscribe to topics, such as "broker", or "" if the plan lacks no
         input.
+
+        A pattern may match no topic, but not because the whole cluster has none: then its list may be lost.
         """
-        if not self.subscribed or (self.brokers and self.topics):
+        is_wanted = any(member.subscribes for member in self.members.values())
+        if not is_wanted or (self.brokers and (self.topics or self.has_topics)):
             return ""
         return "topic of its subscription" if self.brokers else "broker"
 
@@ -409,7 +422,7 @@ def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
 
     Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
-    compared = ("members", "partitions", "unassigned", "allocator", "request_ms")
+    compared = ("members", "partitions", "unassigned", "allocator", "request_ms", "patterns")
     same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)
     return stored.state == DONE and same and bool(stored.fallback) == bool(fresh.fallback)
 
@@ -473,13 +486,14 @@ def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, n
         leader=leader,
         allocator=target.allocator,
         cause=cause,
-        members=sum(1 for member in inputs.members.values() if member.subscription),
+        members=sum(1 for member in inputs.members.values() if member.subscribes),
         partitions=sum(map(len, target.allocation.values())),
         unassigned=reasons,
         unassigned_names=tuple(str(partition) for partition in sorted(target.unassigned)[:NAMED_UNASSIGNED]),
         fallback=target.fallback,
         created_at_ms=now_ms,
         request_ms=request_ms,
+        patterns=inputs.patterns,
     )
 
 
@@ -565,9 +579,19 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     # Until the weights are read again, both are the same object: skip the comparison of up to 100,000 weights.
     if after.weights is not before.weights and after.weights != before.weights:
         causes.append("weights")
+    # A topic that a pattern matches was wanted before it existed, and is wanted after its deletion.
+    lasting = sorted(before.patterns.keys() & after.patterns.keys())
+    causes += [
+        f"pattern {each:.40}" for each in lasting if before.patterns[each].problem != after.patterns[each].problem
+    ]
+    created, deleted = (
+        {topic for pattern in lasting if not its[pattern].problem for topic in its[pattern].topics}
+        for its in (after.patterns, before.patterns)
+    )
+    wanted_before, wanted_after = before.subscribed | created, after.subscribed | deleted
     for topic in sorted(after.topics.keys() | before.topics.keys()):
         then, now = before.topics.get(topic), after.topics.get(topic)
-        if (then is None and topic not in before.subscribed) or (now is None and topic not in after.subscribed):
+        if (then is None and topic not in wanted_before) or (now is None and topic not in wanted_after):
             continue
         if then is None:
             causes.append(f"new topic {topic}")
@@ -601,12 +625,12 @@ def _membership_changes(before: Inputs, after: Inputs) -> list[str]:
     causes = [f"{'return' if slot in before.away else 'join'} of {slot}" for slot in sorted(now.keys() - then.keys())]
     for slot in sorted(then.keys() - now.keys()):
         causes.append(
-            f"{'leave' if not then[slot].subscription else 'absence' if slot in after.away else 'expiry'} of {slot}"
+            f"{'leave' if not then[slot].subscribes else 'absence' if slot in after.away else 'expiry'} of {slot}"
         )
     causes += [f"end of grace of {slot}" for slot in sorted(before.away.keys() - after.away.keys() - now.keys())]
     for slot in sorted(now.keys() & then.keys()):
         if now[slot].member_id != then[slot].member_id:
             causes.append(f"return of {slot}")
-        elif set(now[slot].subscription) != set(then[slot].subscription):
-            causes.append(f"{'subscription' if now[slot].subscription else 'leave'} of {slot}")
+        elif (set(now[slot].subscription), now[slot].pattern) != (set(then[slot].subscription), then[slot].pattern):
+            causes.append(f"{'subscription' if now[slot].subscribes else 'leave'} of {slot}")
     return causes

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from kiel_groups.config import GroupConfig, check_name, is_whole, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.group.topic_patterns import compiled_pattern
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
 #: The largest offset of the protocol, an int64.
 _MOST_OFFSET = (1 << 63) - 1
-
-
-def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
-    """
-    Return the pattern as a compiled regular expression, or None if ``pattern`` is None.
-
-    Raises:
-        ConfigError: The argument is empty, or not a regular expression.
-    """
-    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-    if text is None:
-        return None
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"pattern: {pattern!r} given; expected a regular expression, as text or compiled")
-    try:
-        return pattern if isinstance(pattern, re.Pattern) else re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"pattern: {pattern!r} is not a regular expression: {error}") from None
 
 
 def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -107,6 +91,13 @@ class _AssignedPartition:
     seek_mark: object = field(default_factory=object, repr=False)
 
 
+class Subscription(NamedTuple):
+    """What a member asks its group for: topics by name, or all topics that a regular expression matches."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+
+
 class SubscriptionState:
     """
     The subscription of one consumer and its assigned partitions. Only the consumer's event loop uses this object.
@@ -123,6 +114,8 @@ class SubscriptionState:
         #: The listener of the last call of ``subscribe``. It outlasts ``unsubscribe``, which revokes partitions.
         self.listener: RebalanceListener | None = None
         self.offsets = OffsetTracker(CommitRules() if config is None else CommitRules.of(config))
+        #: Called when the topics that the pattern matches have changed.
+        self.on_matches: Callable[[], None] = lambda: None
         self._kind: SubscriptionKind | None = None
         #: Whether there has been a subscription or an assignment, which may have ended since.
         self._was_chosen = False
@@ -141,9 +134,8 @@ class SubscriptionState:
 
         Args:
             topics: One topic or several.
-            pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, topics of the previous subscription remain if these topics match,
-                too.
+            pattern: A regular expression that topics have to match from their beginning. A new pattern has no topics
+                until ``set_matches`` sets them, because a match may take for ever.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -151,12 +143,12 @@ class SubscriptionState:
 
         Raises:
             ConfigError: There is neither a topic nor a pattern, a name is not legal for a topic of Kafka 0.8, or the
-                pattern is not a regular expression.
+                pattern is not a regular expression, or too long.
             IllegalStateError: The caller gives both topics and a pattern, or the consumer gets partitions in another
                 way.
         """
         names = frozenset(topic_names(topics))
-        compiled = compiled_pattern(pattern)
+        compiled = None if pattern is None else compiled_pattern(pattern)
         if names and compiled is not None:
             raise IllegalStateError(f"subscribe(): topics and a pattern given; {_ONE_WAY}")
         if not names and compiled is None:
@@ -164,8 +156,7 @@ class SubscriptionState:
         kind = SubscriptionKind.TOPICS if compiled is None else SubscriptionKind.PATTERN
         self.check_kind(kind, "subscribe()")
         if compiled is not None:
-            is_same = compiled == self.subscribed_pattern
-            names = frozenset(topic for topic in self.topics if is_same or compiled.match(topic))
+            names = self.topics if compiled == self.subscribed_pattern else frozenset()
         changed = (compiled, names) != (self.subscribed_pattern, self.topics)
         self.subscribed_pattern, self.listener = compiled, listener
         self._set_topics(kind, names)
@@ -173,23 +164,40 @@ class SubscriptionState:
 
     def change_subscription(self, topics: str | Iterable[str]) -> bool:
         """
-        Replace the subscribed topics, or set the topics that the pattern matches. The listener stays.
-
-        The list may be empty, because a pattern may match no topic.
+        Replace the subscribed topics. The list may be empty. The listener stays.
 
         Returns:
             Whether the topics changed.
 
         Raises:
             ConfigError: A name is not legal for a topic of Kafka 0.8.
-            IllegalStateError: The consumer has a manual assignment.
+            IllegalStateError: The consumer has a pattern or a manual assignment.
         """
         names = frozenset(topic_names(topics))
-        kind = SubscriptionKind.TOPICS if self.subscribed_pattern is None else SubscriptionKind.PATTERN
-        self.check_kind(kind, "change_subscription()")
+        self.check_kind(SubscriptionKind.TOPICS, "change_subscription()")
         changed = names != self.topics
-        self._set_topics(kind, names)
+        self._set_topics(SubscriptionKind.TOPICS, names)
         return changed
+
+    def set_matches(self, pattern: str, topics: Iterable[str]) -> bool:
+        """
+        Set the topics that the subscribed pattern matches, and call ``on_matches`` if they have changed.
+
+        Do nothing if the application has replaced ``pattern`` meanwhile. Return whether the topics changed.
+        """
+        names = frozenset(topics)
+        if self.wanted.pattern != pattern or names == self.topics:
+            return False
+        self._set_topics(SubscriptionKind.PATTERN, names)
+        self.on_matches()
+        return True
+
+    @property
+    def wanted(self) -> Subscription:
+        """The subscription as the member registers it: topics, or a pattern without its matches."""
+        if self.subscribed_pattern is None:
+            return Subscription(self.topics)
+        return Subscription(pattern=self.subscribed_pattern.pattern)
 
     def unsubscribe(self) -> None:
         """

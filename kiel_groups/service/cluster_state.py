@@ -34,6 +34,7 @@ _CAUSES = (
     "subscription",
     "config",
     "weights",
+    "pattern",
     "new topic",
     "deleted topic",
     "new partitions",

@@ -131,6 +131,7 @@ _CONSUMER = fields(
     capacity=_DECIMAL,
     rack=_TEXT,
     subscription=_TEXTS,
+    pattern=maybe(TEXT),
     target=_TEXTS,
     **{"owned": _TEXTS, **_LAG_OF_MANY},
 )

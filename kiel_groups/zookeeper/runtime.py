@@ -18,6 +18,8 @@ from typing import Protocol, TypeVar
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.group.topic_patterns import Answers, Questions
+from kiel_groups.pattern_process import compare
 from kiel_groups.zookeeper.kazoo_client import (
     ImmediateHandler,
     InterruptibleClient,
@@ -162,6 +164,10 @@ class Runtime:
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
         """Run a blocking function on a thread, off the event loop; see the function ``in_thread``."""
         return in_thread(function, name)
+
+    def compare_topics(self, questions: Questions) -> asyncio.Future[Answers]:
+        """Compare topics with patterns in a child process, off the event loop; see ``pattern_process.compare``."""
+        return in_thread(partial(compare, questions), "patterns")
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
         """Create a ticker that calls a function repeatedly, off the event loop; see ``Ticker``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import re
 from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -21,12 +22,13 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.group.topic_patterns import Answers, Questions
 from kiel_groups.zookeeper.runtime import Runtime, Ticking
 from tests.fakes.fake_client import Host, fake_client
 from tests.fakes.fake_ensemble import FakeEnsemble
 from tests.fakes.timeline import Timeline
 
-__all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
+__all__ = ["ENDLESS", "SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 
 #: The longest time that a thread needs for a short piece of work, in seconds.
 MAX_THREAD_S = 0.005
@@ -335,6 +337,17 @@ class _Ticker:
                 self._set_timer(pause_s)
 
 
+#: The beginning of patterns that real processes refuse because they backtrack for ever.
+ENDLESS = "(a|a)*"
+
+
+def _compare(questions: Questions) -> Answers:
+    return {
+        pattern: "endless" if pattern.startswith(ENDLESS) else [each for each in topics if re.match(pattern, each)]
+        for pattern, topics in questions.items()
+    }
+
+
 class SimulatedRuntime(Runtime):
     """The runtime of one simulated process."""
 
@@ -383,6 +396,10 @@ class SimulatedRuntime(Runtime):
         delay_s = self._timeline.random.uniform(0.0, MAX_THREAD_S)
         self._timeline.after(delay_s, process.run_on_thread, run)
         return future
+
+    def compare_topics(self, questions: Questions) -> asyncio.Future[Answers]:
+        """Compare topics with patterns, and refuse a pattern that begins with ENDLESS."""
+        return self.in_thread(partial(_compare, questions), "patterns")
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
         return _Ticker(self._process, tick)

@@ -7,6 +7,7 @@ import json
 
 from rich.console import Console
 
+from kiel_groups.group.topic_patterns import PatternMatch
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
@@ -26,9 +27,15 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 A, B = "g_host-1700000000001-aaaa", "g_host-1700000000002-bbbb"
 
 
-def member(name: str, started_at_ms: int, *topics: str) -> Znode:
+def member(name: str, started_at_ms: int, *topics: str, pattern: str | None = None) -> Znode:
     info = MemberInfo(
-        member_id=name, session_timeout_ms=6_000, subscription=topics, host="host", pid=17, started_at_ms=started_at_ms
+        member_id=name,
+        session_timeout_ms=6_000,
+        subscription=topics,
+        host="host",
+        pid=17,
+        started_at_ms=started_at_ms,
+        pattern=pattern,
     )
     return Znode(info.encode(), int(name.rpartition("-")[2], 16))
 
@@ -147,6 +154,16 @@ PROBLEMS: dict[str, tuple[Snapshot, str]] = {
     "fallback": (
         {**HEALTHY, "/kiel-groups/g/allocation": plan(fallback="the allocator raised; round robin instead")},
         "the allocator raised; round robin instead",
+    ),
+    "pattern": (
+        {
+            **HEALTHY,
+            f"/kiel-groups/g/members/{A}": member(A, PLANNED_MS, pattern="(t|t)*u"),
+            "/kiel-groups/g/allocation": plan(
+                patterns={"(t|t)*u": PatternMatch((), "it takes too long"), "u": PatternMatch((), "no member has it")}
+            ),
+        },
+        "pattern '(t|t)*u' of 1 member: it takes too long",
     ),
     "forged": (
         {**HEALTHY, "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xCCCC)},

@@ -69,7 +69,9 @@ def member(*partitions: TopicPartition, pattern: str | None = None) -> Subscript
     state = SubscriptionState()
     if pattern is not None:
         state.subscribe(pattern=pattern)
-    state.change_subscription(["t", "u"])
+        state.set_matches(pattern, ["t", "u"])
+    else:
+        state.change_subscription(["t", "u"])
     claim(state, *partitions)
     state.assign_from_subscribed(partitions)
     return state

@@ -50,12 +50,12 @@ def started(words: list[str], output: int | socket.socket) -> subprocess.Popen[b
 async def test_each_run_resumes_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
     """
     With --max-messages, a run prints this number of records and commits them. With --timeout, a run ends when no
-    further record arrives in this time.
+    further record arrives in this time. With --pattern, the topics that match are printed.
     """
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
     values = await produce(cluster_39, topic, 50)
-    first = kiel_groups(*words, "--max-messages=20", "-q")
+    first = kiel_groups("consume", f"--pattern={topic}$", *words[2:], "--max-messages=20", "-q")
     second = kiel_groups(*words, "--timeout=1.5", "--quiet")
     assert (first.returncode, first.stderr, second.returncode, second.stderr) == (0, "", 0, "")
     assert len(first.stdout.split()) == 20
@@ -278,6 +278,7 @@ async def test_a_replaced_static_member_reports_one_error(cluster_39: Cluster, w
         (["--from=7"], "--from: 7 given; the log of {topic}:0 has 0 to 0"),
         (["--partition=9"], "partitions: 9 given; {topic} has 0 to 1"),
         (["--allocator=sticky"], "'--allocator' goes with '--group' only."),
+        (["--pattern=a"], "Name topics, or give --pattern, and not both."),
         (["--instance-id=a"], "'--instance-id' goes with '--group' only."),
         (["--group=g", "--partition=0", "--zookeeper=z"], "'--partition' does not go with '--group'; a group shares"),
         (["--group=g", "--no-group"], "'--group' does not go with '--no-group'."),

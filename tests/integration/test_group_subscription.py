@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -156,6 +156,41 @@ async def test_an_assignment_names_a_topic_without_subscription(
             await member.consumer.subscribe([topic, other])
             await eventually(lambda: set(owners(client, name, other)) == {0}, "it is claimed once it is subscribed to")
         await eventually(lambda: len(member.values) >= 5, "it is delivered")
+
+
+async def test_topics_come_and_go_under_a_pattern(backend: GroupBackend, unique: Unique) -> None:
+    """New topics that match are consumed, deleted ones leave, and others are not consumed. The blocking client, too."""
+    first, group = unique("pattern"), unique("group")
+    second, other = f"{first}-2", f"other-{first}"
+    for topic in (first, other):
+        await backend.cluster.create_topic(topic, 1)
+        await produce(backend.cluster, topic, 5)
+    async with backend.consumer(group, metadata_max_age_ms=500) as consumer:
+        await consumer.subscribe(pattern=first)
+        assert (await consumer.getone()).topic == first
+        await backend.cluster.create_topic(second, 1)
+        await produce(backend.cluster, second, 5)
+        while (await consumer.getone()).topic != second:
+            pass
+        assert consumer.subscription() == {first, second}
+        await backend.cluster.delete_topic(second)
+        await eventually(lambda: consumer.subscription() == {first}, "the deleted topic leaves")
+        await eventually(lambda: {each.topic for each in consumer.assignment()} == {first}, "so do its partitions")
+
+    def program() -> None:
+        with backend.blocking(group) as blocking:
+            with pytest.raises(IllegalStateError, match="topics and a pattern given"):
+                blocking.subscribe(first, pattern=first)
+            blocking.subscribe(pattern=first)
+            assert blocking.getone().topic == first
+            assert blocking.subscription() == {first}
+            with pytest.raises(IllegalStateError, match=r"the consumer has a pattern .* unsubscribe\(\) first"):
+                blocking.subscribe(first)
+            blocking.unsubscribe()
+            assert blocking.subscription() == blocking.assignment() == set()
+
+    await produce(backend.cluster, first, 5, first=5)
+    await asyncio.to_thread(program)
 
 
 async def test_a_refused_subscription_changes_nothing(cluster_39: Cluster, unique: Callable[[str], str]) -> None:

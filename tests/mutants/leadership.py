@@ -51,9 +51,30 @@ MUTANTS = (
     Mutant(
         "an operator's request for a plan is not answered if nothing moves",
         "group/planner.py",
-        'compared = ("members", "partitions", "unassigned", "allocator", "request_ms")',
+        'compared = ("members", "partitions", "unassigned", "allocator", "request_ms", "patterns")',
         'compared = ("members", "partitions", "unassigned", "allocator")',
         "tests/unit/group/test_planner.py",
+    ),
+    Mutant(
+        "a plan is not published if only what patterns match has changed",
+        "group/planner.py",
+        '"allocator", "request_ms", "patterns")',
+        '"allocator", "request_ms")',
+        "tests/sim/test_patterns.py",
+    ),
+    Mutant(
+        "a topic is compared with a pattern at each plan",
+        "group/topic_patterns.py",
+        "sorted(existing - known.keys())[:most]",
+        "sorted(existing)[:most]",
+        "tests/unit/group/test_topic_patterns.py",
+    ),
+    Mutant(
+        "a member of brokers does not look for topics of its pattern when it joins",
+        "members/brokers/consumer_hooks.py",
+        "        await self._match_for_join()\n",
+        "",
+        "tests/sim/test_patterns.py",
     ),
     Mutant(
         "a plan is compared with the group state instead of the stored assignments",

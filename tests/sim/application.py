@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.model import TopicPartition
+from tests.fakes.simulated_process import ENDLESS
 
 if TYPE_CHECKING:
     from tests.sim.fetches import Fetches
@@ -81,6 +83,16 @@ class Application:
     @property
     def topics(self) -> frozenset[str]:
         return self._subscription.topics
+
+    @property
+    def pattern(self) -> str | None:
+        return self._subscription.wanted.pattern
+
+    def wants(self, topic: str) -> bool:
+        """Whether the consumer should get partitions of an existing topic. A member may not know yet what matches."""
+        if self.pattern is None:
+            return topic in self.topics
+        return not self.pattern.startswith(ENDLESS) and re.match(self.pattern, topic) is not None
 
     @property
     def is_running(self) -> bool:

@@ -43,7 +43,9 @@ class Consumer(Application):
     ``opened`` maps each partition from which it may deliver to the epoch of its offset (see ``History``).
     """
 
-    def __init__(self, world: World, name: str, topics: Collection[str], instance_id: str | None) -> None:
+    def __init__(
+        self, world: World, name: str, topics: Collection[str], instance_id: str | None, pattern: str | None = None
+    ) -> None:
         self.world = world
         self.name = name
         self.instance_id = instance_id
@@ -62,8 +64,11 @@ class Consumer(Application):
         self._finished_some = asyncio.Event()
         config, zookeeper = world.settings(instance_id)
         self._subscription = SubscriptionState(config)
-        # Without a topic, the member joins all the same.
-        self._subscription.change_subscription(topics)
+        if pattern is None:
+            # Without a topic, the member joins all the same.
+            self._subscription.change_subscription(topics)
+        else:
+            self._subscription.subscribe(pattern=pattern)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(ApplicationListener(self), self.metrics)
@@ -159,9 +164,12 @@ class Consumer(Application):
         """Whether the application processes records of a partition, or runs the hook of a poisoned one."""
         return partition in self.in_flight or partition in self.poisoned.hooks
 
-    def subscribe(self, topics: Collection[str]) -> None:
+    def subscribe(self, topics: Collection[str], pattern: str | None = None) -> None:
+        """Subscribe to topics, or to a pattern if there is one."""
         paused = self._subscription.paused_partitions()
-        if self._subscription.subscribe(topics):
+        if (pattern is None) is (self.pattern is not None):
+            self._subscription.unsubscribe()
+        if self._subscription.subscribe(() if pattern else topics, pattern):
             for partition in paused - self._subscription.assigned_partitions():
                 self.world.checker.resumed(self, partition)
             self.process.start(self.member.resubscribe())

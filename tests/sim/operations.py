@@ -10,7 +10,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.model import TopicPartition
 from tests.fakes import FakeServer
-from tests.sim.scenario import Event
+from tests.sim.scenario import PATTERNS, Event
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
@@ -100,7 +100,7 @@ def _kill(world: World, consumer: Consumer, event: Event) -> None:
 
 def _restart(world: World, consumer: Consumer, event: Event) -> None:
     consumer.kill()
-    world.join(consumer.topics, consumer.instance_id)
+    world.join(consumer.topics, consumer.instance_id, consumer.pattern)
 
 
 def _leave(world: World, consumer: Consumer, event: Event) -> None:
@@ -141,6 +141,18 @@ def _lose_request(world: World, consumer: Consumer, event: Event) -> None:
 
 def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
     consumer.subscribe(world.some_topics(event.choice))
+
+
+def _subscribe_pattern(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.subscribe((), PATTERNS[int(event.choice * len(PATTERNS))])
+
+
+def _create_topic(world: World, event: Event) -> str:
+    return world.create_topic(1 + event.target % 3)
+
+
+def _delete_topic(world: World, event: Event) -> str:
+    return world.delete_topic(event.target)
 
 
 def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
@@ -413,6 +425,7 @@ _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "lose_reply": _lose_reply,
     "lose_request": _lose_request,
     "subscribe": _subscribe,
+    "subscribe_pattern": _subscribe_pattern,
     "delete_member": _delete_member,
     "lose_events": _lose_events,
     "notify_often": _notify_often,
@@ -428,6 +441,8 @@ ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
 }
 _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "join": _join,
+    "create_topic": _create_topic,
+    "delete_topic": _delete_topic,
     "kill_publishing": _kill_publishing,
     "reset_offset": _reset_offset,
     "order_offsets": _order_offsets,

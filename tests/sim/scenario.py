@@ -8,8 +8,11 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
+from tests.fakes.simulated_process import ENDLESS
 
 __all__ = [
+    "PATTERNS",
+    "pattern_events",
     "AnyScenario",
     "Event",
     "Eventful",
@@ -141,6 +144,12 @@ CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
 #: often at most.
 ACTS = {"seek": 5, "get_many": 4, "pause_partition": 3, "resume_partitions": 2}
 ACTING_SHARE, MOST_ACTS = 0.5, 30
+#: Subscriptions to patterns, and topics that come and go, each with a weight; the share of the groups with them, and
+#: how many there are at most.
+PATTERN_CHANGES = {"subscribe_pattern": 3, "create_topic": 5, "delete_topic": 3}
+PATTERN_SHARE, MOST_PATTERN_CHANGES = 0.4, 16
+#: The patterns of consumers. The last one matches for ever, as far as members know.
+PATTERNS = ("t", "n", "t0|n", "[tn].*", "n[0-3]", "none", f"{ENDLESS}b")
 #: The share of the groups that use each allocator.
 ALLOCATING = {
     "sticky": 0.35,
@@ -192,7 +201,7 @@ def make_scenario(seed: int) -> Scenario:
         at_s += random.expovariate(1 / PACE_S)
         events.append(_event(random, at_s, operation))
     events += [*_log_events(seed, at_s), *_chosen_commits(seed, at_s), *_application_events(seed, at_s)]
-    events = sorted([*events, *_orders(seed, at_s)])
+    events = sorted([*events, *_orders(seed, at_s), *pattern_events(seed, at_s)])
     return Scenario(
         seed=seed,
         members=random.randint(3, 6),
@@ -246,6 +255,15 @@ def _application_events(seed: int, until_s: float) -> list[Event]:
     count = random.randint(5, MOST_ACTS) if random.random() < ACTING_SHARE else 0
     acts = _draw(random, ACTS, count)
     return [_event(random, random.uniform(0.1, 1.0) * until_s, act)._replace(duration_s=0.5) for act in acts]
+
+
+def pattern_events(seed: int, until_s: float) -> list[Event]:
+    """Draw subscriptions to patterns, and new and deleted topics, from a separate generator, as the faults of logs."""
+    random = Random(f"patterns of {seed}")
+    if random.random() >= PATTERN_SHARE:
+        return []
+    changes = ["subscribe_pattern", *_draw(random, PATTERN_CHANGES, random.randint(3, MOST_PATTERN_CHANGES))]
+    return [_event(random, random.uniform(0.0, 1.0) * until_s, change) for change in changes]
 
 
 def _leaders_after_s(random: Random) -> tuple[float, ...]:

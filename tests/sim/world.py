@@ -98,6 +98,8 @@ class World(GroupWorld):
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
         self.orders_placed = 0
+        #: The names of the topics that were created during the scenario.
+        self._created: list[str] = []
         #: The topics that are deleted and will be created again, with the czxids of the deleted ones.
         self._absent: dict[str, int] = {}
         #: The time until which brokers do not know of a topic.
@@ -178,6 +180,24 @@ class World(GroupWorld):
             self.operator.delete_async(topic_path(topic))
         self.timeline.after(1.0, self._create_again, topic)
 
+    def create_topic(self, partitions: int) -> str:
+        """Request another topic, and return its name."""
+        topic = f"n{len(self._created)}"
+        self._created.append(topic)
+        self.topics[topic] = partitions
+        self.operator.create_async(topic_path(topic), self.topic_data(topic))
+        return topic
+
+    def delete_topic(self, number: int) -> str:
+        """Request the deletion of a topic that ``create_topic`` has created, and return its name, or ""."""
+        there = [topic for topic in self._created if topic in self.topics and topic not in self._absent]
+        if not there:
+            return ""
+        topic = there[number % len(there)]
+        del self.topics[topic]
+        self.operator.delete_async(topic_path(topic))
+        return topic
+
     def has_leader(self, partition: TopicPartition) -> bool:
         """Return whether a broker leads the partition now."""
         until_s = max(self._unknown_until_s.get(partition.topic, 0.0), self._leaderless_until_s.get(partition, 0.0))
@@ -219,9 +239,12 @@ class World(GroupWorld):
 
     def partitions(self) -> list[TopicPartition]:
         """Return the existing partitions of the topics that running consumers subscribe to."""
-        subscribed = {topic for consumer in self.consumers if consumer.is_running for topic in consumer.topics}
+        running = [consumer for consumer in self.consumers if consumer.is_running]
         znodes = self.ensemble.tree.znodes
-        found = {topic: znodes[topic_path(topic)] for topic in sorted(subscribed) if topic_path(topic) in znodes}
+        existing = sorted(self.ensemble.tree.children(TOPICS))
+        found = {
+            topic: znodes[topic_path(topic)] for topic in existing if any(consumer.wants(topic) for consumer in running)
+        }
         return [
             TopicPartition(topic, number)
             for topic, znode in found.items()
@@ -240,12 +263,12 @@ class World(GroupWorld):
         paths = [path for session in consumer.process.sessions for path in truth.ephemerals(session)]
         return {path: truth.znodes[path].czxid for path in paths if path.startswith(self.layout.owners)}
 
-    def join(self, topics: Iterable[str], instance_id: str | None = None) -> Consumer:
+    def join(self, topics: Iterable[str], instance_id: str | None = None, pattern: str | None = None) -> Consumer:
         """Start a consumer. To restart a static member, pass its ``instance_id``."""
         name = f"c{len(self.consumers) + 1}"
         if self.is_static and instance_id is None:
             instance_id = f"i-{name}"
-        consumer = self.consumer_class(self, name, tuple(topics), instance_id)
+        consumer = self.consumer_class(self, name, tuple(topics), instance_id, pattern)
         self.consumers.append(consumer)
         return consumer
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 #: The options that need --group, and those that --group excludes.
-_OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "capacity", "rack", "store")
+_OF_A_GROUP = ("pattern", "allocator", "session_timeout_ms", "instance_id", "capacity", "rack", "store")
 _WITHOUT_A_GROUP = ("partitions",)
 #: The options that need a group in ZooKeeper.
 _IN_ZOOKEEPER = {
@@ -54,7 +54,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 
 
 @click.command(epilog=EPILOG)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @brokers_option
 @coordination_option("What coordinates the group: ZooKeeper, or the brokers (Kafka 0.9 or later).")
 @optional_zookeeper_option
@@ -65,6 +65,12 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     shell_complete=complete_groups,
 )
 @click.option("--no-group", is_flag=True, help="Ignore a group that the environment or the file names.")
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="Instead of topics: all topics whose names match this regular expression from their beginning, also those that"
+    " are created later. In a group only.",
+)
 @click.option(
     "--from",
     "start",
@@ -187,6 +193,8 @@ def consume(
 
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose, timed=True)
+    if bool(topics) == (options["pattern"] is not None):
+        raise click.UsageError("Name topics, or give --pattern, and not both.", context)
     for topic in topics:
         check_name(topic, "topic")
     line = _line(context, template, separator_bytes(key_separator), as_json=as_json)
@@ -240,6 +248,7 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         KielGroupsError: A topic does not exist, ZooKeeper does not answer, or a setting is not valid.
     """
     from kiel_groups.clients import GroupedConsumer
+    from kiel_groups.group.topic_patterns import compiled_pattern
 
     aside = _named_elsewhere(context)
     refuse_given(context, _WITHOUT_A_GROUP, f"does not go with '--group'; a group shares all partitions{aside}")
@@ -249,6 +258,8 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
     if start not in (None, "earliest", "latest"):
         why = f"{start!r} given; a group resumes at its offsets; without any it starts 'earliest' or 'latest'{aside}."
         raise click.BadParameter(why, context, param_hint="'--from'")
+    if options["pattern"] is not None:
+        compiled_pattern(options["pattern"])
     consumer = GroupedConsumer(
         options["brokers"],
         options["group"],
@@ -261,7 +272,7 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
     notice = _checked_names(ClusterAddress(options["coordination"], hosts, SERVER_WAIT_S), topics, options["group"])
 
     async def join() -> None:
-        await consumer.subscribe(topics)
+        await consumer.subscribe(topics, options["pattern"])
         if notice and not context.params["quiet"]:
             context.ensure_object(Lines).say("info", notice)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
@@ -14,6 +14,7 @@ from six import ensure_binary, ensure_text
 
 from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.topic_patterns import LONGEST_PATTERN, PatternMatch, is_storable
 from kiel_groups.model import INTERNAL_TOPICS, MemberId, Slot, TopicPartition, numbers_by_topic
 
 
@@ -121,6 +122,8 @@ class MemberInfo:
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
     keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
     ``settings`` has the settings that differ from their defaults (``GroupConfig.changed_settings``), for operators.
+    ``pattern`` is the regular expression of a subscription by pattern, whose ``subscription`` is empty: a leader of a
+    version that knows no patterns gives such a member no partitions.
     """
 
     member_id: MemberId
@@ -134,6 +137,17 @@ class MemberInfo:
     capacity: float = 1.0
     rack: str | None = None
     settings: tuple[tuple[str, int], ...] = ()
+    pattern: str | None = None
+
+    @property
+    def subscribes(self) -> bool:
+        """Whether the member subscribes to topics or to a pattern. A member that leaves first drops both."""
+        return bool(self.subscription or self.pattern)
+
+    def with_matches(self, state: GroupState | None) -> MemberInfo:
+        """Return the member with the topics that its pattern matches in a plan, if it has a pattern."""
+        match = None if state is None or self.pattern is None else state.patterns.get(self.pattern)
+        return self if match is None else replace(self, subscription=match.topics)
 
     @property
     def slot(self) -> Slot:
@@ -144,7 +158,7 @@ class MemberInfo:
         found = named_fields(self, started_at_ms="started_at")
         del found["member_id"]
         found |= {"subscription": sorted(self.subscription), "settings": dict(self.settings)}
-        unset: dict[str, object] = {"capacity": 1, "rack": None, "settings": {}}
+        unset: dict[str, object] = {"capacity": 1, "rack": None, "settings": {}, "pattern": None}
         given = {name: value for name, value in found.items() if name not in unset or value != unset[name]}
         return encode_object({"version": _VERSION, **given})
 
@@ -155,6 +169,9 @@ class MemberInfo:
         instance_id = fields.get("instance_id")
         # Nothing depends on the settings, so invalid settings are no reason to leave the member out.
         settings = fields["settings"] if isinstance(fields.get("settings"), dict) else {}
+        pattern = None if fields.get("pattern") is None else typed_field(fields, "pattern", str, path)
+        if pattern is not None and not is_storable(pattern):
+            raise ProtocolError(f"{path}: field 'pattern' should have 1 to {LONGEST_PATTERN} whole characters")
         try:
             for topic in topics:
                 check_name(topic, "subscription")
@@ -175,6 +192,7 @@ class MemberInfo:
             capacity=capacity,
             rack=rack,
             settings=tuple((name, value) for name, value in settings.items() if isinstance(value, int)),
+            pattern=pattern,
         )
 
 
@@ -187,7 +205,7 @@ class GroupState:
     ``unassigned`` has the number of unassigned partitions by reason, and ``unassigned_names`` has the names of the
     first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
     the allocator did not fail. ``request_ms`` is the time of the newest operator's request that a plan has answered;
-    see ``PlanRequest``.
+    see ``PlanRequest``. ``patterns`` has what each pattern of a member matches.
     """
 
     generation: int
@@ -202,11 +220,15 @@ class GroupState:
     fallback: str = ""
     created_at_ms: int = 0
     request_ms: int | None = None
+    patterns: Mapping[str, PatternMatch] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         found = named_fields(self, created_at_ms="created_at", request_ms="rebalance")
         if self.request_ms is None:
             del found["rebalance"]
+        found["patterns"] = {pattern: match._asdict() for pattern, match in self.patterns.items()}
+        if not self.patterns:
+            del found["patterns"]
         return encode_object({"version": _VERSION, **found})
 
     @classmethod
@@ -231,7 +253,20 @@ class GroupState:
             fallback=str(fields.get("fallback", "")),
             created_at_ms=fields["created_at"] if isinstance(fields.get("created_at"), int) else 0,
             request_ms=fields["rebalance"] if isinstance(fields.get("rebalance"), int) else None,
+            patterns=_matches(fields.get("patterns")),
         )
+
+
+def _matches(patterns: object) -> dict[str, PatternMatch]:
+    """Return what patterns match, from a group state. Leave out invalid entries, as for a pattern not compared yet."""
+    listed = patterns.items() if isinstance(patterns, dict) else ()
+    return {
+        pattern: PatternMatch(tuple(topics), str(match.get("problem", "")))
+        for pattern, match in listed
+        if isinstance(match, dict)
+        and isinstance(topics := match.get("topics"), list)
+        and all(isinstance(topic, str) for topic in topics)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,14 +345,15 @@ class GroupSettings:
         ]
 
 
-def encode_consumer_id(subscription: Iterable[str], started_ms: int) -> bytes:
+def encode_consumer_id(subscription: Iterable[str], started_ms: int, pattern: str | None = None) -> bytes:
     """
-    Encode the consumer id znode as Kafka 0.8 reads it.
+    Encode the consumer id znode as Kafka 0.8 reads it. A pattern is a white list there.
 
     Kafka's JSON parser reads every number as an int32, so the timestamp is a string.
     """
-    topics = dict.fromkeys(sorted(subscription), 1)
-    return encode_object({"version": 1, "subscription": topics, "pattern": "static", "timestamp": str(started_ms)})
+    topics = dict.fromkeys(sorted(subscription) if pattern is None else [pattern], 1)
+    kind = "static" if pattern is None else "white_list"
+    return encode_object({"version": 1, "subscription": topics, "pattern": kind, "timestamp": str(started_ms)})
 
 
 def encode_owner(member_id: MemberId) -> bytes:

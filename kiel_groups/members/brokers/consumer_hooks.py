@@ -20,6 +20,7 @@ from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.start_positions import Positions, StartPositions
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.members.partition_handler import PartitionHandler
+from kiel_groups.members.topic_matcher import TopicMatcher
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import GroupProtocol
@@ -124,6 +125,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 #: The share of the session timeout that a drain leaves for the last commit.
 _RESERVE_SHARE = 0.1
 
+#: The share of the session timeout for which a join waits for the topics that match a pattern.
+_METADATA_SHARE = 1 / 6
+
 #: How often a drain checks the gate, in seconds.
 _LOOK_S = 1.0
 
@@ -160,6 +164,8 @@ class ConsumerHooks:
         self._assignors = assignors
         self._tasks = tasks
         self._unopened = UnopenedClaims(self._group, context.metrics, handler)
+        #: Compares the topics with the application's pattern.
+        self.matcher = TopicMatcher(self._group, context.metrics, context.runtime)
         self.planner = AssignmentPlanner(context, assignors, topics)
         #: The partitions of the present assignment; None between two assignments.
         self.assigned: frozenset[TopicPartition] | None = None
@@ -195,6 +201,7 @@ class ConsumerHooks:
         A member that may lead also requests the topics' partitions now, so that its assignment need not wait for the
         answer. Before Kafka 0.10.1, every member does so, to notice deleted topics.
         """
+        await self._match_for_join()
         self.offered = self._subscription.topics
         # Coordinators of 0.9 keep the offsets of deleted topics, so find out which topics are missing now.
         if self._may_lead or not self._context.has_rebalance_timeout:
@@ -208,6 +215,29 @@ class ConsumerHooks:
             )
             for assignor in self._assignors
         ]
+
+    async def match_pattern(self) -> bool:
+        """
+        If the application subscribes to a pattern, ask for all topics, and subscribe to those that match.
+
+        Return whether the topics changed. Raise NoBrokersError if no broker lists the topics.
+        """
+        pattern = self._subscription.wanted.pattern
+        if pattern is None:
+            return False
+        found = await self.matcher.matches([pattern], await self._topics.all_topics())
+        return self._subscription.set_matches(pattern, found[pattern].topics)
+
+    async def _match_for_join(self) -> None:
+        """
+        Find the topics that match now. Otherwise, each member of the group would notice a new topic by itself, and
+        cause a rebalance for it. If brokers do not answer soon, keep the topics that are known.
+        """
+        try:
+            async with asyncio.timeout(self._context.timing.session_timeout_ms / 1000 * _METADATA_SHARE):
+                await self.match_pattern()
+        except (KielGroupsError, TimeoutError) as error:
+            log.info("group %s: joining with the topics that matched before: %s", self._group, error or "no answer")
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """

@@ -15,7 +15,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
 from kiel_groups.group.member_state import GroupRequest
 from kiel_groups.group.partition_offsets import PendingReset
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.subscription import Subscription, SubscriptionState
 from kiel_groups.members.brokers.assignment_planner import TopicSource
 from kiel_groups.members.brokers.consumer_hooks import ChosenStarts, ConsumerHooks
 from kiel_groups.members.brokers.coordinator import BrokerCoordinator
@@ -28,6 +28,7 @@ from kiel_groups.members.brokers.start_positions import StartPositions
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics
 from kiel_groups.members.partition_handler import PartitionHandler
+from kiel_groups.members.topic_matcher import RETRY_S
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -134,7 +135,8 @@ class ConsumerMember:
 
     async def start(self) -> None:
         """
-        Join the group if the application has subscribed to topics. Otherwise, ``resubscribe`` joins later.
+        Join the group if the application has subscribed to topics or to a pattern. Otherwise, ``resubscribe`` joins
+        later.
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time.
@@ -145,9 +147,10 @@ class ConsumerMember:
         """
         self._watch()
         self._tasks.start(self._follow_topics())
+        self._tasks.start(self._follow_pattern())
         self._tasks.start(self._refresh_offsets())
         self._tasks.start(self._renewed.look_regularly(self._context.timing.metadata_max_age_ms / 1000))
-        if self._subscription.topics:
+        if self._subscription.wanted != Subscription():
             await self._join()
 
     async def _join(self) -> None:
@@ -164,15 +167,15 @@ class ConsumerMember:
 
     async def resubscribe(self) -> None:
         """
-        Join with the present subscription. The errors are those of ``start``. Do nothing if no topics were ever
-        subscribed to.
+        Join with the present subscription. The errors are those of ``start``. Do nothing if there was never a
+        subscription.
 
         A member that has partitions joins in the background. It first revokes its partitions, and the caller of this
         method may be processing their records.
         """
         if self._member.holds_assignment:
             self._member.request_rejoin()
-        elif self._has_started or self._subscription.topics:
+        elif self._has_started or self._subscription.wanted != Subscription():
             await self._join()
 
     @property
@@ -312,6 +315,19 @@ class ConsumerMember:
                 self._member.request_rejoin()
             else:
                 self._hooks.planner.forget()
+
+    async def _follow_pattern(self) -> None:
+        """Join again when the topics that match the application's pattern have changed."""
+        while True:
+            is_complete, age_s = self._hooks.matcher.is_complete, self._context.timing.metadata_max_age_ms / 1000
+            await asyncio.sleep(age_s if is_complete else min(age_s, RETRY_S))
+            try:
+                changed = await self._hooks.match_pattern()
+            except KielGroupsError as error:
+                log.info("group %s: topics are not compared with the pattern: %s", self._context.group.group, error)
+                continue
+            if changed and self._has_started:
+                self._member.request_rejoin()
 
     # ------------------------------------------------------------------ the watchdog
 

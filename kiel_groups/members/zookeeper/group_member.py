@@ -42,7 +42,7 @@ class MemberRole(SessionRole):
         self._handler = context.handler
         self.proof = context.layout.member(context.member_id)
         self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator, context.handler), self.proof)
-        self.registration = SubscriptionRegistration(context, lambda: subscription.topics)
+        self.registration = SubscriptionRegistration(context, lambda: subscription.wanted)
         self.owned_partitions = OwnedPartitions(context, subscription)
         self.offsets = self.owned_partitions.offsets
 
@@ -65,6 +65,7 @@ class MemberRole(SessionRole):
         if self.registration.is_outdated:
             self.owned_partitions.times.subscription_changed()
         await self.registration.follow_subscription()
+        self.owned_partitions.look_for_matches()
 
     async def brokers(self) -> list[HostPort]:
         """Return the addresses of the brokers that ZooKeeper lists at this moment."""

@@ -14,7 +14,7 @@ from kiel_groups.errors import CoordinationError, DuplicateInstanceError, KielGr
 from kiel_groups.group import claims
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.members.alarms import UnopenedClaims, report_slow_drain
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
@@ -247,6 +247,8 @@ class OwnedPartitions:
         self._orders = OffsetOrders(context, offsets.owned, offsets.store, offsets.znodes, offsets.writer, self._owned)
         self._subscription = subscription
         self._claims = claims.Claims()
+        #: The pattern whose matches were read last, and its problem.
+        self._matched = ("", "")
         self._unopened = UnopenedClaims(context.group, context.metrics, context.handler)
         self.times = RebalanceTimes(context.metrics, context.runtime, context.began_s)
         self._due = asyncio.Event()
@@ -349,12 +351,43 @@ class OwnedPartitions:
             return claims.AssignmentRead(None)
         if found.member_id == self._context.member_id:
             self.times.arrived(found.generation)
+            await self._follow_pattern()
             await self._unsubscribed_topics.check(node, found, self._subscription.topics)
             return claims.AssignmentRead(found.partitions)
         # Without an instance_id no other member can have the slot, whatever its znode contains. A member whose znode
         # was deleted was not replaced either: the leader knows only its predecessor, and this member will join again.
         is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
         return claims.Replaced() if is_replaced else claims.AssignmentRead(None)
+
+    def look_for_matches(self) -> None:
+        """If the application subscribes to a pattern, read again which topics the leader has found to match."""
+        if self._subscription.wanted.pattern is not None:
+            self._due.set()
+
+    async def _follow_pattern(self) -> None:
+        """
+        Subscribe to the topics that the pattern matches by the group state, which a leader writes with each plan.
+
+        The group state is read after the assignment, so it is at least as new. Until a plan has the pattern, the group
+        state is watched. After that, each plan that concerns this member changes its assignment.
+        """
+        pattern, path = self._subscription.wanted.pattern, self._context.layout.group_state
+        if pattern is None:
+            return
+        is_known = pattern == self._matched[0]
+        node = await (self._session.get(path) if is_known else get_watched(self._session, path, self._due.set))
+        match = None
+        if node is not None:
+            # An operator may have damaged the group state. The next plan repairs it.
+            with suppress(ProtocolError):
+                match = GroupState.parse(node.data, path).patterns.get(pattern)
+        if match is None:
+            self._matched = ("", "")
+            return
+        if match.problem and self._matched != (pattern, match.problem):
+            log.error("group %s: the leader reports on pattern %r: %s", self._config.group, pattern, match.problem)
+        self._matched = (pattern, match.problem)
+        self._subscription.set_matches(pattern, match.topics)
 
     def _assignment_changed(self) -> None:
         self.times.change_noticed()

@@ -27,6 +27,7 @@ from kiel_groups.group.planner import (
     next_end_ms,
     plan,
 )
+from kiel_groups.group.topic_patterns import PatternMatch
 from kiel_groups.group.znodes.contents import (
     GroupState,
     MemberAssignment,
@@ -46,9 +47,10 @@ from kiel_groups.group.znodes.group_settings import (
     generation_of,
     parse_weights,
 )
-from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import Put
 from kiel_groups.members.partition_handler import PartitionHandler
+from kiel_groups.members.topic_matcher import RETRY_S, TopicMatcher
 from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan
 from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor, OwnershipMonitor
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
@@ -132,7 +134,7 @@ class WatchedValues:
         """Return the live members that can be read, by member id, each with the zxid of its registration."""
         names = sorted(await self._session.children(layout.members, self.watcher("members")) or ())
         for name in self.member_names.difference(names):
-            self._drop(f"member {name}")
+            self.drop(f"member {name}")
         self.member_names = frozenset(names)
 
         def registered(name: MemberId, node: Node) -> tuple[int, _Parsed] | None:
@@ -142,7 +144,7 @@ class WatchedValues:
         found = await self.cached_many("member", names, layout.member, registered)
         return {name: each for name, each in found.items() if each is not None}
 
-    def _drop(self, what: str) -> None:
+    def drop(self, what: str) -> None:
         """Forget a value that will not be read again, and its watcher."""
         self._known.pop(what, None)
         self._reading.pop(what, None)
@@ -201,6 +203,11 @@ class PlanReader:
         self._dynamic_config = DynamicConfig()
         #: The last weights that could be read; empty if there were none.
         self._weights: Weights = {}
+        self._matcher = TopicMatcher(context.group, context.metrics, context.runtime)
+        self._on_change = on_change
+        self._retry: asyncio.TimerHandle | None = None
+        #: The topics that the last plan asked for.
+        self._topic_names: frozenset[str] = frozenset()
         #: The warnings about settings that were logged and still apply.
         self._warnings: set[str] = set()
 
@@ -229,7 +236,9 @@ class PlanReader:
         )
         away = absences(assignments, members, self._runtime.wall_ms(), self.grace_ms)
         self._warn_of_settings({*members, *away})
-        topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
+        names, patterns = await self._matches({member.pattern for member in members.values() if member.pattern})
+        subscribed = {topic for member in members.values() for topic in member.subscription}
+        topics = await self._topics(subscribed.union(*(match.topics for match in patterns.values())))
         return Inputs(
             members=members,
             topics=topics,
@@ -244,7 +253,32 @@ class PlanReader:
             dynamic_config=self._dynamic_config,
             forgetting=None if config is None else self._forgetting(config),
             weights=self._weights,
+            patterns=patterns,
+            has_topics=bool(names),
         )
+
+    async def _matches(self, patterns: Collection[str]) -> tuple[Collection[str], dict[str, PatternMatch]]:
+        """
+        Return the names of all topics, and what the members' patterns match. Without patterns, do not read the names.
+
+        If some topics cannot be compared with a pattern now, report a change a few seconds later.
+        """
+        if not patterns:
+            return (), {}
+        watcher = self._values.watcher("topics")
+        listed = await self._values.cached("topics", lambda: children_watched(self._session, TOPICS, watcher))
+        names = listed or ()
+        found = await self._matcher.matches(patterns, names)
+        if not self._matcher.is_complete:
+            self.stop()
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._on_change, "topics of patterns")
+        return names, found
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _forgetting(self, config: Node) -> Put | None:
         """
@@ -351,10 +385,15 @@ class PlanReader:
             log.warning("group %s: %s: %s", self._layout.group, self._layout.config, warning)
         self._warnings = warnings
 
-    async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        found = await self._values.cached_many(
-            "topic", names, topic_path, lambda name, node: self._values.parsed(parse_topic, node, topic_path(name))
-        )
+    async def _topics(self, names: set[str]) -> dict[str, tuple[int, ...]]:
+        for gone in self._topic_names - names:
+            self._values.drop(f"topic {gone}")
+        self._topic_names = frozenset(names)
+
+        def numbers(name: str, node: Node) -> tuple[int, ...] | None:
+            return self._values.parsed(parse_topic, node, topic_path(name))
+
+        found = await self._values.cached_many("topic", sorted(names), topic_path, numbers)
         return {name: partitions for name, partitions in found.items() if partitions is not None}
 
 
@@ -423,6 +462,7 @@ class PartitionPlanner:
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None
+        self._reader.stop()
         self._ownership_monitor.stop()
         self._foreign_members.stop()
 

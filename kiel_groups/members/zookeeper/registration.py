@@ -19,6 +19,7 @@ from kiel_groups.errors import (
     SessionLostError,
 )
 from kiel_groups.group.cluster_identity import ClusterIdentity
+from kiel_groups.group.subscription import Subscription
 from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, encode_consumer_id, whole_number
 from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, TOPICS, GroupLayout, WorkerLayout, topic_path
 from kiel_groups.group.znodes.round_contents import RoundSettings, program_type, refusal_by_programs
@@ -274,10 +275,10 @@ class SubscriptionRegistration:
 
     Args:
         context: The member on its open session; its member id is the name of both znodes.
-        subscription: Returns the topics that the application wants at this moment.
+        subscription: Returns the topics or the pattern that the application wants at this moment.
     """
 
-    def __init__(self, context: SessionContext, subscription: Callable[[], Collection[str]]) -> None:
+    def __init__(self, context: SessionContext, subscription: Callable[[], Subscription]) -> None:
         self._context = context
         self._session = context.session
         self._config = context.config
@@ -288,12 +289,12 @@ class SubscriptionRegistration:
         self._path = context.layout.member(context.member_id)
         self._consumer_id = context.layout.consumer_id(context.member_id)
         self._writing = asyncio.Lock()
-        #: The registered topics; None while they are not known.
-        self._registered: Collection[str] | None = None
+        #: The registered subscription; None while it is not known.
+        self._registered: Subscription | None = None
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the application has subscribed to other topics than the registered topics."""
+        """Whether the application has subscribed to other topics, or to another pattern, than is registered."""
         return self._registered != self._subscription()
 
     def check(self, topics: Collection[str]) -> None:
@@ -303,9 +304,10 @@ class SubscriptionRegistration:
         Raises:
             ConfigError: The topics take more space than ZooKeeper allows.
         """
-        self._creation(topics)
+        self._creation(Subscription(frozenset(topics)))
 
-    def _creation(self, topics: Collection[str]) -> list[Operation]:
+    def _creation(self, wanted: Subscription) -> list[Operation]:
+        topics = wanted.topics
         info = MemberInfo(
             member_id=self._member_id,
             session_timeout_ms=self._session.timeout_ms,
@@ -318,10 +320,11 @@ class SubscriptionRegistration:
             client=self._config.client,
             started_at_ms=self._started_ms,
             settings=tuple(sorted(self._config.changed_settings.items())),
+            pattern=wanted.pattern,
         )
         operations: list[Operation] = [
             Create(self._path, info.encode(), ephemeral=True),
-            Create(self._consumer_id, encode_consumer_id(topics, self._started_ms), ephemeral=True),
+            Create(self._consumer_id, self._consumer_data(wanted), ephemeral=True),
         ]
         size = sum(map(size_of, operations))
         if size > LARGEST_BYTES:
@@ -331,6 +334,9 @@ class SubscriptionRegistration:
                 " each"
             )
         return operations
+
+    def _consumer_data(self, wanted: Subscription) -> bytes:
+        return encode_consumer_id(wanted.topics, self._started_ms, wanted.pattern)
 
     async def register(self) -> None:
         """
@@ -370,8 +376,8 @@ class SubscriptionRegistration:
         async with self._writing:
             if self._registered is None or await self._session.exists(self._consumer_id) is not None:
                 return
-            consumer_id = encode_consumer_id(self._registered, self._started_ms)
-            operations: list[Operation] = [Check(self._path), Create(self._consumer_id, consumer_id, ephemeral=True)]
+            consumer_data = self._consumer_data(self._registered)
+            operations: list[Operation] = [Check(self._path), Create(self._consumer_id, consumer_data, ephemeral=True)]
             while isinstance(answer := await self._session.transact(operations), Refused) and answer.index == 1:
                 if answer.failure is not Failure.NO_NODE:
                     break
@@ -411,15 +417,15 @@ class SubscriptionRegistration:
         that.
         """
         async with self._writing:
-            return not isinstance(await self._register_again(()), Refused)
+            return not isinstance(await self._register_again(Subscription()), Refused)
 
-    async def _register_again(self, topics: Collection[str]) -> Answer:
+    async def _register_again(self, wanted: Subscription) -> Answer:
         removal: list[Operation] = [Delete(self._path), Delete(self._consumer_id)]
-        return await self._session.transact([*removal, *self._creation(topics)])
+        return await self._session.transact([*removal, *self._creation(wanted)])
 
     async def warn_of_missing_topics(self) -> None:
         """Warn of registered topics that do not exist. Such topics are allowed, but their names may be wrong."""
-        topics = sorted(self._registered or ())
+        topics = sorted(self._registered.topics if self._registered else ())
         if len(topics) > MOST_ASKED_FOR:
             existing = frozenset(await self._session.children(TOPICS) or ())
             missing = [topic for topic in topics if topic not in existing]

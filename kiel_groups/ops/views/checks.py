@@ -178,6 +178,13 @@ def _fallback(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding("fallback", view.group_state.fallback, "correct the allocator of the leader, then restart it")
 
 
+def _patterns(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    for pattern, match in sorted({} if view.group_state is None else view.group_state.patterns.items()):
+        if match.problem and (members := tuple(each.member_id for each in view.members if each.pattern == pattern)):
+            text = f"pattern {pattern!r} of {counted(members, 'member')}: {match.problem}"
+            yield Finding("pattern", text, "subscribe to another pattern, or to topics", members=members)
+
+
 def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
     unassigned = view.unassigned
     if unassigned and view.group_state is not None:
@@ -444,9 +451,7 @@ def _could_own(member: MemberView, view: GroupView) -> bool:
     Return whether a member has no partition although another member owns several partitions of the first member's
     topics.
     """
-    if member.owned or not member.subscription:
-        return False
-    topics = set(member.subscription)
+    topics = frozenset(() if member.owned else member.subscription or ())
     return any(sum(each.topic_partition.topic in topics for each in other.owned) > 1 for other in view.members)
 
 
@@ -476,6 +481,7 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_away, Sight.ZNODES),
     (_unplanned, Sight.ZNODES),
     (_fallback, Sight.ZNODES),
+    (_patterns, Sight.ZNODES),
     (_assigned_twice, Sight.ZNODES | Sight.ANSWERS),
     (_unassigned_by_strategy, Sight.ANSWERS),
     (_idle, Sight.ANSWERS),

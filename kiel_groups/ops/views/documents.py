@@ -222,6 +222,7 @@ def _member(member: MemberView) -> dict[str, Any]:
         "capacity": member.settings.get("capacity", 1.0),
         "rack": member.settings.get("rack"),
         "subscription": list(member.subscription or ()),
+        "pattern": member.pattern,
         "target": [str(partition) for partition in sorted(member.target or ())],
         "owned": [str(partition.topic_partition) for partition in member.owned],
         "lag": member.lag,

@@ -89,7 +89,8 @@ class MemberView:
     coordinate the group, ``target`` and the fields from ``leads`` to ``settings`` are unknown and have their defaults.
     Only programs have ``joined`` (the generation that they have joined or wait for) and ``protocols``. ``settings`` has
     the member's settings that differ from the defaults, with its capacity and rack. ``protocol_version`` is the version
-    of the subscription of a member of a group that brokers coordinate.
+    of the subscription of a member of a group that brokers coordinate. ``pattern`` is the pattern whose matches are in
+    ``subscription``; members that brokers coordinate tell their group only the matches.
     """
 
     member_id: MemberId
@@ -107,6 +108,7 @@ class MemberView:
     protocols: tuple[str, ...] = ()
     settings: Mapping[str, float | str] = field(default_factory=dict)
     protocol_version: int | None = None
+    pattern: str | None = None
 
     @property
     def slot(self) -> Slot:

@@ -144,11 +144,13 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
     dynamic_config = DynamicConfig() if config is None else DynamicConfig.parse(config.data, layout.config)
     members, assignments = members_by_slot(reading.registered()), reading.assignments()
     grace_ms = grace_ms if dynamic_config.static_grace_ms is None else dynamic_config.static_grace_ms
+    group_state = reading.group_state()
     return Inputs(
         members=members,
         topics=reading.topics({topic for member in members.values() for topic in member.subscription}),
         brokers=len(reading.children(BROKER_IDS)),
-        group_state=reading.group_state(),
+        group_state=group_state,
+        patterns={} if group_state is None else group_state.patterns,
         assignments=assignments,
         away=absences(assignments, members, now_ms, grace_ms),
         dynamic_config=dynamic_config,
@@ -195,7 +197,7 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
     gone = find_slots(group, ids | {slot: (slot,) for slot in inputs.away}, hosts, change.removed, change.host)
     topics = change.topics or tuple(sorted(inputs.subscribed))
     members = {
-        slot: replace(info, subscription=change.topics) if change.topics and info.subscription else info
+        slot: replace(info, subscription=change.topics, pattern=None) if change.topics and info.subscribes else info
         for slot, info in inputs.members.items()
         if slot not in gone
     }

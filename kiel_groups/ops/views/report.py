@@ -535,6 +535,8 @@ def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
     share = Column[MemberView]("partitions", lambda member: member.share, is_right=True)
     columns: list[Column[MemberView]] = [name, host, pid, joined, share]
     columns.append(Column("lag", lambda member: _lag_text(member.owned), is_right=True))
+    if any(member.pattern for member in view.members):
+        columns.append(Column("pattern", lambda member: member.pattern or "", most_width=30))
     if any("capacity" in member.settings for member in view.members):
         columns.append(Column("capacity", lambda member: str(member.settings.get("capacity", 1)), is_right=True))
     if any("rack" in member.settings for member in view.members):

@@ -153,6 +153,7 @@ def _member(
         client=info.client,
         host=info.host,
         subscription=info.subscription,
+        pattern=info.pattern,
         owned=owned,
         target=target,
         leads=info.member_id == leader,
@@ -160,11 +161,9 @@ def _member(
         started_at_ms=info.started_at_ms,
         session_timeout_ms=info.session_timeout_ms,
         instance_id=info.instance_id,
-        settings={
-            **dict(info.settings),
-            **({"capacity": info.capacity} if info.capacity != 1 else {}),
-            **({"rack": info.rack} if info.rack is not None else {}),
-        },
+        settings=dict(info.settings)
+        | ({"capacity": info.capacity} if info.capacity != 1 else {})
+        | ({"rack": info.rack} if info.rack is not None else {}),
     )
 
 
@@ -295,12 +294,13 @@ class GroupReading:
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
 
     def registered(self) -> list[tuple[int, MemberInfo]]:
-        """Return the live members of a group of consumers, oldest first, each with the czxid of its member znode."""
+        """Return the live consumers, oldest first, with the matches of patterns, and the czxids of their znodes."""
+        state = self.group_state()
         found = [
             (znode.czxid, self.parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path))
             for path, znode in self.children(self._layout.members)
         ]
-        known = [(czxid, info) for czxid, info in found if info is not None]
+        known = [(czxid, info.with_matches(state)) for czxid, info in found if info]
         return sorted(known, key=lambda each: (each[1].started_at_ms, each[1].member_id))
 
     def program_type(self) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.sim.coordinated.member_network import LANES, LOSABLE
-from tests.sim.scenario import Event
+from tests.sim.scenario import PATTERNS, Event
 
 if TYPE_CHECKING:
     from tests.sim.coordinated.broker_world import BrokerWorld
@@ -69,7 +69,7 @@ def _kill(world: BrokerWorld, consumer: BrokerConsumer, event: Event) -> None:
 
 def _restart(world: BrokerWorld, consumer: BrokerConsumer, event: Event) -> None:
     consumer.kill()
-    world.join(consumer.topics)
+    world.join(consumer.topics, consumer.pattern)
 
 
 def _leave(world: BrokerWorld, consumer: BrokerConsumer, event: Event) -> None:
@@ -118,6 +118,10 @@ def _lose_answer(world: BrokerWorld, consumer: BrokerConsumer, event: Event) -> 
 
 def _subscribe(world: BrokerWorld, consumer: BrokerConsumer, event: Event) -> None:
     consumer.subscribe(world.some_topics(event.choice))
+
+
+def _subscribe_pattern(world: BrokerWorld, consumer: BrokerConsumer, event: Event) -> None:
+    consumer.subscribe((), PATTERNS[int(event.choice * len(PATTERNS))])
 
 
 # Brokers
@@ -213,6 +217,7 @@ _ON_CONSUMERS: dict[str, Callable[[BrokerWorld, BrokerConsumer, Event], str | No
     "lose_request": _lose_request,
     "lose_answer": _lose_answer,
     "subscribe": _subscribe,
+    "subscribe_pattern": _subscribe_pattern,
 }
 _ON_THE_GROUP: dict[str, Callable[[BrokerWorld, Event], str]] = {
     "slow_network": _slow_network,
@@ -222,6 +227,8 @@ _ON_THE_GROUP: dict[str, Callable[[BrokerWorld, Event], str]] = {
     "expire_offsets": _expire_offsets,
     "join": _join,
     "grow_topic": _grow_topic,
+    "create_topic": lambda world, event: world.add_topic(1 + event.target % 3),
+    "delete_topic": lambda world, event: world.remove_topic(event.target),
     "recreate_topic": _recreate_topic,
     "produce": _produce,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from tests.sim.scenario import Event
+from tests.sim.scenario import Event, pattern_events
 
 __all__ = ["FAULTS", "BrokerScenario", "make_broker_scenario"]
 
@@ -99,6 +99,7 @@ def make_broker_scenario(seed: int) -> BrokerScenario:
     for operation in operations:
         at_s += random.expovariate(1 / PACE_S)
         events.append(_event(random, at_s, operation))
+    events = sorted([*events, *pattern_events(seed, at_s)])
     rebalance_timeout_ms = random.choice([10_000, 15_000, 30_000, 300_000])
     return BrokerScenario(
         seed=seed,

@@ -108,9 +108,11 @@ class BrokerWorld(GroupWorld):
         )
         self.logs = _GrowingLogs()
         self.topics = {f"t{number}": partitions for number, partitions in enumerate(scenario.topics)}
-        #: The incarnation of each topic, the topics that are deleted at the moment, and until when metadata may be old.
+        #: The incarnation of each topic, the topics that are deleted at the moment, those of them that are not created
+        #: again, and until when metadata may be old.
         self.incarnations: defaultdict[str, int] = defaultdict(int)
         self.deleted: set[str] = set()
+        self.gone: set[str] = set()
         self._former: dict[str, tuple[float, int | None]] = {}
         self.consumers: list[BrokerConsumer] = []
         self.checker = self.history = BrokerChecker(self)
@@ -130,9 +132,9 @@ class BrokerWorld(GroupWorld):
 
     # The group
 
-    def join(self, topics: Iterable[str]) -> BrokerConsumer:
-        """Start a consumer."""
-        consumer = BrokerConsumer(self, f"c{len(self.consumers) + 1}", tuple(topics))
+    def join(self, topics: Iterable[str], pattern: str | None = None) -> BrokerConsumer:
+        """Start a consumer of topics, or of a pattern if there is one."""
+        consumer = BrokerConsumer(self, f"c{len(self.consumers) + 1}", tuple(topics), pattern)
         self.consumers.append(consumer)
         return consumer
 
@@ -142,13 +144,31 @@ class BrokerWorld(GroupWorld):
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions of the topics that running consumers subscribe to."""
-        subscribed = sorted({topic for consumer in self.running for topic in consumer.topics})
+        running = self.running
+        existing = sorted(self.topics.keys() - self.gone)
+        subscribed = [topic for topic in existing if any(consumer.wants(topic) for consumer in running)]
         return [TopicPartition(topic, number) for topic in subscribed for number in range(self.topics[topic])]
 
     def all_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for topic, count in self.topics.items() for number in range(count)]
 
-    # Topics that are created again
+    # Topics that are created, deleted, or created again
+
+    def add_topic(self, partitions: int) -> str:
+        """Create another topic, and return its name."""
+        topic = f"n{sum(name.startswith('n') for name in self.topics)}"
+        self.topics[topic] = partitions
+        return topic
+
+    def remove_topic(self, number: int) -> str:
+        """Delete a topic that ``add_topic`` has created for good, and return its name, or ""."""
+        there = [topic for topic in sorted(self.topics.keys() - self.deleted) if topic.startswith("n")]
+        if not there:
+            return ""
+        topic = there[number % len(there)]
+        self.gone.add(topic)
+        self.delete_topic(topic)
+        return topic
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic. Most of the members' fetches notice that soon."""
@@ -228,7 +248,7 @@ class BrokerWorld(GroupWorld):
     def heal(self) -> None:
         """End all faults."""
         self.slow_until_s, self.metadata_fails = 0.0, False
-        for topic in sorted(self.deleted):
+        for topic in sorted(self.deleted - self.gone):
             self.create_topic(topic, 0.5)
         for broker in sorted(self.coordinator.down):
             self._restart(broker)

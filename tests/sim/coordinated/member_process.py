@@ -80,6 +80,8 @@ class _Topics:
                 self.seen.identified(name, f"{name} {incarnation}")
 
     async def all_topics(self) -> frozenset[str]:
+        if self._world.metadata_fails:
+            raise NoBrokersError("no broker has answered")
         return frozenset(self._world.topics) - self._world.deleted
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
@@ -116,7 +118,7 @@ class BrokerConsumer(Application):
     process: MemberProcess
     member: ConsumerMember  # type: ignore[assignment]
 
-    def __init__(self, world: BrokerWorld, name: str, topics: Collection[str]) -> None:
+    def __init__(self, world: BrokerWorld, name: str, topics: Collection[str], pattern: str | None = None) -> None:
         self.world = world
         self.name = name
         self.process = MemberProcess(self)
@@ -138,7 +140,10 @@ class BrokerConsumer(Application):
         self.closing = self.closed = False
         self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState(world.group_config)
-        self._subscription.change_subscription(topics)
+        if pattern is None:
+            self._subscription.change_subscription(topics)
+        else:
+            self._subscription.subscribe(pattern=pattern)
         self._calls = ListenerCalls(ApplicationListener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         self._topics = _Topics(world)
@@ -195,8 +200,11 @@ class BrokerConsumer(Application):
         """Whether this consumer could deliver records now."""
         return self.process.runs and self.lease_runs
 
-    def subscribe(self, topics: Collection[str]) -> None:
-        if self._subscription.subscribe(topics):
+    def subscribe(self, topics: Collection[str], pattern: str | None = None) -> None:
+        """Subscribe to topics, or to a pattern if there is one."""
+        if (pattern is None) is (self.pattern is not None):
+            self._subscription.unsubscribe()
+        if self._subscription.subscribe(() if pattern else topics, pattern):
             self.process.start(self._resubscribe())
 
     async def _resubscribe(self) -> None:

@@ -46,7 +46,9 @@ async def test_what_is_refused_is_an_error_of_the_future_and_changes_nothing() -
     for refused, error in [
         (consumer.subscribe("not/legal"), ConfigError),
         (consumer.subscribe([]), ConfigError),
-        (consumer.subscribe(pattern="t.*"), ConfigError),
+        (consumer.subscribe(pattern="t.*"), IllegalStateError),
+        (consumer.subscribe("t", pattern="t.*"), IllegalStateError),
+        (consumer.subscribe(pattern="("), ConfigError),
         (consumer.subscribe("u", listener="no listener"), ArgumentTypeError),  # type: ignore[arg-type]
     ]:
         assert consumer.subscription() == {"t"}

@@ -197,14 +197,14 @@ def test_a_pattern_is_text_or_compiled() -> None:
     """The same pattern again is no change, and keeps its matches."""
     state = SubscriptionState()
     assert state.subscribe(pattern="t.*")
-    assert state.change_subscription(["t1", "t2"])
+    assert state.set_matches("t.*", ["t1", "t2"])
     assert not state.subscribe(pattern=re.compile("t.*"))
     assert state.topics == {"t1", "t2"}
     assert state.subscribed_pattern == re.compile("t.*")
     assert state.subscribe(pattern=re.compile("t.*", re.IGNORECASE)), "other flags are another pattern"
 
 
-@pytest.mark.parametrize("pattern", ["(", "*", b"t", re.compile(b"t"), 7, ["t"]])
+@pytest.mark.parametrize("pattern", ["(", "*", b"t", re.compile(b"t"), 7, ["t"], "(" * 500, "a{99999999999}"])
 def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: Any) -> None:
     state = member(T0, pattern="t|u")
     before = snapshot(state)
@@ -214,21 +214,25 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: Any) -> Non
 
 
 def test_a_pattern_may_match_no_topic() -> None:
-    """``change_subscription()`` sets the matches. The last one may have been deleted."""
+    """``set_matches()`` sets the matches. The last one may have been deleted."""
     state = member(T0, pattern="t|u")
-    assert state.change_subscription([])
+    assert state.set_matches("t|u", [])
     assert state.topics == state.assigned_partitions() == frozenset()
     assert state.partitions_auto_assigned()
 
 
-def test_another_pattern_keeps_the_topics_that_match_both() -> None:
-    """Topics that match only the previous pattern stop at once; the others keep the state of their partitions."""
-    state = member(T0, U0, pattern="t|u")
-    use(state, T0)
-    assert state.subscribe(pattern="t|v")
-    assert state.topics == {"t"}
-    assert state.assigned_partitions() == {T0}
-    assert partition_snapshot(state, T0) == USED
+def test_another_pattern_has_no_topics_until_they_are_set() -> None:
+    """A match may take for ever, so the call evaluates no pattern. Matches of the previous pattern are ignored."""
+    state, changes = member(T0, U0, pattern="t|u"), list[frozenset[str]]()
+    state.on_matches = lambda: changes.append(state.topics)
+    assert state.subscribe(pattern="(t|t)*v")
+    assert state.topics == state.assigned_partitions() == frozenset()
+    assert not state.set_matches("t|u", ["t"])
+    assert state.set_matches("(t|t)*v", ["tv"])
+    assert not state.set_matches("(t|t)*v", ["tv"])
+    assert changes == [{"tv"}]
+    with pytest.raises(IllegalStateError, match="a pattern"):
+        state.change_subscription(["t"])
 
 
 def test_records_are_waited_for_once_topics_or_partitions_were_chosen() -> None:

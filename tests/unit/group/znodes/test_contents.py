@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ProtocolError
+from kiel_groups.group.topic_patterns import PatternMatch
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
     GroupState,
@@ -315,6 +316,39 @@ def test_the_error_about_a_znode_is_short(parse: Callable[[bytes, str], object],
     with pytest.raises(ProtocolError) as raised:
         parse(data, PATH)
     assert len(str(raised.value)) < 600
+
+
+def test_a_pattern_is_a_field_of_its_own_beside_an_empty_subscription() -> None:
+    """A version that knows no patterns reads a member without topics. Kafka's tools read a white list."""
+    info = MemberInfo(member_id="m", session_timeout_ms=1, subscription=(), pattern="page-é")
+    assert MemberInfo.parse("m", info.encode(), PATH) == info
+    assert (json.loads(info.encode())["subscription"], info.subscribes) == ([], True)
+    plain = replace(info, pattern=None)
+    assert ("pattern" in json.loads(plain.encode()), plain.subscribes) == (False, False)
+    assert json.loads(encode_consumer_id((), 7, "page-é")) == {
+        "version": 1,
+        "subscription": {"page-é": 1},
+        "pattern": "white_list",
+        "timestamp": "7",
+    }
+
+
+@pytest.mark.parametrize("pattern", [7, "", "x" * 1001, ["t"], "t\ud800"])
+def test_an_illegal_pattern_of_a_member_is_refused(pattern: object) -> None:
+    data = json.dumps({"subscription": [], "session_timeout_ms": 1, "pattern": pattern}).encode()
+    with pytest.raises(ProtocolError, match="pattern"):
+        MemberInfo.parse("m", data, PATH)
+
+
+def test_a_group_state_has_what_patterns_match() -> None:
+    """Without patterns, the data is as before. Invalid entries are left out."""
+    plain = GroupState(generation=1, state="done", leader="m")
+    assert "patterns" not in json.loads(plain.encode())
+    state = replace(plain, patterns={"t": PatternMatch(("t1", "t2")), "u": PatternMatch((), "too long")})
+    assert GroupState.parse(state.encode(), PATH) == state
+    fields = json.loads(plain.encode())
+    for invalid in [7, {"t": 7}, {"t": {"topics": 7}}, {"t": {"topics": [7]}}]:
+        assert GroupState.parse(json.dumps(fields | {"patterns": invalid}).encode(), PATH) == plain
 
 
 @pytest.mark.parametrize(

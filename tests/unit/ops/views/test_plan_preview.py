@@ -14,6 +14,7 @@ from kiel_groups.allocators import Allocator, lag_aware, rack_aware, round_robin
 from kiel_groups.allocators.assignors import ASSIGNORS, encode_member
 from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
 from kiel_groups.group.planner import DRAINED
+from kiel_groups.group.topic_patterns import PatternMatch
 from kiel_groups.group.znodes.contents import DONE, GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.model import TopicPartition
@@ -28,9 +29,11 @@ from kiel_groups.ops.views.plan_preview import (
     preview_report,
     racks_of,
 )
+from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.group_requests import DescribedGroup, DescribedMember
+from tests.helpers import group_snapshots as groups
 
 pytestmark = pytest.mark.unit
 
@@ -304,3 +307,19 @@ def test_an_allocator_that_fails_in_a_group_of_brokers_raises() -> None:
 
     with pytest.raises(AllocatorError, match="it raised RuntimeError: no idea"):
         preview_assignment(described("failing", ("c-1", (0,), None)), {"t": (0,)}, GroupChange(), Failing())
+
+
+def test_a_member_with_a_pattern_has_the_topics_of_the_newest_plan() -> None:
+    """No tool compares topics with patterns. ``describe``, its document and the preview have what the leader found."""
+    znodes = {
+        **groups.HEALTHY,
+        f"/kiel-groups/g/members/{groups.A}": groups.member(groups.A, groups.PLANNED_MS, pattern="t.*"),
+        "/kiel-groups/g/allocation": groups.plan(patterns={"t.*": PatternMatch(("t",))}),
+    }
+    view = view_group("g", znodes, groups.LOG_ENDS)
+    first = next(each for each in view.members if each.member_id == groups.A)
+    assert (first.subscription, first.pattern) == (("t",), "t.*")
+    assert "t.*" in groups.report_text(view)
+    inputs = inputs_of("g", znodes, groups.LATER_MS, 60_000)
+    assert inputs.subscriptions == {groups.A: ("t",), groups.B: ("t",)}
+    assert inputs.topics == {"t": (0, 1, 2)}
