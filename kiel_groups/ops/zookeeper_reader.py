@@ -360,9 +360,9 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
     """
     Read all znodes of groups, whether kiel-groups, Kafka or kiel writes them, and the znodes of the groups' topics.
 
-    A topic belongs to a group if its members subscribe to the topic, or if the group has owners, offsets or first
-    offsets in the topic. A group that does not exist has no znodes in the result. Znodes whose ACL denies reading are
-    ``closed``.
+    A topic belongs to a group if its members, or Java consumers in it, subscribe to the topic, or if the group has
+    owners, offsets or first offsets in the topic. A group that does not exist has no znodes in the result. Znodes whose
+    ACL denies reading are ``closed``.
 
     Returns:
         The znodes of each group, by the group's name.
@@ -370,9 +370,15 @@ def read_groups(client: Client, groups: Collection[str]) -> dict[str, dict[str, 
     found: dict[str, dict[str, Znode]] = {group: {} for group in groups}
     for path, znode in _read_trees(client, [root for group in groups for root in GroupLayout(group).roots]).items():
         found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
-    topics = {
-        group: consumed_topics(znodes) | _subscribed(GroupLayout(group), znodes) for group, znodes in found.items()
-    }
+    readings = {group: GroupReading(GroupLayout(group), znodes) for group, znodes in found.items()}
+    java = {(group, each) for group, reading in readings.items() for each in reading.java_subscriptions().values()}
+    existing: list[str] = []
+    if any(each.is_pattern for _, each in java):
+        with suppress(NoAuthError):
+            existing = _children_of(client.get_children_async(TOPICS))
+    topics = {group: consumed_topics(znodes) | _subscribed(readings[group]) for group, znodes in found.items()}
+    for group, subscription in java:
+        topics[group].update(subscription.topics(existing))
     read = read_znodes(client, [topic_path(topic) for topic in sorted(set().union(*topics.values()))])
     for group, names in topics.items():
         found[group] |= {path: read[path] for path in map(topic_path, names) if path in read}
@@ -384,7 +390,7 @@ def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
     found |= read_znodes(client, [layout.config, layout.weights])
-    names = _subscribed(layout, found).union(topics)
+    names = _subscribed(GroupReading(layout, found)).union(topics)
     return found | read_znodes(client, [topic_path(topic) for topic in sorted(names)])
 
 
@@ -634,6 +640,6 @@ def _children_of(read: Any) -> list[str]:
         return []
 
 
-def _subscribed(layout: GroupLayout, znodes: Snapshot) -> set[str]:
+def _subscribed(reading: GroupReading) -> set[str]:
     """Return the topics that the members of a group subscribe to. Members with unreadable znodes are left out."""
-    return {topic for _, info in GroupReading(layout, znodes).registered() for topic in info.subscription}
+    return {topic for _, info in reading.registered() for topic in info.subscription}

@@ -421,8 +421,10 @@ async def _no_order(_session: object) -> Any:
 
 
 def _check_one(member: str | None, host: str | None) -> None:
-    if (member is None) == (host is None):
-        raise ConfigError("give either 'member' or 'host'")
+    if member is None and host is None:
+        raise ConfigError("member: missing; expected a member or a host")
+    if member is not None and host is not None:
+        raise ConfigError("host: given beside a member; expected one of them")
 
 
 def _document(text: str) -> dict[str, Any]:

@@ -97,7 +97,14 @@ class Api:
             Route(f"{_GROUP}/undrain", {"POST": actions.undrain}),
             Route(f"{_GROUP}/rebalance", {"POST": actions.rebalance}),
             Route(f"{_GROUP}/connectors", {"GET": connectors.list_connectors}),
-            Route(_CONNECTOR, {"GET": connectors.get_connector}),
+            Route(
+                _CONNECTOR,
+                {
+                    "GET": connectors.get_connector,
+                    "PUT": connectors.put_connector,
+                    "DELETE": connectors.delete_connector,
+                },
+            ),
             Route(f"{_CONNECTOR}/status", {"GET": connectors.get_connector_status}),
             Route(f"{_CONNECTOR}/pause", {"POST": connectors.pause_connector}),
             Route(f"{_CONNECTOR}/resume", {"POST": connectors.resume_connector}),
@@ -271,7 +278,9 @@ def _group_change(call: RestCall) -> GroupChange:
         raise ConfigError(f"{unknown[0]!r:.100} in the query; expected {some(sorted(_PLAN_QUERY))}")
     grown = {}
     for each in call.query.get("partitions", ()):
-        topic, _, count = each.rpartition("=")
+        topic, separator, count = each.rpartition("=")
+        if not separator:
+            raise ConfigError(f"partitions: {each!r:.100} given; expected a topic and a number, such as pv=12")
         grown[topic] = _number("partitions", count)
     return GroupChange(
         added=sum(_number("add-member", each) for each in call.query.get("add-member", ())),

@@ -219,8 +219,7 @@ def _unowned(view: GroupView) -> list[TopicPartition]:
     """
     Return the partitions that have no owner although a plan assigns them, or members subscribe to their topics.
 
-    In a group of other clients, which has no plan, the topics are those that members subscribe to by name or own
-    partitions of.
+    In a group of other clients, which has no plan, the topics are those that members subscribe to or own partitions of.
     """
     if view.state == "foreign":
         topics = {topic for member in view.foreign_members for topic in member.topics}

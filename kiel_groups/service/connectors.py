@@ -1,21 +1,29 @@
 """
 The requests about the connectors of worker groups. The service forwards them to a worker of the group.
 
-Workers register the URLs of their REST interfaces in ZooKeeper, so the newest state of a group has them. A forwarded
-request contains the token of the workers, and goes to no other URL.
+Workers register the URLs of their REST interfaces in ZooKeeper, whatever coordinates their group. A forwarded request
+contains the token of the workers, and goes to no other URL: every client of the brokers can join a group that brokers
+coordinate, and tell its other members any URL.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, UnknownConnectorError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoWorkerError, ProtocolError, UnknownConnectorError
 from kiel_groups.group.znodes.worker_contents import cause_of
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 from kiel_groups.rest.calls import Answer, RestCall, RestError
+from kiel_groups.secret_texts import HIDDEN, may_be_secret, without_secrets
 from kiel_groups.service import openapi
 from kiel_groups.service.actions import Body, finish_change, takes
 from kiel_groups.service.cluster_state import GroupStatus
@@ -37,12 +45,22 @@ _LONGEST_TEXT = 300
 _END_OF_TRACE = 2_000
 
 
+#: The JSON schema of the settings of a connector.
+_CONFIG = {
+    "type": "object",
+    "properties": {"connector.class": openapi.TEXT},
+    "required": ["connector.class"],
+    "description": "Texts by the names of settings; [hidden] keeps a stored secret.",
+}
+
+
 class Work(NamedTuple):
     """
     A connector, or one of its tasks, as a worker shows it.
 
     ``task`` is None for the connector itself, and ``kind`` is ``source``, ``sink`` or ``task``. ``problem`` is the line
-    of the trace that names the error, or the reason why the work makes no progress, or "".
+    of the trace that names the error, or the reason why the work makes no progress, or "". ``config`` has the settings
+    of a connector without secrets; it is empty for a task.
     """
 
     connector: str
@@ -51,6 +69,7 @@ class Work(NamedTuple):
     state: str
     worker: str
     problem: str
+    config: Mapping[str, str] = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -78,6 +97,44 @@ class Connectors:
     async def get_connector(self, call: RestCall) -> Answer:
         """Answer with the settings and the tasks of a connector, without secrets."""
         return await _ask(*self._find(call), "GET", connector_path(call.arguments[2]))
+
+    @answers(openapi.CONNECTOR_SETTINGS_CHANGE)
+    @takes("config", config=_CONFIG)
+    async def put_connector(self, call: RestCall, body: Body) -> Answer:
+        """Create a connector with the settings ``config``, or replace the settings of the connector if it exists."""
+        began_s = time.monotonic()
+        (cluster, status), connector = self._find(call), call.arguments[2]
+        config = body.fields["config"]
+        plugin = config.get("connector.class") if isinstance(config, dict) else None
+        if not plugin or not isinstance(plugin, str):
+            raise ConfigError("config: expected an object with the connector's settings by name, and 'connector.class'")
+        before = await _settings(cluster, status, connector)
+        path = f"/connector-plugins/{quote(plugin, safe='')}/config/validate"
+        report = (await _ask(cluster, status, "PUT", path, {"name": connector, **config})).document
+        changes, notes = _setting_changes(connector, config, before, report)
+        document = {
+            "dry_run": body.dry_run,
+            "group": status.view.group,
+            "connector": connector,
+            "is_new": before is None,
+            "changes": changes,
+            "notes": notes,
+        }
+        if not body.dry_run:
+            await _ask(cluster, status, "PUT", f"{connector_path(connector)}/config", config)
+            finish_change(call, cluster, document, began_s)
+        return Answer(document)
+
+    @answers(openapi.CONNECTOR_DELETION)
+    @takes()
+    async def delete_connector(self, call: RestCall, body: Body) -> Answer:
+        """Delete a connector with its tasks, or only show these in a dry run. Its offsets stay."""
+        cluster, status = self._find(call)
+        config = await _settings(cluster, status, call.arguments[2])
+        if config is None:
+            raise UnknownConnectorError(f"connector {call.arguments[2]!r:.300} does not exist")
+        notes = ["Its offsets stay: another connector of this name continues at them."]
+        return await self._change(call, body, "DELETE", "", None, lambda work: True, config=config, notes=notes)
 
     @answers(openapi.CONNECTOR_STATUS)
     async def get_connector_status(self, call: RestCall) -> Answer:
@@ -126,9 +183,10 @@ class Connectors:
         body: Body,
         method: str,
         path: str,
-        after: str,
+        after: str | None,
         is_changed: Callable[[Work], bool],
         task: int | None = None,
+        **further: object,
     ) -> Answer:
         """
         Forward a change unless the call is a dry run, and answer with the states before and after the change.
@@ -138,9 +196,10 @@ class Connectors:
             body: The body of the request.
             method: The method of the worker's request.
             path: The path of the worker's request below the connector, with the query.
-            after: The state of the changed connector and tasks after the change.
+            after: The state of the changed connector and tasks after the change, or None if they are deleted.
             is_changed: Returns whether the request changes this connector or task.
             task: The task that must exist, or None.
+            further: Further fields of the answer.
         """
         began_s = time.monotonic()
         (cluster, status), connector = self._find(call), call.arguments[2]
@@ -155,6 +214,7 @@ class Connectors:
             "changes": [
                 {"work": work.name, "before": work.state, "after": after} for work in works if is_changed(work)
             ],
+            **further,
         }
         if not body.dry_run:
             await _ask(cluster, status, method, f"{connector_path(connector)}{path}")
@@ -175,12 +235,87 @@ async def list_work(cluster: ServedCluster, status: GroupStatus) -> list[Work]:
     found = (await _ask(cluster, status, "GET", _ALL)).document
     if not isinstance(found, dict):
         raise _strange(found)
-    connectors = [_works(each.get("status") if isinstance(each, dict) else each) for each in found.values()]
+    connectors = []
+    for each in found.values():
+        if not isinstance(each, dict) or not isinstance(each.get("info"), dict):
+            raise _strange(each)
+        connector, *tasks = _works(each.get("status"))
+        connectors.append([connector._replace(config=each["info"].get("config", {})), *tasks])
     connectors.sort(key=lambda works: (not any(work.problem for work in works), works[0].name))
     return list(chain.from_iterable(connectors))
 
 
-async def _ask(cluster: ServedCluster, status: GroupStatus, method: str, path: str) -> Answer:
+async def _settings(cluster: ServedCluster, status: GroupStatus, connector: str) -> dict[str, str] | None:
+    """Return the settings of a connector without secrets, or None if the connector does not exist."""
+    try:
+        found = (await _ask(cluster, status, "GET", f"{connector_path(connector)}/config")).document
+    except RestError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    if not isinstance(found, dict):
+        raise _strange(found)
+    return found
+
+
+def _setting_changes(
+    connector: str, config: Mapping[str, Any], before: Mapping[str, str] | None, report: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """
+    Return the settings that a change of a connector adds, replaces or removes, without secrets, and notes about them.
+
+    Args:
+        connector: The name of the connector.
+        config: The new settings.
+        before: The present settings as a worker shows them, or None if the connector does not exist.
+        report: A worker's validation of the new settings.
+
+    Raises:
+        ConfigError: The new settings have mistakes. The text has all of them.
+        ProtocolError: The report is not that of a worker.
+    """
+    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()}
+    given = {"name": connector} | {name: text for name, text in given.items() if config[name] is not None}
+    were = {"name": connector} | dict(before or {})
+    # A text with [hidden] stands for a stored secret. Only the worker that stores the settings knows the secret.
+    kept = {name for name, text in given.items() if HIDDEN in text}
+    errors = [f"{name}: {HIDDEN} means the stored value, but none is stored" for name in sorted(kept - were.keys())]
+    try:
+        definitions = [each["definition"] for each in report["configs"] if each["definition"]]
+        is_secret = {each["name"]: each["type"] == "PASSWORD" for each in definitions}
+        values = [each["value"] for each in report["configs"] if each["value"]["name"] not in kept]
+        errors += [str(text) for value in values for text in value["errors"]]
+        mistyped = {name: str(near) for name, near in report.get("mistyped", {}).items()}
+        warnings = [str(text) for text in report.get("warnings", ())]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _strange(report) from error
+    if given["name"] != connector:
+        errors.append(f"name: {given['name']!r:.100} given; expected {connector!r:.100} or none")
+    if errors:
+        # A setting is often missing because its name is misspelt, which the warnings say.
+        raise ConfigError("\n".join([*errors, *warnings]))
+    shown = {
+        name: HIDDEN if is_secret.get(mistyped.get(name, name), may_be_secret(name, text)) else without_secrets(text)
+        for name, text in given.items()
+    }
+    changes = [
+        {
+            "setting": name,
+            "before": were.get(name),
+            "after": shown.get(name),
+            "note": "another value" if were.get(name) == shown.get(name) else "",
+        }
+        for name in sorted(were.keys() | given.keys())
+        if were.get(name) != given.get(name)
+    ]
+    if before is not None:
+        warnings.insert(0, f"These settings replace those of connector {connector}, which exists.")
+    return changes, warnings
+
+
+async def _ask(
+    cluster: ServedCluster, status: GroupStatus, method: str, path: str, document: Mapping[str, Any] | None = None
+) -> Answer:
     """
     Send a request to a worker of a group, or to the next worker if it does not answer, and return the answer.
 
@@ -188,23 +323,14 @@ async def _ask(cluster: ServedCluster, status: GroupStatus, method: str, path: s
         RestError: The group has no workers whose addresses are known, none of three workers answers, or a worker
             answers with an error. The error then has the worker's text and status.
     """
-    group, state = status.view.group, cluster.state
+    group = status.view.group
     if not status.view.are_workers:
         raise RestError(HTTPStatus.NOT_FOUND, f"group {group!r} has no connectors: its members are not workers")
-    if cluster.address.is_of_brokers:
-        text = (
-            f"the workers of group {group!r} are not known: they register their addresses in ZooKeeper, and the service"
-            " observes this cluster by its brokers; let it observe ZooKeeper"
-        )
-        raise RestError(HTTPStatus.CONFLICT, text)
-    if not state.is_ready:
-        # Another program may have the address of a worker that has ended since the last load.
-        text = f"the addresses of the workers are not known at the moment: {state.error}"
-        raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text)
+    body = b"" if document is None else json.dumps(document).encode()
     problem = f"none is alive; {own_command('workers', 'run', '--group', group)} starts one"
-    for url in status.view.worker_urls[:_MOST_WORKERS]:
+    for url in (await _worker_urls(cluster, status.view))[:_MOST_WORKERS]:
         try:
-            answer = await cluster.workers.send(method, f"{url.rstrip('/')}{path}")
+            answer = await cluster.workers.send(method, f"{url.rstrip('/')}{path}", body)
         except (NoWorkerError, ProtocolError, ConfigError) as error:
             problem = str(error)
             continue
@@ -212,6 +338,39 @@ async def _ask(cluster: ServedCluster, status: GroupStatus, method: str, path: s
             url, f"the worker at {url} asks for another token; '--worker-token-file' names the file with the token"
         )
     raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"no worker of group {group!r} answers: {problem}")
+
+
+async def _worker_urls(cluster: ServedCluster, view: GroupView) -> tuple[str, ...]:
+    """
+    Return the URLs that live workers of a group have registered in ZooKeeper.
+
+    The newest state has them, unless the service observes the cluster by its brokers: then read them from ZooKeeper.
+
+    Raises:
+        RestError: The URLs are not known.
+    """
+    address, state = cluster.address, cluster.state
+    if not address.is_of_brokers:
+        if state.is_ready:
+            return view.worker_urls
+        # Another program may have the address of a worker that has ended since the last load.
+        problem = state.error
+    elif not address.worker_zookeeper:
+        text = (
+            f"the workers of group {view.group!r} are not known: they register their addresses in ZooKeeper, and the"
+            " service observes this cluster by its brokers; '--worker-zookeeper' names their ZooKeeper"
+        )
+        raise RestError(HTTPStatus.CONFLICT, text)
+    else:
+        workers = ZooKeeperGroups(address.worker_zookeeper, timeout_s=address.timeout_s)
+        try:
+            found = (await cluster.run(partial(workers.look_up, view.group))).view
+        except KielGroupsError as error:
+            problem = str(error)
+        else:
+            return () if found is None else found.worker_urls
+    text = f"the addresses of the workers are not known at the moment: {problem}"
+    raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text)
 
 
 def _works(status: Any) -> list[Work]:

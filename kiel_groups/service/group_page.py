@@ -135,7 +135,9 @@ def _topics(status: GroupStatus, members: Iterable[MemberView], *, by_lag: bool)
     view = status.view
     needless = {each for finding in status.findings if finding.kind in _NEEDLESS for each in finding.partitions}
     topics: dict[str, list[PartitionView]] = {}
-    for each in view.partitions:
+    # A group of other clients may lack owners and offsets in partitions that its members subscribe to.
+    bare = status.unowned_since_ms.keys() - {each.topic_partition for each in view.partitions}
+    for each in (*view.partitions, *(PartitionView(partition, None, None, None) for partition in bare)):
         topics.setdefault(each.topic_partition.topic, []).append(each)
     cells = _Cells(view, members, status.trends, needless, by_lag=by_lag)
     for topic, partitions in sorted(topics.items()):

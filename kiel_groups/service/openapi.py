@@ -176,7 +176,7 @@ _GROUP_IN_ZOOKEEPER = fields(
     brokers=_NUMBER,
     closed=_TEXTS,
     members=listed({"anyOf": [_CONSUMER, _PROGRAM]}),
-    foreign_members=listed(fields(name=TEXT, path=TEXT)),
+    foreign_members=listed(fields(name=TEXT, path=TEXT, topics=_TEXTS, unevaluated=_TEXT)),
     partitions=listed(fields(**_LAG_OF_PARTITION, committed_at=_NUMBER, owner=_TEXT, claimed_at=_NUMBER, target=_TEXT)),
     history=listed(_GENERATION),
 )
@@ -253,8 +253,15 @@ CONNECTOR_STATUS = fields(
     name=TEXT, connector=fields(_TRACE, **_WORK), tasks=listed(fields(_TRACE, id=NUMBER, **_WORK)), type=TEXT
 )
 CONNECTORS = mapped(fields(status=CONNECTOR_STATUS, info=CONNECTOR))
-CONNECTOR_CHANGE = fields(
-    dry_run=FLAG, group=TEXT, connector=TEXT, changes=listed(fields(work=TEXT, before=TEXT, after=TEXT))
+_CONNECTOR_CHANGE = {"dry_run": FLAG, "group": TEXT, "connector": TEXT}
+CONNECTOR_CHANGE = fields(**_CONNECTOR_CHANGE, changes=listed(fields(work=TEXT, before=TEXT, after=TEXT)))
+CONNECTOR_SETTINGS_CHANGE = fields(
+    **{**_CONNECTOR_CHANGE, "is_new": FLAG, "notes": _TEXTS},
+    changes=listed(fields(setting=TEXT, before=_TEXT, after=_TEXT, note=TEXT)),
+)
+CONNECTOR_DELETION = fields(
+    **{**_CONNECTOR_CHANGE, "config": mapped(TEXT), "notes": _TEXTS},
+    changes=listed(fields(work=TEXT, before=TEXT, after=_TEXT)),
 )
 
 

@@ -13,6 +13,7 @@ from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnect
 from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.metrics import Metrics
 from kiel_groups.rest.settings import RestSettings
+from kiel_groups.secret_texts import HIDDEN, without_secrets
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
 from kiel_groups.workers.rest.operations import WorkerServer
@@ -163,9 +164,13 @@ class FakeWorker:
         return [ConnectorPlugin(PLUGIN, "FileStreamSource", "source", "1.0")] if self.group.has_plugins else []
 
     async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
-        """Hide the settings that have ``password`` in their names."""
+        """Hide the settings that have ``password`` or ``token`` in their names, and secrets in all others."""
         return [
-            {name: "[hidden]" if "password" in name else text for name, text in config.items()} for config in configs
+            {
+                name: HIDDEN if "password" in name or "token" in name else without_secrets(text)
+                for name, text in config.items()
+            }
+            for config in configs
         ]
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
@@ -174,7 +179,16 @@ class FakeWorker:
             raise ConfigError(f"there is no connector {plugin!r}")
         warnings = [f"{name}: there is no such setting" for name in config if name.startswith("extra")]
         mistyped = {"flie": "file"} if "flie" in config else {}
-        report = {"name": plugin, "error_count": 0, "groups": [], "configs": [config]}
+        warnings += [f"{name}: there is no such setting; did you mean {near!r}?" for name, near in mistyped.items()]
+        configs = [
+            {
+                "definition": {"name": name, "type": "PASSWORD" if "password" in name else "STRING"},
+                "value": {"name": name, "value": text, "errors": [f"{name}: '!' given"] if text == "!" else []},
+            }
+            for name, text in config.items()
+            if not name.startswith("extra") and name not in mistyped
+        ]
+        report = {"name": plugin, "error_count": 0, "groups": [], "configs": configs}
         return {**report, "warnings": warnings, "mistyped": mistyped}
 
     def _fail(self) -> None:

@@ -56,7 +56,25 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Undrain…").click()
         await page.get_by_role("button", name="Show what changes").click()
         await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 0 partitions", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await errors_have_labels(page)
         assert [error for error in errors if "400" not in error] == []
+
+
+async def errors_have_labels(page: Page) -> None:
+    """The errors of forms name the labels of their fields, where requests and the command line have other names."""
+    for action, field, given, text in (
+        ("undrain", "member", "", "Member: missing; expected a member or a host"),
+        ("reset", "topics", "pv:x", "Topics: 'pv:x' given; expected"),
+        ("reset", "to", "2026-99-99", "To: '2026-99-99' given; expected a time"),
+        ("plan", "partitions", "pv", "Topics that grow: 'pv' given; expected a topic and a number"),
+        ("plan", "partitions", "pv=9", "Topics that grow: no member subscribes to topic 'pv'; 'Topics that all"),
+    ):
+        await page.locator(f"#a-{action}").press("Enter")
+        await page.locator(f"dialog input[name={field}]").fill(given)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#outcome")).to_contain_text(text, timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
 
 
 async def preview_and_colour(page: Page) -> None:
@@ -109,7 +127,7 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
         await page.get_by_label("Token").fill("a-wrong-token-this-is")
         await page.keyboard.press("Enter")
         outcome = page.locator("#outcome")
-        await expect(outcome).to_contain_text("the token is missing or wrong", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text("Token: it is missing or wrong", timeout=PATIENCE_MS)
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_label("Token").press("Enter")
         await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)

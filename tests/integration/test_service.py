@@ -222,7 +222,7 @@ async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique)
         ("POST", "/groups/none/offsets/reset", {"topics": ["a/b"], "to": "earliest"}, 400, "'a/b' is not a legal name"),
         ("POST", "/groups/none/offsets/reset", {"topics": None, "to": "begin"}, 400, "to: 'begin' given; expected one"),
         ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "'1 week' given"),
-        ("POST", "/groups/none/drain", {}, 400, "give either 'member' or 'host'"),
+        ("POST", "/groups/none/drain", {}, 400, "member: missing; expected a member or a host"),
         ("POST", "/groups/none/drain", {"host": "h", "now": True}, 400, "the body has 'now'"),
         ("POST", "/groups/..%2f..%2fbrokers/rebalance", {}, 404, "does not exist"),
         ("PATCH", "/groups/none/config", {"settings": []}, 400, "settings: expected an object"),

@@ -58,6 +58,8 @@ CHANGES: list[tuple[str, str, Any]] = [
     ("POST", "/connectors/c/pause", {}),
     ("POST", "/connectors/c/resume", {}),
     ("POST", "/connectors/c/restart", {"only_failed": True}),
+    ("PUT", "/connectors/c", {"config": {"connector.class": "FileStreamSource", "file": "/etc/passwd", "topic": "t"}}),
+    ("DELETE", "/connectors/c", None),
     ("DELETE", "", None),
 ]
 
@@ -155,7 +157,9 @@ async def test_changes_of_strangers_are_refused(cluster_39: Cluster, unique: Uni
         description = (await ask(f"{service.url}/v1/openapi.json")).document["paths"]
         prefix = "/v1/clusters/{cluster}/groups/{group}"
         described = {(verb.upper(), path) for path, verbs in description.items() for verb in verbs if verb != "get"}
-        assert described == {(method, prefix + path.replace("/c/", "/{connector}/")) for method, path, _ in CHANGES}
+        assert described == {
+            (method, prefix + re.sub("/c(?=/|$)", "/{connector}", path)) for method, path, _ in CHANGES
+        }
         for method, path, document in CHANGES:
             place = f"/v1/clusters/main/groups/{service.group}{path}"
             body = b"" if document is None else json.dumps(document).encode()
@@ -426,7 +430,7 @@ async def test_hostile_names_are_texts(cluster_39: Cluster, unique: Unique) -> N
                 for method, path, document in CHANGES:
                     if path in ("/offsets/copy", ""):
                         continue
-                    body = json.dumps({**document, "dry_run": True}).encode()
+                    body = json.dumps({**(document or {}), "dry_run": True}).encode()
                     got, answer = await send_bytes(service.url, request(method, place + path, BEARER, JSON, body=body))
                     assert got in (200, 400, 404, 409), (path, answer)
     finally:

@@ -24,10 +24,18 @@ from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterA
 from kiel_groups.wording import counted
 
 #: The keys in the table of a cluster. The first two are its address.
-_KEYS: Final = ("zookeeper", "brokers", "groups", "worker-token-file")
+_KEYS: Final = ("zookeeper", "brokers", "groups", "worker-zookeeper", "worker-token-file")
 
 #: The options for a single cluster, by the names of their parameters.
-_OF_ONE: Final = ("coordination", "zookeeper", "brokers", "cluster_name", "groups", "worker_token")
+_OF_ONE: Final = (
+    "coordination",
+    "zookeeper",
+    "brokers",
+    "cluster_name",
+    "groups",
+    "worker_zookeeper",
+    "worker_token",
+)
 
 
 class ServiceCluster(NamedTuple):
@@ -71,6 +79,11 @@ def clusters_options(command: Callable[..., int]) -> Callable[..., int]:
         help="A group to lead. Give it several times for several groups; without it, the service only shows groups.",
         shell_complete=complete_groups,
     )
+    @click.option(
+        "--worker-zookeeper",
+        metavar="HOST:PORT",
+        help="With --coordination brokers: the ZooKeeper in which the cluster's workers register their addresses.",
+    )
     @token_file_option(
         "A file with the token of the cluster's workers, if they ask for one: requests about connectors are forwarded"
         " to them.",
@@ -88,6 +101,7 @@ def clusters_options(command: Callable[..., int]) -> Callable[..., int]:
         brokers: str | None,
         cluster_name: str,
         groups: tuple[str, ...],
+        worker_zookeeper: str | None,
         worker_token: str,
         **options: Any,
     ) -> int:
@@ -104,6 +118,7 @@ def clusters_options(command: Callable[..., int]) -> Callable[..., int]:
             if address.is_of_brokers and groups:
                 raise click.UsageError(f"--group {groups[0]}: in a group of brokers, a member allocates.")
             check_name(cluster_name, "--cluster-name")
+            address = _with_workers("--worker-zookeeper", address, worker_zookeeper)
             clusters = {cluster_name: ServiceCluster(address, tuple(dict.fromkeys(groups)), worker_token)}
         result: int = context.invoke(command, clusters=clusters, **options)
         return result
@@ -137,7 +152,7 @@ def read_clusters(path: Path, warn: Callable[[str], object]) -> dict[str, Servic
         place = f"--clusters: {path}: [{name:.100}]"
         cluster = _cluster(path, place, name, table, warn)
         for other, known in clusters.items():
-            if known.address == cluster.address:
+            if known.address[:2] == cluster.address[:2]:
                 raise ConfigError(
                     f"{place}: {cluster.address.hosts} is the address of [{other}], too; expected another"
                 )
@@ -157,7 +172,7 @@ def _cluster(path: Path, place: str, name: str, table: object, warn: Callable[[s
             near = get_close_matches(key.replace("_", "-"), _KEYS, 1)
             expected = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_KEYS)}"
             raise ConfigError(f"{place}: there is no {key!r:.100}; {expected}")
-    address = _address(place, table)
+    address = _with_workers(f"{place} worker-zookeeper", _address(place, table), table.get("worker-zookeeper"))
     file = table.get("worker-token-file")
     if file is not None and not isinstance(file, str):
         raise ConfigError(f"{place} worker-token-file: {file!r:.100} given; expected the path of a file")
@@ -166,6 +181,26 @@ def _cluster(path: Path, place: str, name: str, table: object, warn: Callable[[s
     except ConfigError as error:
         raise ConfigError(f"{place} worker-token-file: {error}") from error
     return ServiceCluster(address, _groups(place, table.get("groups", []), address), token)
+
+
+def _with_workers(place: str, address: ClusterAddress, zookeeper: Any) -> ClusterAddress:
+    """Add the ZooKeeper of the workers to an address. ``place`` names the option or the key in errors."""
+    from kiel_groups.config import ZooKeeperConfig, text_of
+
+    if zookeeper is None:
+        return address
+    if not address.is_of_brokers:
+        raise ConfigError(f"{place}: goes with brokers; workers are found in ZooKeeper at {address.hosts}")
+    try:
+        hosts = text_of(zookeeper, "").strip()
+        ZooKeeperConfig.parse(hosts)
+    except ConfigError as error:
+        raise _named(place, error) from error
+    return address._replace(worker_zookeeper=hosts)
+
+
+def _named(place: str, error: ConfigError) -> ConfigError:
+    return ConfigError(f"{place}: {str(error).removeprefix('zk_hosts').removeprefix(': ')}")
 
 
 def _address(place: str, table: Mapping[str, Any]) -> ClusterAddress:
@@ -183,7 +218,7 @@ def _address(place: str, table: Mapping[str, Any]) -> ClusterAddress:
         else:
             parse_hosts(hosts, KAFKA_PORT, "")
     except ConfigError as error:
-        raise ConfigError(f"{place} {key}: {str(error).removeprefix('zk_hosts').removeprefix(': ')}") from error
+        raise _named(f"{place} {key}", error) from error
     return ClusterAddress(ZOOKEEPER if key == "zookeeper" else BROKERS, hosts, SERVER_WAIT_S)
 
 

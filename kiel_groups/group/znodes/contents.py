@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from six import ensure_binary, ensure_text
 
 from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.model import MemberId, Slot, TopicPartition, numbers_by_topic
+from kiel_groups.model import INTERNAL_TOPICS, MemberId, Slot, TopicPartition, numbers_by_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,18 +358,88 @@ def whole_number(text: str, largest: int = LARGEST_PARTITION) -> int | None:
     return int(text)
 
 
-def parse_consumer_topics(data: bytes, path: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class JavaSubscription:
     """
-    Return the topics that a Java consumer subscribes to by name, from its znode under ``ids``.
+    The topics that a Java consumer subscribes to.
 
-    Raises:
-        ProtocolError: The znode's data is invalid.
+    Args:
+        names: The names of topics, or the regular expression if ``kind`` is not ``static``.
+        kind: ``static``; ``white_list`` for all topics that the expression matches; or ``black_list`` for all others.
     """
-    fields = parse_object(data, path)
-    if fields.get("pattern") == "black_list":
-        return ()
-    # A white list is a regular expression. The console consumer registers the name of its topic as a white list.
-    return tuple(sorted({name for each in typed_field(fields, "subscription", dict, path) for name in each.split("|")}))
+
+    names: tuple[str, ...]
+    kind: str
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> JavaSubscription:
+        """Parse the consumer's znode under ``ids``. Raise ProtocolError if the data is invalid."""
+        fields = parse_object(data, path)
+        names = typed_field(fields, "subscription", dict, path)
+        return cls(tuple(sorted(names)), str(fields.get("pattern")))
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the consumer subscribes by a regular expression."""
+        return self.kind in ("white_list", "black_list")
+
+    @property
+    def unevaluated(self) -> str:
+        """The regular expression, if ``java_pattern`` does not compile it, or else ""."""
+        is_evaluated = not self.is_pattern or all(java_pattern(text) for text in self.names)
+        return "" if is_evaluated else ", ".join(self.names)
+
+    def topics(self, existing: Iterable[str]) -> tuple[str, ...]:
+        """
+        Return the topics of the subscription in ascending order, or () if its regular expression is not evaluated.
+
+        Args:
+            existing: The names of topics that exist. The result of a regular expression has no other topics.
+        """
+        if not self.is_pattern:
+            return self.names
+        patterns = [pattern for text in self.names if (pattern := java_pattern(text)) is not None]
+        if len(patterns) < len(self.names):
+            return ()
+        is_listed = self.kind == "white_list"
+        return tuple(
+            topic
+            for topic in sorted(frozenset(existing) - INTERNAL_TOPICS)
+            if any(pattern.fullmatch(topic) for pattern in patterns) is is_listed
+        )
+
+
+# The part of Java's regular expressions that ``java_pattern`` evaluates, which means the same in Python: characters of
+# topic names, classes of them, quantifiers, alternatives, and one group in each alternative.
+_CHARACTER = r"(?:[\w.-]|\\[.dw-]|\[\^?(?:[\w.](?:-[\w.])?)+-?\])"
+_SEQUENCE = rf"(?:{_CHARACTER}[*+?]?)*"
+_ALTERNATIVE = re.compile(rf"\^?{_SEQUENCE}(?:\({_SEQUENCE}(?:\|{_SEQUENCE})*\){_SEQUENCE})?\$?(?:\||\Z)", re.ASCII)
+
+#: The longest pattern, and the most quantifiers and groups in an alternative. A comparison takes time in proportion to
+#: the length of the topic's name to the power of this number.
+_LONGEST_PATTERN, _MOST_CHOICES = 500, 3
+
+
+@lru_cache(maxsize=1_000)
+def java_pattern(text: str) -> re.Pattern[str] | None:
+    """
+    Compile the regular expression of a Java consumer of Kafka 0.8, which must match whole names of topics.
+
+    Return None for an expression that might take too long, or that has another meaning in Python. Every client of
+    ZooKeeper can write one.
+    """
+    text = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+    whole = text[1:-1] if re.fullmatch(r"\([^()]*\)", text) else text
+    at = 0
+    while at < len(whole) <= _LONGEST_PATTERN:
+        found = _ALTERNATIVE.match(whole, at)
+        if found is None or len(re.findall(r"[*+?(]", found[0])) > _MOST_CHOICES:
+            return None
+        at = found.end()
+    try:
+        return re.compile(whole, re.ASCII) if at == len(whole) else None
+    except re.error:
+        return None
 
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:

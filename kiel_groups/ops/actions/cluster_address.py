@@ -25,11 +25,14 @@ class ClusterAddress(NamedTuple):
     The coordination of the groups of a cluster, and the hosts to ask: ZooKeeper's servers, or some brokers.
 
     ``timeout_s`` is how long to wait for the first answer of ZooKeeper, or for each answer of a broker, in seconds.
+    ``worker_zookeeper`` names the ZooKeeper in which workers register if brokers coordinate the groups, or is "" if it
+    is not known.
     """
 
     coordination: str
     hosts: str
     timeout_s: float
+    worker_zookeeper: str = ""
 
     @property
     def is_of_brokers(self) -> bool:

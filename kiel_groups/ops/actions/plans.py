@@ -83,7 +83,7 @@ def preview_group(
     )
 
 
-_FUNCTION = "{!r}, a function of its members; name it here, too: --allocator MODULE:FUNCTION"
+_FUNCTION = "{!r}, a function of its members; 'kiel-groups plan --allocator MODULE:FUNCTION' plans with it"
 _NO_MEMBERS = (
     "group {} has no members, so nothing is planned; for a plan, give the number of members that join (--add-member N),"
     " and the topics that they read (--topics)"
@@ -152,10 +152,12 @@ def _assignor(group: str, protocol: str) -> Assignor:
         if assignor.name == protocol:
             return assignor
     if not protocol:
-        raise ConfigError(f"group {group} has no members, so it has no assignor; --allocator says with which to plan")
+        raise ConfigError(
+            f"group {group} has no members, so it has no assignor; 'kiel-groups plan --allocator' names one"
+        )
     if protocol.startswith("kiel-"):
         raise ConfigError(f"group {group} is assigned by {_FUNCTION.format(protocol)}")
     raise ConfigError(
         f"group {group} is assigned by {protocol!r}, an assignor of other clients, which kiel-groups cannot run;"
-        f" --allocator shows what another one would do: {', '.join(ASSIGNORS)}"
+        f" 'kiel-groups plan --allocator' shows what another one would do: {', '.join(ASSIGNORS)}"
     )

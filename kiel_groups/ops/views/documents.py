@@ -88,7 +88,10 @@ def group_document(
         "closed": list(view.closed),
         "wrong": wrong,
         "members": [(_member if view.is_of_consumers else _program)(member) for member in view.members],
-        "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreign_members],
+        "foreign_members": [
+            {"name": each.name, "path": each.path, "topics": each.topics, "unevaluated": each.unevaluated or None}
+            for each in view.foreign_members
+        ],
         "partitions": [_partition(partition) for partition in view.partitions],
         "history": [_generation(entry) for entry in view.history[:generations]],
     }

@@ -143,12 +143,14 @@ class ForeignMember:
     """
     A live member that does not follow this package's protocol, such as a consumer of Java, pykafka or kiel.
 
-    ``path`` is the path of the member's znode. ``topics`` has the topics that the member subscribes to by name.
+    ``path`` is the path of the member's znode. ``topics`` has the topics that a Java consumer subscribes to, by name or
+    by a regular expression. ``unevaluated`` is the regular expression if it is not evaluated, or "".
     """
 
     name: str
     path: str
     topics: tuple[str, ...] = ()
+    unevaluated: str = ""
 
 
 class Unreadable(NamedTuple):
@@ -215,8 +217,8 @@ class GroupView:
     has the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has the last
     generations, the newest first. ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a
     member has ever joined. ``gone_topics`` are topics that do not exist, but of which the group has offsets or first
-    offsets. ``further`` are the remaining partitions of the group's topics, if no settings name the store: these
-    partitions may have offsets in Kafka.
+    offsets. ``further`` are the remaining partitions of the group's topics, and of the topics of Java consumers, if
+    no settings name the store: these partitions may have offsets in Kafka.
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
     such a group, or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number

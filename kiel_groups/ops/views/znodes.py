@@ -20,13 +20,13 @@ from kiel_groups.group.znodes.contents import (
     FirstOffsets,
     GroupSettings,
     GroupState,
+    JavaSubscription,
     MemberAssignment,
     MemberInfo,
     OrderedOffset,
     OrderNotice,
     Snapshot,
     Znode,
-    parse_consumer_topics,
     parse_object,
     parse_offset,
     parse_owner,
@@ -100,9 +100,10 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     partitions = _partitions(
         reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
     )
-    further: set[TopicPartition] = set()
+    foreign_members, further = reading.foreign_members(), set[TopicPartition]()
     if settings is None:
-        further = reading.partitions_of(reading.consumed_topics()) - {each.topic_partition for each in partitions}
+        topics = (*reading.consumed_topics(), *(topic for member in foreign_members for topic in member.topics))
+        further = reading.partitions_of(topics) - {each.topic_partition for each in partitions}
     owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
     for partition in partitions:
         owned[partition.owner].append(partition)
@@ -117,7 +118,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         leader=leader,
         settings=settings,
         candidates=candidates,
-        foreign_members=reading.foreign_members(),
+        foreign_members=foreign_members,
         missing_topics=reading.missing_topics({topic for info in members for topic in info.subscription}),
         gone_topics=reading.gone_topics(),
         assigned_twice=_assigned_twice(targets.values()),
@@ -350,22 +351,22 @@ class GroupReading:
         return tuple(member_id for _, member_id in ranked)
 
     def foreign_members(self) -> tuple[ForeignMember, ...]:
-        """
-        Return the live members of other clients, such as Java's consumers or kiel.
-
-        A consumer id that ends in the session id of its own znode belongs to this package.
-        """
-        members = {_name(path) for path, _ in self.children(self._layout.members)}
-        ids = [
-            path
-            for path, znode in self.children(self._layout.ids)
-            if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
-        ]
+        """Return the live members of other clients, such as Java's consumers or kiel."""
+        found = self.java_subscriptions()
+        topics = {each: each.topics(self._existing) for each in set(found.values())}
+        of_java = (ForeignMember(_name(path), path, topics[each], each.unevaluated) for path, each in found.items())
         of_kiel = [path for path, _ in self.children(self._layout.kiel_members)]
-        return (
-            *(ForeignMember(_name(path), path, self.parsed(parse_consumer_topics, path) or ()) for path in sorted(ids)),
-            *(ForeignMember(_name(path), path) for path in sorted(of_kiel)),
-        )
+        return (*of_java, *(ForeignMember(_name(path), path) for path in sorted(of_kiel)))
+
+    def java_subscriptions(self) -> dict[str, JavaSubscription]:
+        """Return the subscriptions of live Java consumers by the paths of their znodes. Unreadable ones are empty."""
+        members = {_name(path) for path, _ in self.children(self._layout.members)}
+        # A consumer id that ends in the session id of its own znode belongs to this package.
+        return {
+            path: self.parsed(JavaSubscription.parse, path) or JavaSubscription((), "static")
+            for path, znode in sorted(self.children(self._layout.ids))
+            if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
+        }
 
     def was_joined(self) -> bool:
         """

@@ -90,6 +90,8 @@
 
   // The fields of an action: the name, the label, the value at first, and the list of known values. A GET changes nothing.
   const TOPICS = ["topics", "Topics, such as pv or orders:0,1; empty means all"];
+  const STORE = ["store", "Store, if the group has several: zookeeper or broker-v1"];
+  const SETTINGS = "Settings, each in a line such as tasks.max=2, or as JSON";
   const ACTIONS = {
     plan: {
       title: "Preview a plan", method: "GET", path: "/plan",
@@ -105,21 +107,33 @@
       title: "Rebalance", method: "POST", path: "/rebalance", unchanged: "The leader makes a new plan, even if nothing moves.",
       fields: [["reason", "Cause in the history", "rebalance"]],
     },
-    drain: { title: "Drain a member", method: "POST", path: "/drain", fields: [["member", "Member"], ["leave_unowned"]] },
+    drain: {
+      title: "Drain a member", method: "POST", path: "/drain", required: ["member"],
+      fields: [["member", "Member"], ["leave_unowned"]],
+    },
     "drain-host": {
-      title: "Drain a host", method: "POST", path: "/drain",
+      title: "Drain a host", method: "POST", path: "/drain", required: ["host"],
       fields: [["host", "Host whose members give their partitions to others", "", "hosts"], ["leave_unowned"]],
     },
     undrain: {
       title: "Undrain", method: "POST", path: "/undrain", about: "drained",
-      fields: [["member", "Member", "", "drained"], ["host", "Or a host, for all its members", "", "hosts"]],
+      fields: [["member", "Member", "", "drained"], ["host", "Host, for all its members", "", "hosts"]],
     },
     reset: {
       title: "Reset offsets", method: "POST", path: "/offsets/reset",
-      fields: [TOPICS, ["to", "To: earliest, latest, current, a number, a time, or how long ago (2h)", "earliest"]],
+      fields: [TOPICS, ["to", "To: earliest, latest, current, a number, a time, or how long ago (2h)", "earliest"], STORE],
     },
-    "delete-offsets": { title: "Delete offsets", method: "POST", path: "/offsets/delete", fields: [TOPICS] },
+    "delete-offsets": { title: "Delete offsets", method: "POST", path: "/offsets/delete", fields: [TOPICS, STORE] },
     delete: { title: "Delete the group", method: "DELETE", path: "", fields: [] },
+    create: {
+      title: "Create a connector", method: "PUT", path: "", required: ["connector", "config"],
+      fields: [["connector", "Name"], ["config", SETTINGS, "connector.class=FileStreamSource\nfile=\ntopic="]],
+    },
+    configure: {
+      title: "Change the settings of", method: "PUT", path: "", required: ["config"], unchanged: "No setting is different.",
+      fields: [["config", SETTINGS]],
+    },
+    "delete-connector": { title: "Delete connector", method: "DELETE", path: "", fields: [] },
     pause: { title: "Pause", method: "POST", path: "/pause", fields: [] },
     resume: { title: "Resume", method: "POST", path: "/resume", fields: [] },
     restart: { title: "Restart", method: "POST", path: "/restart", fields: [["task", "Task; empty means the connector and all its tasks"]] },
@@ -131,11 +145,42 @@
       const text = value.trim();
       if (name === "topics") body.topics = text ? text.split(/\s+/) : null;
       else if (name === "to") body.to = target(text);
-      else if (name === "task") Object.assign(body, text ? { task: Number(text) } : { include_tasks: true });
+      else if (name === "config") body.config = settings(text);
+      else if (name === "task") Object.assign(body, text ? { task: whole(text) } : { include_tasks: true });
       else if (name === "leave_unowned") body[name] = true;
       else if (name !== "token" && text) body[name] = text;
     }
     return body;
+  }
+
+  function whole(text) {
+    if (/^\d{1,9}$/.test(text)) return Number(text);
+    throw new Error(`Task: '${text}' given; expected a number such as 0`);
+  }
+
+  function settings(text) {
+    if (text.startsWith("{")) {
+      let found;
+      try {
+        found = JSON.parse(text);
+      } catch (error) {
+        throw new Error(`Settings: this is not JSON: ${error.message}`);
+      }
+      return found.config instanceof Object ? found.config : found;
+    }
+    const lines = text.split("\n").map((line) => line.trim()).filter((line) => line && !line.startsWith("#"));
+    return Object.fromEntries(lines.map((line) => {
+      const at = line.indexOf("=");
+      if (at < 1) throw new Error(`Settings: '${line}' given; expected a name and a value, such as tasks.max=2`);
+      return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+    }));
+  }
+
+  // The settings of a connector as lines, or as JSON if a value has several lines.
+  function linesOf(config) {
+    const all = Object.entries(config).filter(([name]) => name !== "name");
+    if (all.some(([, value]) => value.includes("\n"))) return JSON.stringify(Object.fromEntries(all), null, 1);
+    return all.map(([name, value]) => `${name}=${value}`).join("\n");
   }
 
   const PLACES = ["earliest", "latest", "current"];
@@ -146,11 +191,29 @@
     if (/^\d{4}-/.test(text)) return { time: text };
     if (/^P?(\d+[a-z])+$/i.test(text)) return { ago: text };
     if (PLACES.includes(text)) return text;
-    throw new Error(`'${text}' is none of: ${PLACES.join(", ")}; an offset such as 120; a shift such as -50; `
+    throw new Error(`To: '${text}' is none of: ${PLACES.join(", ")}; an offset such as 120; a shift such as -50; `
       + "a time such as 2026-11-29T08:00Z; how long ago, such as 2h");
   }
 
-  async function send(action, group, body, dryRun) {
+  // Errors name the fields of requests, or the options of the command line. The form has labels in their place.
+  const OPTIONS = {
+    "--topic": "topics", "--to-datetime": "to", "--by-duration": "to", "--shift-by": "to", "--store": "store",
+    "--add-member": "add-member", "--partitions": "partitions", "--topics": "topic",
+  };
+  const VALUES = { "--to-earliest": "earliest", "--to-latest": "latest", "--to-offset": "a number" };
+
+  function inLabels(message, action) {
+    const labels = new Map(action.fields.filter(([, label]) => label).map(([name, label]) => [name, label.split(/[,;:]/)[0]]));
+    const field = message.match(/^([a-z-]+): /);
+    if (field && labels.has(field[1])) return labels.get(field[1]) + message.slice(field[1].length);
+    return message.replace(/'(--[a-z-]+) ([^']*)'|--[a-z-]+/g, (text, option = text, value = "", at) => {
+      const label = labels.get(OPTIONS[option]);
+      if (!label) return VALUES[option] || text;
+      return at === 0 ? label : `'${label}'${value && ` ${value}`}`;
+    });
+  }
+
+  async function send(action, group, { connector, ...body }, dryRun) {
     const headers = {};
     const token = sessionStorage.getItem(TOKEN);
     if (token) headers.Authorization = `Bearer ${token}`;
@@ -165,9 +228,11 @@
       headers["Content-Type"] = "application/json";
       request.body = JSON.stringify({ ...body, dry_run: dryRun });
     }
-    const answer = await fetch(group + action.path + query, request);
+    const path = connector === undefined ? action.path : `/${encodeURIComponent(connector)}`;
+    const answer = await fetch(group + path + query, request);
     const found = await answer.json();
-    if (!answer.ok) throw new Error(found.message);
+    if (answer.status === 401) throw new Error("Token: it is missing or wrong; the service has it from its --token-file");
+    if (!answer.ok) throw new Error(inLabels(found.message, action));
     return found;
   }
 
@@ -217,6 +282,7 @@
     const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
     const lines = changes.map((each) => {
       const what = each.setting || each.work || `${each.topic}:${each.partition}`;
+      if (each.work && each.after === null) return `${what}: ${each.before} → deleted`;
       return `${what}: ${each.before ?? "none"} → ${each.after ?? "none"}${each.note ? ` (${each.note})` : ""}`;
     });
     lines.push(...members.map((each) => `${each.slot} owns ${counted(each.owned, "partition")}`), ...loses, ...notes);
@@ -243,13 +309,19 @@
     return element("a", { href, download: `kiel-groups-${found.group}-restore.json`, textContent: "Save what restores it" });
   }
 
-  function field(name, label, preset, list, given) {
+  function field(name, label, preset, list, given, required) {
     if (name === "leave_unowned") {
       return element("label", { className: "check" }, element("input", { type: "checkbox", name }),
         "Even if partitions are left without an owner, because no other member reads them (--leave-unowned)");
     }
+    if (name === "config") {
+      const value = given.config ? linesOf(JSON.parse(given.config)) : preset;
+      return element("label", { className: "wide" }, label,
+        element("textarea", { name, value, required, rows: 10, spellcheck: false }));
+    }
     const value = name === "token" ? sessionStorage.getItem(TOKEN) || "" : given[name] || preset || "";
-    const input = element("input", { name, value, type: name === "token" ? "password" : "text", autocomplete: "off" });
+    const type = name === "token" ? "password" : "text";
+    const input = element("input", { name, value, type, required, autocomplete: "off" });
     if (list) input.setAttribute("list", list);
     return element("label", {}, label, input);
   }
@@ -262,8 +334,9 @@
     const show = element("button", { type: "submit", textContent: isRead ? "Show the plan" : "Show what changes", className: "primary" });
     const make = element("button", { type: "button", textContent: "Make the change", hidden: true, className: "primary" });
     const close = element("button", { type: "button", textContent: "Close" });
-    const fields = [...action.fields, ["token", isRead ? "Token, if reads need it" : "Token"]].map(
-      ([name, label, preset, list]) => field(name, label, preset, list, given),
+    const shown = action.fields.filter(([name]) => name !== "store" || "store" in given);
+    const fields = [...shown, ["token", isRead ? "Token, if reads need it" : "Token"]].map(
+      ([name, label, preset, list]) => field(name, label, preset, list, given, Boolean(action.required?.includes(name))),
     );
     const names = action.about ? [...document.getElementById(action.about).options].map((each) => each.value) : [];
     const about = names.length ? [element("p", { textContent: `Now ${action.about}: ${some(names, 10)}` })] : [];
@@ -303,7 +376,7 @@
     if (!button) return;
     opener = button.id;
     const path = button.dataset.path || document.querySelector(".actions").dataset.group;
-    open(ACTIONS[button.dataset.action], path, { ...button.dataset });
+    open(ACTIONS[button.dataset.action], path, { ...document.querySelector(".actions")?.dataset, ...button.dataset });
   });
   let isNew = true;
 

@@ -52,13 +52,15 @@ def test_a_partition_without_an_owner_has_its_time() -> None:
         ("static", "t", 0, {0, 1, 2}),
         ("white_list", "t|u", 0, {0, 1, 2}),
         ("white_list", "t.*", 2, {2}),
-        ("white_list", "t.*", 0, set()),
+        ("white_list", "t.*", 0, {0, 1, 2}),
+        ("white_list", "(?!u).*", 0, set()),
         ("black_list", "t", 0, set()),
+        ("black_list", "u.*", 0, {0, 1, 2}),
         ("static", "u", 0, set()),
     ],
 )
 def test_unowned_partitions_of_java_consumers(pattern: str, subscription: str, owners: int, unowned: set[int]) -> None:
-    """Partitions without an owner count if a member names their topic, or owns another partition of it."""
+    """Partitions without an owner count if a member subscribes to their topic, or owns another partition of it."""
     ids = {"version": 1, "subscription": {subscription: 1}, "pattern": pattern}
     znodes = {
         path: znode

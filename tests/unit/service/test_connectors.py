@@ -32,6 +32,7 @@ pytestmark = pytest.mark.unit
 
 TOKEN = "t0ken-of-all-workers"
 CONFIG = {"connector.class": "FileStreamSource", "name": "a/b", "tasks.max": "2", "password": "x"}
+SHOWN = {**CONFIG, "password": "[hidden]"}
 FAILED = WorkStatus(
     WorkState.FAILED, "10.0.0.1:8083", f"Traceback (most recent call last):\n  File\nError: {'x' * 400}"
 )
@@ -54,10 +55,16 @@ def workers(count: int = 1) -> list[FakeWorker]:
 
 @asynccontextmanager
 async def service(
-    urls: Sequence[str], *, token: str = "", view: GroupView = WORKERS, kind: str = ZOOKEEPER, **state: Any
+    urls: Sequence[str],
+    *,
+    token: str = "",
+    view: GroupView = WORKERS,
+    kind: str = ZOOKEEPER,
+    zookeeper: str = "",
+    **state: Any,
 ) -> AsyncIterator[tuple[str, ServedCluster]]:
     """Serve a service that knows workers at these URLs. Yield the URL of connectors and the cluster."""
-    cluster = ServedCluster("main", ClusterAddress(kind, DEAD, 1.0), 60.0, lambda *_: None, token)
+    cluster = ServedCluster("main", ClusterAddress(kind, DEAD, 1.0, zookeeper), 60.0, lambda *_: None, token)
     groups = {"g": GroupStatus(replace(view, worker_urls=tuple(urls)), ())}
     cluster.state = ClusterState(groups=groups, **{"loaded_ms": 1, **state})
     server = RestServer(RestSettings(port=0))
@@ -90,12 +97,12 @@ async def test_connectors_are_shown_as_a_worker_shows_them() -> None:
         assert found["info"] == (await ask(f"{url}/a%2Fb")).document
         assert found["status"] == (await ask(f"{url}/a%2Fb/status")).document
         rows = await list_work(cluster, cluster.state.groups["g"])
-    assert found["info"]["config"]["password"] == "[hidden]"
+    assert found["info"]["config"] == SHOWN
     assert rows == [
-        Work("a/b", None, "source", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a/b", None, "source", "RUNNING", "10.0.0.1:8083", "", SHOWN),
         Work("a/b", 0, "task", "RUNNING", "10.0.0.1:8083", ""),
         Work("a/b", 1, "task", "FAILED", "10.0.0.1:8083", f"Error: {'x' * 293}"),
-        Work("a", None, "source", "RUNNING", "10.0.0.1:8083", ""),
+        Work("a", None, "source", "RUNNING", "10.0.0.1:8083", "", SHOWN),
         Work("a", 0, "task", "RUNNING", "10.0.0.1:8083", ""),
         Work("a", 1, "task", "RUNNING", "10.0.0.1:8083", ""),
     ]
@@ -127,6 +134,89 @@ async def test_a_change_is_forwarded_and_logged(
     (line,) = caplog.messages
     assert line.startswith(f"POST /v1/clusters/main/groups/g/connectors/a%2Fb/{path} by 127.0.0.1 took ")
     assert all(f'"before": "{each.split()[1]}"' in line for each in works)
+
+
+SECRETS = ("s3cret", "0ther", "pa55")
+
+
+async def test_a_connector_is_created_changed_and_deleted(caplog: pytest.LogCaptureFixture) -> None:
+    """A dry run changes nothing. Neither answers nor the log have secrets, declared or not."""
+    caplog.set_level(logging.INFO, "kiel_groups.service")
+    (worker,) = workers()
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": "http://u:pa55@h/x",
+        "password": "s3cret",
+        "extra.token": "0ther",
+        "tasks.max": 1,
+        "topic": None,
+    }
+    async with serving(worker), service([worker.url]) as (url, _):
+        dry = await ask(f"{url}/new", "PUT", {"config": config, "dry_run": True})
+        assert not [*worker.group.done, *caplog.messages]
+        made = await ask(f"{url}/new", "PUT", {"config": config})
+        assert worker.group.configs["new"]["password"] == "s3cret"
+        kept = {"connector.class": "FileStreamSource", "password": "[hidden]", "extra.token": "s3cret", "flie": "f"}
+        changed = await ask(f"{url}/new", "PUT", {"config": kept})
+        gone = await ask(f"{url}/new?dry_run=true", "DELETE")
+        assert "new" in worker.group.configs
+        deleted = await ask(f"{url}/new", "DELETE")
+    assert (dry.document["is_new"], changed.document["is_new"]) == (True, False)
+    assert made.document == {**dry.document, "dry_run": False}
+    assert [(each["setting"], each["before"], each["after"]) for each in made.document["changes"]] == [
+        ("connector.class", None, "FileStreamSource"),
+        ("extra.token", None, "[hidden]"),
+        ("file", None, "http://[hidden]@h/x"),
+        ("password", None, "[hidden]"),
+        ("tasks.max", None, "1"),
+    ]
+    assert made.document["notes"] == ["extra.token: there is no such setting"]
+    assert [(each["setting"], each["after"], each["note"]) for each in changed.document["changes"]] == [
+        ("extra.token", "[hidden]", "another value"),
+        ("file", None, ""),
+        ("flie", "f", ""),
+        ("tasks.max", None, ""),
+    ]
+    assert changed.document["notes"] == [
+        "These settings replace those of connector new, which exists.",
+        "extra.token: there is no such setting",
+        "flie: there is no such setting; did you mean 'file'?",
+    ]
+    assert deleted.document == {**gone.document, "dry_run": False}
+    assert [" ".join(map(str, each.values())) for each in gone.document["changes"]] == [
+        "new RUNNING None",
+        "new-0 RUNNING None",
+    ]
+    assert [what for _, what in worker.group.done] == ["put new", "put new", "delete new"]
+    lines = [line.partition(" by 127.0.0.1 took ")[0] for line in caplog.messages]
+    assert lines == [f"{method} /v1/clusters/main/groups/g/connectors/new" for method in ("PUT", "PUT", "DELETE")]
+    told = [*caplog.messages, *(str(each.document) for each in (dry, made, changed, gone, deleted))]
+    assert not [text for text in told if any(secret in text for secret in SECRETS)]
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "words"),
+    [
+        (None, 400, "config: expected an object with the connector's settings by name, and 'connector.class'"),
+        ({"file": "f"}, 400, "config: expected an object with the connector's settings by name, and"),
+        ({"connector.class": "No"}, 400, "there is no connector 'No'"),
+        ({"connector.class": "../../x?y"}, 400, "there is no connector '../../x?y'"),
+        ({"connector.class": "FileStreamSource", "file": "!"}, 400, "file: '!' given"),
+        ({"connector.class": "FileStreamSource", "password": "[hidden]"}, 400, "password: [hidden] means the st"),
+        ({"connector.class": "FileStreamSource", "name": "old"}, 400, "name: 'old' given; expected 'new' or none"),
+        ({"connector.class": "FileStreamSource", "file": ["f"]}, 400, "file: a list given; expected a text, a number,"),
+    ],
+)
+async def test_settings_with_mistakes_are_not_stored(config: object, status: int, words: str) -> None:
+    """The worker's errors are the answer, and nothing is stored, be it a dry run or not."""
+    (worker,) = workers()
+    async with serving(worker), service([worker.url]) as (url, _):
+        for dry_run in (True, False):
+            got = await ask(f"{url}/new", "PUT", {"config": config, "dry_run": dry_run})
+            assert (got.status, words in got.document["message"]) == (status, True), got.document
+        missing = await ask(f"{url}/none", "DELETE")
+    assert missing.status == 404
+    assert not worker.group.done
 
 
 @pytest.mark.parametrize(
@@ -192,6 +282,11 @@ async def test_the_error_of_a_worker_is_passed_on() -> None:
     [
         ({"view": CONSUMERS}, 404, "group 'g' has no connectors: its members are not workers"),
         ({"kind": BROKERS}, 409, "they register their addresses in ZooKeeper, and the service observes this cluster"),
+        (
+            {"kind": BROKERS, "zookeeper": "127.0.0.1:1"},
+            503,
+            "the addresses of the workers are not known at the moment",
+        ),
         ({"error": "it is away"}, 503, "the addresses of the workers are not known at the moment: it is away"),
         ({}, 503, "no worker of group 'g' answers: none is alive; 'kiel-groups workers run --group g' starts one"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -146,6 +147,16 @@ def test_members_of_other_clients_are_members() -> None:
     assert '>?</td><td class="n" data-name="lag">?</td><td>kiel client</td> <td></td></tr>' in mixed
     assert mixed.count('data-action="drain"') == 2
     assert 'data-action="plan"' in mixed
+
+
+@pytest.mark.parametrize(("pattern", "cells", "words"), [("t.*", 3, 0), ("(?!u).*", 0, 1)])
+def test_partitions_without_an_owner_that_match_a_pattern(pattern: str, cells: int, words: int) -> None:
+    """The partitions of topics that a Java consumer subscribes to are shown, or the pattern that is not evaluated."""
+    ids = json.dumps({"version": 1, "subscription": {pattern: 1}, "pattern": "white_list"}).encode()
+    topic = "/brokers/topics/t"
+    text = page(seen({f"/consumers/g/ids/{JAVA}": Znode(ids, 0xCCCC), topic: HEALTHY[topic]}, ends={}))
+    assert text.count(', no owner, lag ?, unknown">–') == cells
+    assert text.count(f"the pattern {pattern} of {JAVA} is not evaluated") == words
 
 
 def test_programs_have_neither_partitions_nor_offsets() -> None:

@@ -106,5 +106,6 @@ def test_changes_need_a_token() -> None:
         "delete",
         "patch",
         "post",
+        "put",
     }
     assert all(("security" in each) == (method != "get") for method, each in operations)

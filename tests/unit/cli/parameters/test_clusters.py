@@ -24,6 +24,7 @@ worker-token-file = "workers.token"
 
 ["modern.eu-1"]
 brokers = ["k1:9092", "k2"]
+worker-zookeeper = "zk3"
 """
 
 
@@ -45,7 +46,7 @@ def test_a_file_names_clusters(tmp_path: Path, mode: int, warnings: int) -> None
         "prod": ServiceCluster(
             ClusterAddress(ZOOKEEPER, "zk1:2181,zk2:2181/kafka", SERVER_WAIT_S), ("billing", "search"), TOKEN
         ),
-        "modern.eu-1": ServiceCluster(ClusterAddress(BROKERS, "k1:9092,k2", SERVER_WAIT_S)),
+        "modern.eu-1": ServiceCluster(ClusterAddress(BROKERS, "k1:9092,k2", SERVER_WAIT_S, "zk3")),
     }
     assert len(warned) == warnings
 
@@ -64,7 +65,7 @@ def test_a_file_names_clusters(tmp_path: Path, mode: int, warnings: int) -> None
         ("[a]\nzookeeper = 'z'\nbrokers = 'k'", ": [a]: 2 addresses given; expected either 'zookeeper' or 'brokers'"),
         ("[a]\nzookeper = 'z'", ": [a]: there is no 'zookeper'; did you mean 'zookeeper'?"),
         ("[a]\nzookeeper = 'z'\nworker_token_file = 'f'", ": [a]: there is no 'worker_token_file'; did you mean 'wor"),
-        ("[a]\nx = 'z'", ": [a]: there is no 'x'; known: zookeeper, brokers, groups, worker-token-file"),
+        ("[a]\nx = 'z'", ": [a]: there is no 'x'; known: zookeeper, brokers, groups, worker-zookeeper, worker-token"),
         ("[a]\nzookeeper = 2181", ": [a] zookeeper: 2181 given; expected a string or a list of strings"),
         ("[a]\nzookeeper = 'z:x'", ": [a] zookeeper: 'z:x' is not an address; expected 'host' or 'host:port'"),
         ("[a]\nbrokers = ''", ": [a] brokers: no address given; expected at least one 'host' or 'host:port'"),
@@ -73,6 +74,12 @@ def test_a_file_names_clusters(tmp_path: Path, mode: int, warnings: int) -> None
         ("[a]\nzookeeper = 'z'\ngroups = [1]", ": [a] groups: 1 is not a legal name; "),
         ("[a]\nzookeeper = 'z'\ngroups = ['g', 'g']", ": [a] groups: 'g' is listed twice; expected each group once"),
         ("[a]\nbrokers = 'k'\ngroups = ['g']", ": [a] groups: brokers coordinate the groups of this cluster, so a"),
+        (
+            "[a]\nzookeeper = 'z'\nworker-zookeeper = 'z'",
+            ": [a] worker-zookeeper: goes with brokers; workers are found ",
+        ),
+        ("[a]\nbrokers = 'k'\nworker-zookeeper = ''", ": [a] worker-zookeeper: no address given; expected at least "),
+        ("[a]\nbrokers = 'k'\nworker-zookeeper = 1", ": [a] worker-zookeeper: 1 given; expected a string or a list"),
         ("[a]\nzookeeper = 'z'\nworker-token-file = 1", ": [a] worker-token-file: 1 given; expected the path of a fi"),
         ("[a]\nzookeeper = 'z'\nworker-token-file = 'no'", ": [a] worker-token-file: {folder}/no cannot be read: No "),
     ],
@@ -100,6 +107,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("--brokers", "k:9092"),
         ("--cluster-name", "a"),
         ("--group", "g"),
+        ("--worker-zookeeper", "z:2181"),
         ("--worker-token-file", "workers.token"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
     GroupState,
+    JavaSubscription,
     MemberAssignment,
     MemberInfo,
     encode_consumer_id,
@@ -313,3 +315,49 @@ def test_the_error_about_a_znode_is_short(parse: Callable[[bytes, str], object],
     with pytest.raises(ProtocolError) as raised:
         parse(data, PATH)
     assert len(str(raised.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("text", "topics"),
+    [
+        ("pv", ["pv"]),
+        ("pv.*", ["pv", "pv-eu", "pv.us"]),
+        (r"pv\..+", ["pv.us"]),
+        ("pv, orders", ["orders", "pv"]),
+        ("'pv|orders'", ["orders", "pv"]),
+        ("^(pv|orders)(|-eu)$", None),
+        ("^(pv|orders)-?[a-z]*$", ["orders", "pv", "pv-eu"]),
+        ("(pv.*|orders|x.*|y.*|z.*)", ["orders", "pv", "pv-eu", "pv.us"]),
+        ("[^p].*", ["orders"]),
+        (".*", ["orders", "pv", "pv-eu", "pv.us"]),
+        ("", []),
+        ("(?!pv).*", None),
+        (r"\p{Lower}+", None),
+        ("p{1,2}v", None),
+        ("[a-z&&[^p]]+", None),
+        ("[z-a]", None),
+        ("(p*)*v", None),
+        ("p*p*p*p*v", None),
+        ("p?p?p?p?v", None),
+        ("(p|p)(p|p)v", None),
+        ("pv|" * 200, None),
+        ("pv**", None),
+        ("(pv", None),
+        ("pv\n", ["pv"]),
+    ],
+)
+def test_topics_of_the_pattern_of_a_java_consumer(text: str, topics: list[str] | None) -> None:
+    """The pattern matches whole names, with commas between alternatives. What may take long is not evaluated."""
+    existing = ["pv", "pv-eu", "pv.us", "orders", "__consumer_offsets"]
+    listed, others = (JavaSubscription((text,), kind) for kind in ("white_list", "black_list"))
+    assert listed.unevaluated == others.unevaluated == ("" if topics is not None else text)
+    assert listed.topics(existing) == tuple(topics or ())
+    assert others.topics(existing) == (() if topics is None else tuple(sorted({*existing[:4]} - {*topics})))
+
+
+@pytest.mark.parametrize("text", ["a*a*a*b", ".*(a|a|a|a).*b", "(.*a|.*b|.*a|.*b|.*a)", "|".join(["a*a*[a-c]*b"] * 40)])
+def test_the_pattern_of_a_java_consumer_takes_little_time(text: str) -> None:
+    """The worst patterns that are evaluated, with the longest name of a topic."""
+    began_s = time.process_time()
+    JavaSubscription((text,), "white_list").topics(["a" * 249])
+    assert time.process_time() - began_s < 5
