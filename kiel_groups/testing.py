@@ -44,7 +44,7 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
         ConfigError: Hypothesis is not installed.
     """
     try:
-        from hypothesis import find, settings
+        from hypothesis import Phase, find, settings
         from hypothesis.errors import NoSuchExample
     except ModuleNotFoundError:
         raise ConfigError("check_allocator needs Hypothesis; install it: pip install hypothesis") from None
@@ -53,7 +53,14 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
         group = find(
             _groups(),
             lambda group: rule(group) is not None,
-            settings=settings(max_examples=examples, deadline=None, database=None, derandomize=True),
+            # Named, so that a profile without them does not change the report.
+            settings=settings(
+                max_examples=examples,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                phases=(Phase.generate, Phase.shrink),
+            ),
         )
     except NoSuchExample:
         return

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # A busy computer would exceed any deadline.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+# Each trial of a mutant gets the same examples, and need not reduce the one that fails (docs/simulation.rst).
+settings.register_profile(
+    "mutants", settings.get_profile("suite"), phases=[Phase.explicit, Phase.generate], derandomize=True
+)
 
 # A failed ``assert`` shows its values only in modules of tests, and in modules that are registered before their import.
 pytest.register_assert_rewrite("tests.helpers", "tests.proxies", "tests.integration")

@@ -320,7 +320,7 @@ def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tup
     def move(partition: TopicPartition, target: Phase | None) -> None:
         assert target in MOVES[phases.get(partition)], (partition, phases.get(partition), target)
         if target is None:
-            phases.pop(partition, None)
+            del phases[partition]
             entered.pop(partition, None)
         else:
             phases[partition] = entered[partition] = target

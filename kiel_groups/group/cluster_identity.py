@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import parse_endpoints, parse_object, parse_replicas
-from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, topic_path
 from kiel_groups.model import INTERNAL_TOPICS
 from kiel_groups.wording import counted, some
 
@@ -52,9 +51,9 @@ class ClusterIdentity(NamedTuple):
             cluster_id: The data of ``/cluster/id``.
             has_no_id: Whether that znode certainly does not exist.
         """
-        addresses = {each: _parsed(parse_endpoints, its, f"{BROKER_IDS}/{each}") for each, its in brokers.items()}
-        replicas = {topic: _parsed(parse_replicas, its, topic_path(topic)) or {} for topic, its in topics.items()}
-        found = (_parsed(parse_object, cluster_id, CLUSTER_ID) or {}).get("id")
+        addresses = {each: _parsed(parse_endpoints, its) for each, its in brokers.items()}
+        replicas = {topic: _parsed(parse_replicas, its) or {} for topic, its in topics.items()}
+        found = (_parsed(parse_object, cluster_id) or {}).get("id")
         known = found if isinstance(found, str) and found else None
         return cls({each: its for each, its in addresses.items() if its}, replicas, "" if has_no_id else known)
 
@@ -143,9 +142,10 @@ class ClusterIdentity(NamedTuple):
         return all(verdicts) if verdicts else None
 
 
-def _parsed(parse: Callable[[bytes, str], _Value], data: bytes | None, path: str) -> _Value | None:
+def _parsed(parse: Callable[[bytes, str], _Value], data: bytes | None) -> _Value | None:
     """Return the parsed data of a znode, or None if the znode was not read or is unreadable."""
     try:
-        return parse(data or b"", path)
+        # The path would be part of the error only.
+        return parse(data or b"", "")
     except ProtocolError:
         return None

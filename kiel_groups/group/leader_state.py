@@ -63,10 +63,10 @@ class LeaderState:
     The state of a leader's term and of its plan.
 
     ``term`` counts the elections of this candidate. ``candidate`` is the path of the candidate's election znode. While
-    the leader collects changes, ``due_s`` is the time of the next plan, ``bound_s`` is the latest possible time of that
-    plan, and ``since_s`` is the time of the first change. These times are on the driver's clock. ``causes`` are the
-    reasons for the plan, in order. Causes that arrive during a plan belong to the next plan. ``written`` is the number
-    of writes of the publication that have succeeded.
+    the leader collects changes, ``due_s`` is the time of the next plan, ``bound_s`` is the latest time to which changes
+    postpone that plan, and ``since_s`` is the time of the first change. These times are on the driver's clock.
+    ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
+    ``written`` is the number of writes of the publication that have succeeded.
     """
 
     debounce: DebounceConfig
@@ -243,7 +243,7 @@ def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[
         return _replan_later(leader, "retry", planned.now_s), ()
     if publication is None:
         return _finish(leader, planned.now_s), ()
-    publishing = replace(leader, phase=LeaderPhase.PUBLISHING, publication=publication, written=0)
+    publishing = replace(leader, phase=LeaderPhase.PUBLISHING, publication=publication)
     return publishing, (Prepare(leader.term, publication.folders),)
 
 
@@ -263,8 +263,7 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
         phase=LeaderPhase.SETTLING,
         candidate=candidate,
         due_s=due_s,
-        # Changes before the first plan must not postpone it beyond the ordinary bound.
-        bound_s=max(due_s, now_s + leader.debounce.bound_ms / 1000),
+        bound_s=now_s + debounce.bound_ms / 1000,
         since_s=now_s,
         causes=("leader change" if succeeds else "first plan",),
     )
@@ -291,7 +290,7 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
 
 def _finish(leader: LeaderState, now_s: float) -> LeaderState:
     """End a plan: return to watching, or to settling if an input changed meanwhile."""
-    idle = replace(leader, phase=LeaderPhase.WATCHING, publication=None, written=0, due_s=None, causes=())
+    idle = replace(leader, phase=LeaderPhase.WATCHING, publication=None, written=0, causes=())
     for cause in leader.causes:
         idle = _changed(idle, cause, now_s)
     return idle
@@ -300,8 +299,7 @@ def _finish(leader: LeaderState, now_s: float) -> LeaderState:
 def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """End a plan that could not be made, prepared or published, and schedule a new plan after ``REPLAN_PAUSE_S``."""
     settling = _changed(_finish(leader, now_s), cause, now_s)
-    due_s = now_s + REPLAN_PAUSE_S
-    return replace(settling, due_s=due_s, bound_s=max(due_s, settling.bound_s))
+    return replace(settling, due_s=now_s + REPLAN_PAUSE_S)
 
 
 def _written(

@@ -548,7 +548,7 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
         return ""
     if before is None:
         # This leader cannot tell a leave from an expiry: only the previous leader saw the members that are gone.
-        causes = [*_requested(after.request), f"leader change, {counted(after.members, 'member', 'members')}"]
+        causes = [*_requested(after.request), f"leader change, {counted(after.members, 'member')}"]
         causes += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
         causes += [
             f"leave or expiry of {slot}"

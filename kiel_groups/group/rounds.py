@@ -107,7 +107,7 @@ def opening(
 
     Args:
         layout: The group's paths.
-        inputs: The data that the leader has read.
+        inputs: The data that the leader has read. The group has a member.
         leader: The leader's member id.
         candidate: The path of the leader's election znode. The transaction fails if that znode is gone.
         cause: Why the round begins.
@@ -123,7 +123,7 @@ def opening(
 
 
 def _next_generation(inputs: RoundInputs) -> int:
-    joined = max((member.joined for member in inputs.members), default=0)
+    joined = max(member.joined for member in inputs.members)
     following = inputs.newest + 1
     if inputs.state is not None and joined <= following:
         return following

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
-from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
+from kiel_groups.ops.views.checks import Finding, check_group
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.lag_trend import LagTrends, Sample, Trend
+from kiel_groups.ops.views.progress import ProgressTracker
 
 #: How many points of the course of a group's lag are kept: an hour, if the groups are loaded every 5 seconds.
 _MOST_POINTS = 720
@@ -110,9 +111,13 @@ class ClusterHistory:
         self._groups: dict[str, _GroupHistory] = {}
 
     @property
-    def took_s(self) -> float:
-        """The duration of the newest successful load, in seconds."""
-        return self._state.took_s
+    def state(self) -> ClusterState:
+        """The newest state."""
+        return self._state
+
+    def views(self, groups: Iterable[str]) -> list[GroupView]:
+        """Return the newest views of those of these groups that are known."""
+        return [self._state.groups[group].view for group in groups if group in self._state.groups]
 
     def take(self, loaded: LoadedGroups, took_s: float) -> ClusterState:
         """
@@ -141,11 +146,15 @@ class ClusterHistory:
         """
         Add newer views of some groups, read from ZooKeeper only, and return the new state.
 
-        Log ends and offsets in Kafka are taken from the last load.
+        Log ends and offsets in Kafka are taken from the last load. With a view that ``is_partial``, so are the
+        findings: by a plan that is newer than the owners, partitions would seem to have wrong owners.
         """
         groups = dict(self._state.groups)
         for view in views:
             before = groups.get(view.group)
+            if view.is_partial and before is not None:
+                groups[view.group] = replace(before, view=view)
+                continue
             self._groups.setdefault(view.group, _GroupHistory())
             known = view if before is None else view.with_broker_answers_of(before.view)
             groups[view.group] = self._status(known, now_ms)

@@ -51,7 +51,7 @@ def _unpacking(code: str) -> Callable[[Reader], int]:
         try:
             value: int = unpack(self._buffer, start)[0]
         except StructError:
-            raise self._truncated(start, size) from None
+            raise self._truncated(size) from None
         self._position = start + size
         return value
 
@@ -152,11 +152,10 @@ class Reader:
         Raises:
             ProtocolError: The text is null, truncated, or not UTF-8.
         """
-        start = self._position
         length = self.int16()
         if length < 0:
-            raise self.refuse(f"a length of {length}", start)
-        return self.text(length, start)
+            raise self.refuse(f"a length of {length}")
+        return self.text(length)
 
     def optional_string(self) -> str:
         """Read text. Null becomes the empty text: brokers of 0.8 send null for a missing text."""
@@ -166,11 +165,11 @@ class Reader:
         self._position = start
         return self.string()
 
-    def text(self, size: int, start: int | None = None) -> str:
-        """Read text of ``size`` bytes. ``start`` is the position for errors, by default the present position."""
-        start = self._position if start is None else start
+    def text(self, size: int) -> str:
+        """Read text of ``size`` bytes."""
+        start = self._position
         try:
-            return str(self.take(size, start), "utf-8")
+            return str(self.take(size), "utf-8")
         except UnicodeDecodeError as error:
             raise self.refuse("a text that is no UTF-8", start) from error
 
@@ -187,18 +186,15 @@ class Reader:
         """Return a view of the next bytes, whose length was read before. The length -1 (null) gives the empty view."""
         if length in (0, _NULL):
             return _EMPTY
-        start = self._position - _INT32.size
         if length < 0:
-            raise self.refuse(f"a length of {length}", start)
-        return self.take(length, start)
+            raise self.refuse(f"a length of {length}")
+        return self.take(length)
 
-    def take(self, size: int, start: int | None = None) -> memoryview:
-        """
-        Return a view of the next ``size`` bytes. ``start`` is the position for errors, by default the present position.
-        """
+    def take(self, size: int) -> memoryview:
+        """Return a view of the next ``size`` bytes."""
         end = self._position + size
         if end > len(self._buffer):
-            raise self._truncated(self._position if start is None else start, size)
+            raise self._truncated(size)
         taken = self._buffer[self._position : end]
         self._position = end
         return taken
@@ -213,20 +209,17 @@ class Reader:
         Raises:
             ProtocolError: The number is negative, or larger than the remaining bytes allow.
         """
-        start = self._position
-        return self.elements(self.int32(), least_bytes, start)
+        return self.elements(self.int32(), least_bytes)
 
-    def elements(self, count: int, least_bytes: int, start: int | None = None) -> range:
+    def elements(self, count: int, least_bytes: int) -> range:
         """
         Check the number of elements of an array, which the caller has read, and return a range of this length.
 
-        ``start`` is the position for errors, by default the present position. See ``array`` for the other argument and
-        the errors.
+        See ``array`` for the other argument and the errors.
         """
-        start = self._position if start is None else start
         left = len(self._buffer) - self._position
         if count < 0 or count * least_bytes > left:
-            raise self.refuse(f"an array of {count} elements, with {left} bytes left", start)
+            raise self.refuse(f"an array of {count} elements, with {left} bytes left")
         return range(count)
 
     def end(self) -> None:
@@ -251,12 +244,12 @@ class Reader:
         try:
             values = layout.unpack_from(self._buffer, start)
         except StructError:
-            raise self._truncated(start, layout.size) from None
+            raise self._truncated(layout.size) from None
         self._position = start + layout.size
         return values
 
-    def _truncated(self, start: int, size: int) -> ProtocolError:
-        return self.refuse(f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left", start)
+    def _truncated(self, size: int) -> ProtocolError:
+        return self.refuse(f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left")
 
 
 T = TypeVar("T")

@@ -17,6 +17,10 @@ pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM]
 
 Unique = Callable[[str], str]
 
+#: The areas of tables that scroll to the side.
+SCROLLED_SIDEWAYS = """[...document.querySelectorAll(".scroll")]
+    .filter(each => each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"""
+
 
 async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, unique: Unique) -> None:
     """The page of a group follows a death and a drain, and the page of all groups leads to it."""
@@ -179,6 +183,7 @@ async def test_pages_are_accessible_at_every_width(
             serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
             assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
             assert await page.evaluate("document.documentElement.scrollWidth") <= width
+            assert await page.evaluate(SCROLLED_SIDEWAYS) == []
             shown = page.locator("tr .problem" if path == "/" else "[data-action=drain]").first
             await expect(shown).to_be_visible(timeout=PATIENCE_MS)
             box = await shown.bounding_box()

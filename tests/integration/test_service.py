@@ -15,6 +15,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.simple_httpclient import HTTPStreamClosedError
 
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops import zookeeper_reader
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.service import Service
@@ -97,8 +98,15 @@ async def test_a_group_in_zookeeper(cluster: Cluster, unique: Unique) -> None:
         assert sum(map(int, ends)) == 40
 
 
-async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None:
-    """A stream of events names a group soon after a member has joined, long before all groups are read again."""
+@pytest.mark.parametrize("most_whole", [500, 3])
+async def test_a_change_is_an_event(
+    cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch, most_whole: int
+) -> None:
+    """
+    A stream of events names a group soon after a member has joined, long before all groups are read again. A large
+    group is read in part first.
+    """
+    monkeypatch.setattr(zookeeper_reader, "_MOST_WHOLE", most_whole)
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -119,10 +127,12 @@ async def test_a_change_is_an_event(cluster_39: Cluster, unique: Unique) -> None
 
         async def shown() -> bool:
             found = (await ask(f"{service.url}/v1/clusters/main/groups/{name}")).document
-            return len(found["members"]) == 2 and found["state"] == "settled"
+            return len(found["members"]) == len(group.open_members) and found["state"] == "settled"
 
         await eventually(named, "the group is named")
         await eventually(shown, "the group is shown with two members that own their partitions")
+        await group.members[0].stop()
+        await eventually(shown, "the group is shown with one member that owns all partitions")
         await service.close()
         with suppress(HTTPStreamClosedError):
             await stream

@@ -7,7 +7,6 @@ Attacks on a service that leads a group of a real cluster: it refuses or escapes
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import re
 import socket
@@ -416,11 +415,6 @@ async def test_hostile_names_are_texts(cluster_39: Cluster, unique: Unique) -> N
                 assert {source.split("/")[1] for source in tags.sources} == {"static"}
                 assert all(link.startswith(("/", "#")) for link in tags.links)
                 assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)
-                assert (
-                    group is None
-                    or html.escape(group, quote=False).partition("\u202e")[0] in html.unescape(text)
-                    or True
-                )
                 assert len(text) < 300_000
             for path in ("/metrics", "/v3/kafka/main/consumer", f"/v1/clusters/main/groups/{service.group}"):
                 got, answer = await send_bytes(service.url, request("GET", path))

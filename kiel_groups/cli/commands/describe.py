@@ -24,7 +24,7 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.ops.loaded_groups import LoadedGroups
-    from kiel_groups.ops.views.checks import ProgressTracker
+    from kiel_groups.ops.views.progress import ProgressTracker
     from kiel_groups.ops.views.report import Listed
 
 
@@ -80,7 +80,7 @@ def describe(
     members, partitions and offsets. In both cases, brokers tell where the logs end.
     """
     from kiel_groups.cli.terminal.rendering import watch
-    from kiel_groups.ops.views.checks import ProgressTracker
+    from kiel_groups.ops.views.progress import ProgressTracker
 
     if as_json and listed:
         raise click.UsageError("--partitions does not go with --json, which has all partitions.")

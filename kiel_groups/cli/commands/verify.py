@@ -19,7 +19,7 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
     from kiel_groups.ops.views.group_view import GroupView
-    from kiel_groups.ops.views.verification import Verification
+    from kiel_groups.ops.views.progress import Verification
 
 
 _WINDOW_S = 10
@@ -55,8 +55,8 @@ def verify(
 
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import finding_document
+    from kiel_groups.ops.views.progress import Verification
     from kiel_groups.ops.views.report import Sentences, finding_rows
-    from kiel_groups.ops.views.verification import Verification
     from kiel_groups.wording import counted, own_command
 
     verification = Verification(round(window_s * 1000))

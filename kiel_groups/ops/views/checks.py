@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError
@@ -39,7 +38,7 @@ def short_name(member_id: MemberId) -> str:
     return member_id.rpartition("-")[2] or member_id
 
 
-def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
+def partition_names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
     """Return the topic and the number of each partition, in the same order."""
     return tuple(each.topic_partition for each in partitions)
 
@@ -87,7 +86,7 @@ def check_unconsumed(
     behind = [each for each in view.partitions if each.lag]
     if view.state == state and behind:
         text = f"{why}; its lag is {sum(each.lag or 0 for each in behind):,}, in {counted(behind, 'partition')}"
-        yield Finding("unconsumed", text, remedy, partitions=_names(behind))
+        yield Finding("unconsumed", text, remedy, partitions=partition_names(behind))
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -143,7 +142,8 @@ def _failed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     connector, task, cause = view.failed_work[0]
     others = [name if number is None else f"{name}-{number}" for name, number, _ in view.failed_work[1:]]
     what = f"connector {connector}" if task is None else f"task {connector}-{task}"
-    restart = own_command("connectors", "restart", connector, "--with-tasks", "--only-failed")
+    address = ("--url", view.worker_urls[0]) if view.worker_urls else ()
+    restart = own_command("connectors", "restart", connector, "--with-tasks", "--only-failed", *address)
     yield Finding(
         "failed",
         f"{what:.200} has failed: {cause:.300}" + (f"; so have {some(others):.300}" if others else ""),
@@ -185,10 +185,10 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(unassigned, "partition is", "partitions are")
         yield Finding(
             "unassigned",
-            f"{what} assigned to no member: {some(_names(unassigned))}{f' ({reasons})' if reasons else ''}",
+            f"{what} assigned to no member: {some(partition_names(unassigned))}{f' ({reasons})' if reasons else ''}",
             "" if reasons else "the leader plans again when it sees them; its log says what delays it",
             passing=not reasons and _is_young(view, now_ms),
-            partitions=_names(unassigned),
+            partitions=partition_names(unassigned),
         )
 
 
@@ -213,10 +213,10 @@ def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         members = tuple(sorted({each.target for each in unowned if each.target is not None}))
         yield Finding(
             "unowned",
-            f"{what} no owner: {some(_names(unowned))}, to be claimed by {_short(members)}",
+            f"{what} no owner: {some(partition_names(unowned))}, to be claimed by {short_names(members)}",
             "look at the log of that member; a healthy member claims within a second",
             _is_young(view, now_ms),
-            _names(unowned),
+            partition_names(unowned),
             members,
         )
 
@@ -234,12 +234,12 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "unopened",
             f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
-            f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
+            f"{some(partition_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
             " offset",
             f"look at the log of the owner; {own_command('topics', 'describe', topics[0])} shows the partitions without"
             " a leader: start their brokers",
-            partitions=_names(unopened),
-            members=_owners(unopened),
+            partitions=partition_names(unopened),
+            members=owners_of(unopened),
         )
 
 
@@ -258,11 +258,11 @@ def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "wrongly-owned",
             f"{what} owned by {short_name(owner)}, but assigned to {some(targets) or 'no member'}: "
-            f"{some(_names(partitions))}",
+            f"{some(partition_names(partitions))}",
             f"the owner finishes its record in flight first, and its log says how long that has taken; 'kiel-groups"
             f" release {view.group} {short_name(owner)}' takes the partitions from it",
             _is_young(view, now_ms),
-            _names(partitions),
+            partition_names(partitions),
             (owner,),
         )
 
@@ -276,9 +276,9 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(partitions, "partition is", "partitions are")
         yield Finding(
             "orphans",
-            f"{what} owned by {owner}, which is no longer a member: {some(_names(partitions))}",
+            f"{what} owned by {owner}, which is no longer a member: {some(partition_names(partitions))}",
             f"its session may still be open: end that process, or run {own_command('release', view.group, owner)}",
-            partitions=_names(partitions),
+            partitions=partition_names(partitions),
             members=(owner,),
         )
 
@@ -289,12 +289,12 @@ def _forged(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(forged, "owner znode names a member", "owner znodes name members")
         yield Finding(
             "forged",
-            f"{what} whose session did not create it: {some(_names(forged))}, in the name of {_short(_owners(forged))}:"
-            " written by hand, so another member may consume the partition, too",
+            f"{what} whose session did not create it: {some(partition_names(forged))}, in the name of"
+            f" {short_names(owners_of(forged))}: written by hand, so another member may consume the partition, too",
             f"delete it below {GroupLayout(view.group).owners}; the assigned member claims the partition within a"
             " minute",
-            partitions=_names(forged),
-            members=_owners(forged),
+            partitions=partition_names(forged),
+            members=owners_of(forged),
         )
 
 
@@ -318,12 +318,12 @@ def _orphan_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
             f"{own_command('offsets', 'delete', view.group, '--topic', topics[0])} deletes them; if members should read"
             " the topic, subscribe to it",
             passing=view.coordinator is None and _is_young(view, now_ms),
-            partitions=_names(orphans),
+            partitions=partition_names(orphans),
         )
 
 
 def _gone_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    gone = _names(each for each in view.partitions if not each.exists and each.committed_ms is not None)
+    gone = partition_names(each for each in view.partitions if not each.exists and each.committed_ms is not None)
     # A topic that is subscribed to may be created again; ``missing-topic`` has it.
     topics = [topic for topic in view.gone_topics if topic not in view.subscribed and _is_legal(topic)]
     names = [*topics, *(str(each) for each in gone if each.topic not in view.gone_topics)]
@@ -365,9 +365,9 @@ def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(beyond, "committed offset is", "committed offsets are")
         yield Finding(
             "beyond-end",
-            f"{what} beyond the end of the log: {some(_names(beyond))}",
+            f"{what} beyond the end of the log: {some(partition_names(beyond))}",
             "the topic was created again, or a broker lost records; set the offset, or let the reset policy act",
-            partitions=_names(beyond),
+            partitions=partition_names(beyond),
         )
 
 
@@ -417,10 +417,10 @@ def _unassigned_by_strategy(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(unassigned, "partition is", "partitions are")
         yield Finding(
             "unassigned",
-            f"{what} assigned to no member: {some(_names(unassigned))}",
+            f"{what} assigned to no member: {some(partition_names(unassigned))}",
             "the leader assigns new partitions when it next reads metadata (metadata.max.age.ms, 5 min by default); if"
             " that time is over, look at its log",
-            partitions=_names(unassigned),
+            partitions=partition_names(unassigned),
         )
 
 
@@ -493,202 +493,11 @@ def _is_young(view: GroupView, now_ms: int) -> bool:
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 
-# The problems of a group that only successive views of it show: no progress, a long rebalance, missing offsets.
-#
-# One view cannot distinguish a stuck partition from an idle one whose next record has just arrived; two views can.
-# Coordinators tell neither since when a group rebalances, nor when an offset was committed.
-
-
-#: The default of ``max_poll_interval_ms``: the time after which the watchdog ends the session of a member that hangs.
-STUCK_MS = 300_000
-
-#: The age of the last commit from which a passing finding names the owner. It is shorter than ``STUCK_MS``, because the
-#: watchdog then ends the owner's session. It is longer than the default commit interval of Java's consumers, 60 s.
-SLOW_MS = 90_000
-
-#: How long a partition may lag between two views without a commit: three times the default commit interval.
-WATCHED_MS = 15_000
-
-_LOG_OF_OWNER = "look at the log of that member"
-_CAUSE = ": its application hangs, or does not commit"
-_SESSION_ENDS = "; if its application hangs, it ends its session after max_poll_interval_ms (5 min by default)"
-
-
-class _Since(NamedTuple):
-    """A partition, and the time of the first of the successive views that show it unchanged, in epoch milliseconds."""
-
-    partition: PartitionView
-    since_ms: int
-
-
-class ProgressTracker:
-    """
-    Finds partitions and rebalances that make no progress, from successive views of one group.
-
-    A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
-    same commit, a record has been waiting since then.
-
-    Args:
-        watched_ms: The shortest time, in milliseconds, after which a lag without a commit becomes a finding.
-        stuck_ms: The least age of the last commit of a partition that counts as stuck, in milliseconds. From the age
-            ``SLOW_MS`` on, the finding is a passing one. If the times of commits are unknown, a lag of this length
-            counts as a lasting problem.
-    """
-
-    def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:
-        self._watched_ms = watched_ms
-        self._stuck_ms = stuck_ms
-        self._rebalancing_since_ms: int | None = None
-        self._uncommitted: dict[TopicPartition, _Since] = {}
-        self._lagging: dict[TopicPartition, _Since] = {}
-
-    def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
-        """
-        Add a view, and return the present findings by all views so far. Findings that need an operator come first.
-
-        Args:
-            view: The group as it is now.
-            now_ms: Epoch milliseconds.
-        """
-        # A commit may have changed only the offset that a partition in dispute does not show.
-        self._lagging = _unmoved(self._lagging, view, now_ms, lambda each: bool(each.lag) and not each.is_disputed)
-        if (coordinator := view.coordinator) is None:
-            return tuple(self._stuck_or_slow(view, now_ms))
-        if view.state != "rebalancing":
-            self._rebalancing_since_ms = None
-        elif self._rebalancing_since_ms is None:
-            self._rebalancing_since_ms = now_ms
-        self._uncommitted = _unmoved(self._uncommitted, view, now_ms, _lacks_offset)
-        found = [
-            *self._rebalancing(view, coordinator.state, now_ms),
-            *self._missing_offsets(now_ms),
-            *self._stuck(now_ms),
-        ]
-        return tuple(sorted(found, key=lambda finding: finding.passing))
-
-    def is_awaited(self, since_ms: int) -> bool:
-        """
-        Return whether a partition with lag, or without an offset, has not changed since ``since_ms``.
-
-        The time is in epoch milliseconds.
-        """
-        return any(each.since_ms <= since_ms for each in (*self._lagging.values(), *self._uncommitted.values()))
-
-    def suspicion(self, now_ms: int) -> str:
-        """
-        Return the reason why another view, ``watched_ms`` after the last view, may show a new problem.
-
-        Return "" if another view cannot show a new problem.
-        """
-        if self._rebalancing_since_ms is not None:
-            return "the group rebalances"
-        if self._uncommitted:
-            return "assigned partitions have no committed offset"
-        suspects = any(now_ms - _last_ms(each) >= self._stuck_ms for each in self._lagging.values())
-        return "some partitions are behind without a recent commit" if suspects else ""
-
-    def _stuck_or_slow(self, view: GroupView, now_ms: int) -> Iterator[Finding]:
-        """Yield the findings about partitions without progress in a group whose commits have known times."""
-        ages = [(each.partition, now_ms - _last_ms(each)) for each in self._unmoved(now_ms)]
-        for least_ms, below_ms in ((self._stuck_ms, math.inf), (SLOW_MS, self._stuck_ms)):
-            of_age = [(each, age_ms) for each, age_ms in ages if least_ms <= age_ms < below_ms]
-            found = [each for each, _ in of_age]
-            if not found:
-                continue
-            seconds, is_slow = min(age_ms for _, age_ms in of_age) // 1000, least_ms < self._stuck_ms
-            end = "; its application is slow or hangs" if is_slow else ""
-            remedy = _LOG_OF_OWNER if is_slow else _LOG_OF_OWNER + _CAUSE
-            if view.member_ids.issuperset(_owners(found)):
-                remedy += _SESSION_ENDS if is_slow else "; 'kiel-groups release' takes its partitions from it"
-            duration = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
-            yield self._no_progress(found, f"for {duration}", "owned by", end, remedy, passing=is_slow)
-
-    def _stuck(self, now_ms: int) -> Iterator[Finding]:
-        """Yield the finding about partitions without progress in a group whose commits have no known times."""
-        if seen := self._unmoved(now_ms):
-            stuck, seen_ms = [each.partition for each in seen], max(now_ms - each.since_ms for each in seen)
-            passing = seen_ms < self._stuck_ms
-            yield self._no_progress(stuck, f"in {seen_ms // 1000} s", "of", "", _LOG_OF_OWNER + _CAUSE, passing=passing)
-
-    @staticmethod
-    def _no_progress(
-        partitions: Collection[PartitionView], duration: str, of: str, end: str, remedy: str, *, passing: bool
-    ) -> Finding:
-        what, names = counted(partitions, "partition makes", "partitions make"), _names(partitions)
-        lag, owners = sum(each.lag or 0 for each in partitions), _owners(partitions)
-        text = f"{what} no progress: lag {lag:,}, and no commit {duration}: {some(names)}, {of} {_short(owners)}{end}"
-        return Finding("stuck", text, remedy, passing, names, owners)
-
-    def _rebalancing(self, view: GroupView, broker_state: str, now_ms: int) -> Iterator[Finding]:
-        if self._rebalancing_since_ms is None:
-            return
-        seen_ms = now_ms - self._rebalancing_since_ms
-        known = counted(view.members, "member", "members")
-        yield Finding(
-            "rebalancing",
-            f"the group rebalances ({broker_state}), with {known} so far"
-            + (f", in every look for {seen_ms // 1000} s" if seen_ms >= 1000 else ""),
-            "a member does not rejoin: its application is busy or hangs; the logs of members say which they wait for,"
-            " and the coordinator removes it after its rebalance timeout",
-            passing=seen_ms < self._watched_ms,
-            members=tuple(sorted(view.member_ids)),
-        )
-
-    def _missing_offsets(self, now_ms: int) -> Iterator[Finding]:
-        missing = list(self._uncommitted.values())
-        if missing:
-            partitions = [each.partition for each in missing]
-            what = counted(partitions, "assigned partition has", "assigned partitions have")
-            yield Finding(
-                "missing-offset",
-                f"{what} records, but no committed offset: {some(_names(partitions))},"
-                f" of {_short(_owners(partitions))}",
-                "look at the log of that member: it does not commit, or the offset has expired"
-                " (offsets.retention.minutes)",
-                passing=all(now_ms - each.since_ms < self._watched_ms for each in missing),
-                partitions=_names(partitions),
-            )
-
-    def _unmoved(self, now_ms: int) -> list[_Since]:
-        """Return the partitions that have had a lag for ``watched_ms`` or longer without a commit."""
-        return [each for each in self._lagging.values() if now_ms - each.since_ms >= self._watched_ms]
-
-
-def _last_ms(seen: _Since) -> int:
-    """
-    Return the time of a partition's last commit or claim, in epoch milliseconds.
-
-    If the time of the commit is unknown, as that of a Java consumer in Kafka, it is the time of the first view with
-    this commit.
-    """
-    committed_ms = seen.since_ms if seen.partition.committed_ms is None else seen.partition.committed_ms
-    return max(committed_ms, seen.partition.claimed_ms or 0)
-
-
-def _lacks_offset(partition: PartitionView) -> bool:
-    """Return whether a partition has no committed offset, although records were written to it."""
-    return partition.committed is None and bool(partition.log_end)
-
-
-def _unmoved(
-    before: dict[TopicPartition, _Since],
-    view: GroupView,
-    now_ms: int,
-    concerns: Callable[[PartitionView], bool],
-) -> dict[TopicPartition, _Since]:
-    """Return the partitions that members own and ``concerns`` selects, each with the time of its last change."""
-    found = {}
-    for each in view.partitions:
-        if each.owner in view.member_names and concerns(each):
-            last, since_ms = before.get(each.topic_partition, _Since(each, now_ms))
-            is_same = all(getattr(last, name) == getattr(each, name) for name in ("owner", "committed", "committed_ms"))
-            found[each.topic_partition] = _Since(each, since_ms if is_same else now_ms)
-    return found
-
-
-def _short(members: Iterable[MemberId]) -> str:
+def short_names(members: Iterable[MemberId]) -> str:
+    """Return a text with the short names of some members, and the number of the others."""
     return some(map(short_name, members))
 
 
-def _owners(partitions: Iterable[PartitionView]) -> tuple[MemberId, ...]:
+def owners_of(partitions: Iterable[PartitionView]) -> tuple[MemberId, ...]:
+    """Return the owners of partitions, in alphabetical order."""
     return tuple(sorted({each.owner for each in partitions if each.owner is not None}))

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from kiel_groups.config import BROKER_V1
 from kiel_groups.group.commit_note import NotedOffset
-from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, Snapshot
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.model import CONNECT_TYPE, MemberId, Slot, TopicPartition
@@ -74,7 +74,7 @@ class PartitionView:
 
 def lag_of(partitions: Collection[PartitionView]) -> int | None:
     """Return the total lag of partitions in records. Unknown lags count as 0; if all are unknown, return None."""
-    known = [partition.lag for partition in partitions if partition.lag is not None]
+    known = [lag for partition in partitions if (lag := partition.lag) is not None]
     return sum(known) if known or not partitions else None
 
 
@@ -224,6 +224,10 @@ class GroupView:
     such a group, or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number
     of live workers, including workers that brokers coordinate. ``worker_urls`` are the URLs of the workers' REST
     interfaces. ``failed_work`` has the connectors and tasks that have failed.
+
+    ``is_partial`` is True if the owners, offsets and topics are those of an earlier view. ``plan_znodes`` has the
+    znodes of the members, candidates, settings and plan of a large group. A reader that follows the group reads only
+    the znodes that have changed since.
     """
 
     group: str
@@ -254,6 +258,8 @@ class GroupView:
     workers: int = 0
     worker_urls: tuple[str, ...] = ()
     failed_work: tuple[FailedWork, ...] = ()
+    is_partial: bool = False
+    plan_znodes: Snapshot = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sight(self) -> Sight:
@@ -460,6 +466,37 @@ class GroupView:
         ended = [_answered(each, known.get(each.topic_partition)) for each in self.partitions]
         return replace(self._with_partitions(ended), brokers=earlier.brokers)
 
+    def with_partitions_of(self, earlier: GroupView) -> GroupView:
+        """
+        Return this view, which has only members, candidates and the plan, with the rest of an earlier view.
+
+        A partition of a member that has left since has no owner: owner znodes end with the session of their member.
+        """
+        left = earlier.member_names - self.member_names
+        targets = {each: member.member_id for member in self.members for each in member.target or ()}
+        partitions = {
+            each.topic_partition: _planned(each, targets.pop(each.topic_partition, None), left)
+            for each in earlier.partitions
+        }
+        partitions |= {each: PartitionView(each, None, None, None, target) for each, target in targets.items()}
+        # Which topics a pattern selects is known only by the topics.
+        foreign = {each.path: each for each in earlier.foreign_members}
+        owned: dict[MemberId | None, list[PartitionView]] = {}
+        for each in partitions.values():
+            owned.setdefault(each.owner, []).append(each)
+        return replace(
+            self,
+            members=tuple(replace(each, owned=tuple(owned.get(each.member_id, ()))) for each in self.members),
+            partitions=tuple(partitions[each] for each in sorted(partitions)),
+            foreign_members=tuple(foreign.get(each.path, each) for each in self.foreign_members),
+            missing_topics=earlier.missing_topics,
+            gone_topics=earlier.gone_topics,
+            further=earlier.further,
+            unreadable=earlier.unreadable,
+            brokers=earlier.brokers,
+            is_partial=True,
+        )
+
     def with_store(self, store: Store) -> GroupView:
         """Return the view in which partitions with an offset in ``store`` have only this offset."""
         return self._with_partitions(
@@ -473,6 +510,13 @@ class GroupView:
             for member in self.members
         )
         return replace(self, partitions=tuple(known.values()), members=members)
+
+
+def _planned(partition: PartitionView, target: MemberId | None, left: Collection[str]) -> PartitionView:
+    """Return a partition with its target in the newest plan, and without its owner if the owner has ``left``."""
+    if partition.owner in left:
+        return replace(partition, target=target, owner=None, claimed_ms=None, opened=False, claim=None, is_forged=False)
+    return partition if partition.target == target else replace(partition, target=target)
 
 
 def _answered(partition: PartitionView, earlier: PartitionView | None) -> PartitionView:

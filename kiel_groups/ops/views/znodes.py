@@ -76,7 +76,12 @@ _Value = TypeVar("_Value")
 _VERSION = 2
 
 
-def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
+def view_group(
+    group: str,
+    znodes: Snapshot,
+    log_ends: Mapping[TopicPartition, int] | None = None,
+    earlier: GroupView | None = None,
+) -> GroupView:
     """
     Return the view of a group of consumers or programs from its znodes.
 
@@ -84,22 +89,24 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         group: The name of the group.
         znodes: The znodes of the group and of its topics.
         log_ends: The known log ends of partitions. Each of these partitions is in the view.
+        earlier: An earlier view, with the owners, offsets and topics of consumers. ``znodes`` then lacks these.
     """
     reading = GroupReading(GroupLayout(group), znodes)
     protocol_type = reading.program_type()
     if protocol_type is not None:
         return _view_of_programs(group, protocol_type, reading, log_ends or {})
     candidates, members = reading.candidates(), [info for _, info in reading.registered()]
-    leader = candidates[0] if candidates else None
-    assignments = reading.assignments()
+    leader, assignments = candidates[0] if candidates else None, reading.assignments()
     # An assignment may name an earlier member of the slot.
     stored = [(info.member_id, assignments.get(info.slot)) for info in members]
     targets = {name: found.partitions for name, found in stored if found is not None and found.member_id == name}
     settings = reading.settings()
     in_kafka = settings is not None and settings.store == BROKER_V1
-    partitions = _partitions(
-        reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
-    )
+    partitions: tuple[PartitionView, ...] = ()
+    if earlier is None:
+        partitions = _partitions(
+            reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
+        )
     foreign_members, further = reading.foreign_members(), set[TopicPartition]()
     if settings is None:
         topics = (*reading.consumed_topics(), *(topic for member in foreign_members for topic in member.topics))
@@ -108,7 +115,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     for partition in partitions:
         owned[partition.owner].append(partition)
     dynamic_config, refused = reading.dynamic_config()
-    return GroupView(
+    view = GroupView(
         group=group,
         members=tuple(
             _member(info, tuple(owned[info.member_id]), targets.get(info.member_id), leader) for info in members
@@ -128,10 +135,11 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         history=reading.history(),
         weights=reading.weights(),
         was_joined=reading.was_joined(),
-        unreadable=reading.unreadable(),
+        unreadable=reading.unreadable() if earlier is None else (),
         closed=reading.closed,
         further=tuple(sorted(further)),
     )
+    return view if earlier is None else view.with_partitions_of(earlier)
 
 
 def _member(
@@ -426,8 +434,12 @@ class GroupReading:
 
     def exists(self, partition: TopicPartition) -> bool:
         """Return whether a partition exists, or may exist because the znode of its topic cannot be read."""
-        numbers = self._existing.get(partition.topic, ())
-        return numbers is None or partition.partition in numbers
+        return partition in self._listed or self._existing.get(partition.topic, ()) is None
+
+    @cached_property
+    def _listed(self) -> set[TopicPartition]:
+        """All partitions that the topics' znodes list. A topic may have ten thousand."""
+        return self.partitions_of(self._existing)
 
     def partitions_of(self, topics: Iterable[str]) -> set[TopicPartition]:
         """Return the partitions that the topics' znodes list."""

@@ -56,6 +56,12 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
         me(LEADING, OWN),
         (BecomeLeader(OWN),),
     ),
+    "a create whose answer was lost is found behind another candidate, too": (
+        me(READING),
+        Candidates((A, OWN)),
+        that_followed(me(FOLLOWING, OWN)),
+        (WatchPredecessor(A),),
+    ),
     "a create that did not happen is repeated": (me(READING), Candidates((A,)), me(CREATING), (CreateCandidate(),)),
     "the lowest candidate leads": (
         me(READING, OWN),

@@ -83,10 +83,24 @@ def test_a_new_topic_is_described_only_if_it_was_subscribed_before() -> None:
     assert describe_change(BEFORE, widened) == "subscription of a, subscription of b"
 
 
+def test_topics_without_a_subscription_hide_no_change_of_others() -> None:
+    """Topics appear and disappear to which no member subscribes. Their changes are no cause."""
+    before = replace(BEFORE, topics={"b": (0,), "t": (0, 1)})
+    after = replace(BEFORE, topics={"a": (0,), "t": (0, 1, 2)})
+    assert describe_change(before, after) == "new partitions of t"
+
+
+def test_a_member_that_ended_its_subscription_has_left() -> None:
+    """A member ends its subscription before it leaves. Without a plan in between, the leader sees both at once."""
+    leaving = replace(BEFORE, members=members("a", topics=()) | members("b"))
+    assert describe_change(leaving, replace(BEFORE, members=members("b"))) == "leave of a"
+
+
 def test_a_leader_change_is_described_if_there_was_a_leader_before() -> None:
     """A new leader describes its election as a leader change, unless it is the group's first leader."""
     assert describe_change(None, BEFORE) == ""
     assert describe_change(None, inputs("a", "b", group_state=group_state())).startswith("leader change, 2 members")
+    assert describe_change(None, inputs("a", group_state=group_state())) == "leader change, 1 member, join of a"
 
 
 def test_a_new_leader_describes_members_that_joined_or_left_during_the_change() -> None:

@@ -91,6 +91,7 @@ SILENT = ClusterIdentity({}, asked=frozenset({HostPort("other", 9001)}))
         (OURS, cluster("proxy", 1, 2), ""),
         (OURS, cluster("other", 5, topics={"bids": {0: (5,)}, "asks": {0: (5,)}}), ""),
         (OURS._replace(cluster_id="A"), cluster("proxy", 1, topics={}, cluster_id="A"), ""),
+        (OURS._replace(cluster_id="A"), SILENT, "and has 2 topics, and the brokers name no broker"),
         (OURS._replace(topics={}), SILENT, ""),
         (ClusterIdentity({}), SILENT, ""),
     ],
@@ -102,6 +103,7 @@ SILENT = ClusterIdentity({}, asked=frozenset({HostPort("other", 9001)}))
         "behind a proxy",
         "certainly another cluster",
         "the same id",
+        "brokers without an id",
         "nothing to consume",
         "no broker is registered",
     ],
@@ -142,4 +144,5 @@ def test_registrations_are_read_as_brokers_write_them() -> None:
     }
     assert found.topics == {"t": {0: (1, 2)}, "u": {}, "v": {}}
     assert found.cluster_id == "X"
-    assert ClusterIdentity.registered({}, {}, b"[]").cluster_id is None
+    for unreadable in (b"[]", b'{"id":7}', b'{"id":""}', None):
+        assert ClusterIdentity.registered({}, {}, unreadable).cluster_id is None

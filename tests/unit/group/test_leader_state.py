@@ -91,6 +91,7 @@ def test_a_successor_waits_for_the_quiet_time_only() -> None:
     bench = Bench()
     bench.feed(Elected(ME, 5.0, succeeds=True))
     assert bench.leader.due_s == pytest.approx(5.1)
+    assert bench.feed(Tick(5.2)) == [MakePlan(1, ME, "leader change")]
     hasty = Bench(DebounceConfig(quiet_ms=500, bound_ms=200, initial_delay_ms=300))
     hasty.feed(Elected(ME, 5.0, succeeds=True))
     assert hasty.leader.due_s == pytest.approx(5.2)
@@ -177,6 +178,17 @@ def test_each_cause_is_named_once_in_order() -> None:
     assert bench.feed(Tick(10.1)) == [MakePlan(1, ME, "join, topic, leave")]
 
 
+def test_a_plan_knows_when_its_first_change_was_seen() -> None:
+    """A plan has the time of its first change, from which its latency is measured: for a first plan, the election."""
+    bench = Bench()
+    (first,) = bench.feed(Elected(ME, 5.0), Changed("join", 5.2), Tick(5.3))
+    bench.feed(Planned(1, None, 5.4))
+    (second,) = bench.feed(Changed("join", 10.0), Changed("leave", 10.05), Tick(10.2))
+    assert isinstance(first, MakePlan)
+    assert isinstance(second, MakePlan)
+    assert (first.since_s, second.since_s) == (5.0, 10.0)
+
+
 def test_a_publication_is_sent_write_by_write() -> None:
     """
     A publication first creates parents. Each write is sent after the answer to the previous one, and ``Published`` is
@@ -222,6 +234,7 @@ def test_a_change_during_a_plan_causes_the_next_plan(during: tuple[Event, ...]) 
     rest = (Planned(1, PLAN, 10.4), Prepared(1, 10.4), *[Written(1, DONE, 10.5)] * 3)
     assert bench.feed(*rest)[-1] == Published(7, 3)
     assert bench.leader.due_s == pytest.approx(10.6)
+    assert bench.leader.causes == ("leave",)
     assert bench.feed(Tick(10.6)) == [MakePlan(1, ME, "leave")]
 
 

@@ -38,6 +38,7 @@ from kiel_groups.group.member_state import (
     Reaction,
     Rejoin,
     RequestEnded,
+    RequestStarted,
     SendLeave,
     Sync,
     SyncAnswered,
@@ -155,6 +156,7 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
         joining(HAPPY, "m", holding=NOTHING),
         (Join(2, "m"),),
     ),
+    "a request in flight is counted": (HAPPY, RequestStarted(), replace(HAPPY, in_flight=1), ()),
     "a join waits for requests in flight": (replace(REBALANCING, in_flight=1), Drained(), BUSY, ()),
     "a join follows the last request in flight": (
         BUSY,
@@ -237,6 +239,12 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
         AssignFailed(1),
         replace(JOINED, phase=LEAVING, is_leaving=True),
         (SendLeave("m"),),
+    ),
+    "a failed assignment of an earlier join is ignored": (
+        replace(JOINED, join=2),
+        AssignFailed(1),
+        replace(JOINED, join=2),
+        (),
     ),
     "the assignment is opened": (JOINED, SyncAnswered(1, 0), HAPPY, (Open(),)),
     "a rebalance during the sync is joined with the same id": (

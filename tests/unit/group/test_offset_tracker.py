@@ -192,6 +192,7 @@ def test_a_brokers_late_write_is_own_until_another_offset_is_adopted() -> None:
     tracker.requested({T0: 7})
     assert tracker.read(T0, StoredOffset(7, 9)) is Finding.OWN
     assert tracker.read(T0, StoredOffset(6, 10)) is Finding.ADOPTED
+    assert of(tracker).origin is StartOrigin.ADOPTED
     assert tracker.read(T0, StoredOffset(7, 11)) is Finding.ADOPTED
 
 
@@ -237,6 +238,7 @@ def test_an_outdated_partition_stores_nothing_until_it_is_restarted() -> None:
     assert tracker.verifiable([T0, T10, U0]) == [U0]
     tracker.restart(T0, 0, 2, 50)
     assert (of(tracker).phase, of(tracker).origin) == (Phase.OPEN, StartOrigin.NEW_LOG)
+    assert not tracker.has_uncommitted(), "the start of the new log is stored"
     tracker.recreated("t", 50)
     assert tracker.to_restart("t", 50) == {T10}
     assert tracker.position(T0) == 0
@@ -342,6 +344,8 @@ def test_a_release_recognizes_an_interrupted_commit() -> None:
     tracker.sent(tracker.commits())
     of(tracker).finished = 8
     assert tracker.release_changed(T0, StoredOffset(7, 2)) == Release(8, 2)
+    tracker.sent({T0: Commit(8, 2)})
+    assert tracker.release_changed(T0, StoredOffset(8, 3)) == Release(None, 3), "all is stored"
 
 
 def test_a_release_replaces_unreadable_data() -> None:
@@ -357,6 +361,22 @@ def test_a_release_replaces_a_position_of_the_old_log(mzxid: int, decision: Rele
     of(tracker).finished = 7
     tracker.recreated("t", 50)
     assert tracker.release(T0, StoredOffset(5, 1, mzxid)) == decision
+
+
+def test_a_release_replaces_a_position_of_the_old_log_only_at_the_version_that_it_knows() -> None:
+    """If another offset was stored meanwhile, the release is refused, and decided again."""
+    tracker = claimed()
+    tracker.claim([T1], 1)
+    tracker.recreated("t", 50)
+    assert tracker.release(T0, StoredOffset(6, 2, 60)) == Release(0, 1)
+    assert tracker.release(T1, StoredOffset(6, 2, 60)) == Release(0, 2), "an unopened claim knows only what was read"
+
+
+def test_a_release_keeps_offsets_in_the_present_log() -> None:
+    """A write since the claim is no position of an old log, nor is the offset of a partition that is not claimed."""
+    tracker = claimed()
+    assert tracker.release(T0, StoredOffset(5, 1, 60)) == Release(None, 1)
+    assert tracker.release(T1, StoredOffset(5, 4, 60)) == Release(None, 4)
 
 
 @pytest.mark.parametrize(("through_brokers", "decision"), [(False, Release(None, 2)), (True, Release(0, 2))])

@@ -67,6 +67,14 @@ def test_one_alarm_names_all_partitions_of_the_same_owner_and_cause() -> None:
     assert orphaned.startswith("t:3, allocated to a: owned by dead for 32 s, which is no member")
 
 
+def test_an_alarm_about_several_partitions_has_the_age_of_the_oldest_mismatch() -> None:
+    """One alarm reports all partitions that one member holds and another one is assigned."""
+    found = {P0: OwnerMismatch("a", "b", 5.0), P1: OwnerMismatch("a", "b", 9.0)}
+    (alarm,) = alarms(found, {"a", "b"}, 50.0, 30.0)
+    assert "2 partitions" in alarm.text
+    assert "owned by b for 45 s" in alarm.text
+
+
 def test_owners_are_read_as_they_are_written() -> None:
     """The owner data that this package writes can be read back. Other data raises an error."""
     assert parse_owner(encode_owner("g_host-1-ab"), "/x") == "g_host-1-ab"

@@ -19,6 +19,7 @@ P0 = TopicPartition("t", 0)
         # Retention deleted the records after the position.
         pytest.param(100, 200, 900, "earliest", 50, 200, id="overtaken, earliest"),
         pytest.param(100, 200, 900, "latest", 50, 900, id="overtaken, latest"),
+        pytest.param(100, 50, 900, "latest", 100, 900, id="finished up to the lost position, latest"),
         # The log was truncated below the finished offset, so every record in it is finished.
         pytest.param(1000, 0, 100, "latest", 1000, 100, id="truncated, latest"),
         pytest.param(1000, 0, 100, "earliest", 1000, 0, id="truncated, earliest"),

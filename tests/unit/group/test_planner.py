@@ -128,6 +128,7 @@ def test_a_plan_is_fenced_by_the_version_of_the_group_state() -> None:
     opening, *batches, closing = published(read, target(a=some(1), b=some(0))).writes
     assert isinstance(opening[1], Put)
     assert opening[1].version == 9
+    assert parsed(opening[1]).state == PUBLISHING
     assert [batch[1] for batch in batches] == [Check(GROUP_STATE, 10)] * 2
     assert isinstance(closing[1], Put)
     assert closing[1].version == 10
@@ -412,6 +413,9 @@ def test_the_assignment_of_an_absent_static_member_says_since_when_it_is_away() 
     assert assignment_writes(published(read, target(one=some(0, 1)))) == [
         Put(f"{GROUP_STATE}/one", replace(KEPT, generation=2).encode())
     ]
+    grown = MemberAssignment(2, KEPT.member_id, some(0, 1, 2), KEPT.away_since_ms)
+    (write,) = assignment_writes(published(read, target(one=some(0, 1, 2))))
+    assert write == Put(f"{GROUP_STATE}/one", grown.encode()), "its slot gets new partitions, too"
     back = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1, assignments={"one": replace(KEPT, member_id="m0")})
     fresh = MemberAssignment(2, "m1", some(0, 1))
     assert assignment_writes(published(back, target(one=some(0, 1)))) == [Put(f"{GROUP_STATE}/one", fresh.encode())]

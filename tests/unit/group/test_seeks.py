@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.partition_offsets import Commit, Finding, StartOrigin, StartPosition, StoredOffset
+from kiel_groups.group.subscription import check_offset
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -62,3 +64,16 @@ def test_a_late_write_of_a_broker_undoes_a_seek_back() -> None:
     tracker.seek(T0, 5)
     assert tracker.read(T0, StoredOffset(9, 2)) is Finding.ADOPTED
     assert tracker.position(T0) == 9
+
+
+@pytest.mark.parametrize("offset", [0, 2**63 - 1])
+def test_any_int64_from_0_on_can_be_sought(offset: int) -> None:
+    """An empty log has the next offset 0. The largest offset is the largest int64."""
+    assert check_offset(offset, "seek()") == offset
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 1.0, True, None])
+def test_other_values_cannot_be_sought(offset: object) -> None:
+    """The error names the call, the value, and what was expected."""
+    with pytest.raises(ConfigError, match=rf"^seek\(\): {offset} given; expected the next offset"):
+        check_offset(offset, "seek()")

@@ -70,6 +70,16 @@ def test_no_stored_offset_is_trusted_after_a_doubt_until_it_was_compared(
     assert seen.trusted("t") == {TopicPartition("t", 0)}
 
 
+def test_a_topic_that_was_created_again_is_in_doubt_no_longer() -> None:
+    """The first incarnation has the number 0, also before brokers have listed the topic."""
+    seen, _ = watched()
+    assert seen.number("t") == 0
+    seen.missing("t")
+    seen.listed("t")
+    seen.renew("t")
+    assert (seen.number("t"), seen.was_missing("t")) == (1, False)
+
+
 def test_a_later_doubt_begins_anew() -> None:
     """A member that compares offsets while the topic is missing has to do so again when it is there (seed 8)."""
     seen, _ = watched()
@@ -106,6 +116,7 @@ PLAIN = LogSight(50, 0, 90)
         # The fetch that a broker denies right after its start, and a log that the election has truncated.
         ([SHORT], True, False, Verdict.UNKNOWN),
         ([PLAIN], True, True, Verdict.UNKNOWN),
+        ([LogSight(50, 0, 50)], True, True, Verdict.UNKNOWN),
         ([], True, True, Verdict.UNKNOWN),
     ],
 )

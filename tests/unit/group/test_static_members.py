@@ -40,6 +40,7 @@ def test_no_place_is_kept_for_present_or_dynamic_members() -> None:
     """
     assignments = {"one": PRESENT, "g_host-1-a": PRESENT, "garbage": None}
     assert absences(assignments, {"one"}, 0, 500) == {}
+    assert absences({**assignments, "two": AWAY}, {"one"}, 1_000, 500) == {"two": AWAY}, "others keep theirs"
 
 
 def test_a_time_in_the_future_does_not_lengthen_the_grace() -> None:

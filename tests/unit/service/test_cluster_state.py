@@ -6,12 +6,24 @@ import json
 
 import pytest
 
-from kiel_groups.group.znodes.contents import Snapshot, Znode
+from kiel_groups.group.znodes.contents import MemberAssignment, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.service.cluster_state import ClusterHistory, ClusterState, cause_kind
-from tests.helpers.group_snapshots import HEALTHY, JAVA, LATER_MS, LOG_ENDS, OF_JAVA, PROBLEMS
+from tests.helpers.group_snapshots import (
+    HEALTHY,
+    JAVA,
+    LATER_MS,
+    LOG_ENDS,
+    OF_JAVA,
+    PARTITIONS,
+    PLANNED_MS,
+    PROBLEMS,
+    A,
+    B,
+    member,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +92,49 @@ def test_a_refresh_keeps_what_brokers_have_told() -> None:
     after = history.refresh([view_group("g", HEALTHY)], LATER_MS + 100).groups["g"].view
     assert after.known_lag == before.known_lag is not None
     assert [each.log_end for each in after.partitions] == [each.log_end for each in before.partitions]
+
+
+def test_a_view_of_the_plan_alone_keeps_owners_and_findings() -> None:
+    """
+    A member that joins gets what the plan moves to it, and one that has left owns nothing. Owners that are older than
+    the plan are no problem: they are read next.
+    """
+    history = ClusterHistory()
+    before = history.take(loaded(HEALTHY), 0.5).groups["g"]
+    joined = "g_host-1700000000003-cccc"
+    znodes = {
+        path: each for path, each in HEALTHY.items() if path.startswith("/kiel-groups/") and not path.endswith(f"/{B}")
+    }
+    znodes[f"/kiel-groups/g/members/{joined}"] = member(joined, PLANNED_MS + 2, "t")
+    znodes[f"/kiel-groups/g/allocation/{A}"] = Znode(MemberAssignment(5, A, frozenset(PARTITIONS[:1])).encode())
+    znodes[f"/kiel-groups/g/allocation/{joined}"] = Znode(
+        MemberAssignment(5, joined, frozenset({*PARTITIONS[1:], TopicPartition("new", 0)})).encode()
+    )
+    view = view_group("g", znodes, earlier=before.view)
+    assert [each.member_id for each in view.members] == [A, joined]
+    assert {str(each.topic_partition): (each.owner, each.target) for each in view.partitions} == {
+        "new:0": (None, joined),
+        "t:0": (A, A),
+        "t:1": (A, joined),
+        "t:2": (None, joined),
+    }
+    assert [each.log_end for each in view.partitions[1:]] == [each.log_end for each in before.view.partitions]
+    assert [len(each.owned) for each in view.members] == [2, 0]
+    assert (view.state, view.is_partial) == ("moving", True)
+    after = history.refresh([view], LATER_MS).groups["g"]
+    assert (after.view, after.findings, after.unowned_since_ms) == (view, (), {})
+    whole = history.refresh([view_group("g", {**HEALTHY, **znodes})], LATER_MS).groups["g"]
+    assert whole.findings
+
+
+def test_a_view_without_topics_keeps_what_patterns_select() -> None:
+    """A Java consumer with a pattern keeps its topics, though the topics are not read again."""
+    ids = {"version": 1, "subscription": {"t.*": 1}, "pattern": "white_list"}
+    consumer = {f"/consumers/g/ids/{JAVA}": Znode(json.dumps(ids).encode(), 0xCCCC)}
+    before = view_group("g", {**OF_JAVA, **consumer})
+    after = view_group("g", consumer, earlier=before)
+    assert [each.topics for each in before.foreign_members] == [("t",)]
+    assert (after.foreign_members, after.partitions) == (before.foreign_members, before.partitions)
 
 
 def test_a_failed_load_keeps_the_groups() -> None:

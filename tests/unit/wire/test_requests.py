@@ -38,6 +38,7 @@ from kiel_groups.wire.metadata import (
     TopicMetadata,
 )
 from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.primitives import BYTES, STRING
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 from tests.helpers.reference_codec import array, blob, int16, int32, int64, string
 
@@ -224,7 +225,7 @@ def test_count_beyond_the_bytes_left_is_refused(
 
 def test_a_count_is_limited_by_the_smallest_size_of_an_element() -> None:
     """A count is limited by the smallest size of an element. Three brokers do not fit into 14 bytes."""
-    with pytest.raises(ProtocolError, match="array of 3 elements, with 14 bytes left, at byte 0"):
+    with pytest.raises(ProtocolError, match="array of 3 elements, with 14 bytes left, at byte 4"):
         METADATA.decode_response(int32(3) + bytes(14))
 
 
@@ -238,8 +239,35 @@ def test_partition_named_twice_is_refused() -> None:
 def test_topic_that_is_no_utf8_is_refused() -> None:
     """A topic that is not UTF-8 raises a ProtocolError instead of a UnicodeDecodeError."""
     payload = array(int16(2) + b"\xff\xfe" + array())
-    with pytest.raises(ProtocolError, match="no UTF-8, at byte 4"):
+    with pytest.raises(ProtocolError, match="no UTF-8, at byte 6"):
         COMMIT.decode_response(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (int16(2) + b"x", "a value of 2 bytes, with 1 bytes left, at byte 2"),
+        (int16(-2), "a length of -2, at byte 2"),
+    ],
+)
+def test_a_text_that_ends_early_is_described(payload: bytes, found: str) -> None:
+    """An error about a response says what the response has, how much of it is left, and where."""
+    with pytest.raises(ProtocolError, match=f"a name of {len(payload)} bytes holds {found}"):
+        STRING.decode(payload, "a name")
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (int32(4) + b"xyz", "a value of 4 bytes, with 3 bytes left, at byte 4"),
+        (int32(-2), "a length of -2, at byte 4"),
+        (b"xyz", "a value of 4 bytes, with 3 bytes left, at byte 0"),
+    ],
+)
+def test_bytes_that_end_early_are_described(payload: bytes, found: str) -> None:
+    """Bytes of a negative length other than null's are refused, as are bytes that end before their length."""
+    with pytest.raises(ProtocolError, match=f"a value of {len(payload)} bytes holds {found}"):
+        BYTES.decode(payload, "a value")
 
 
 @pytest.mark.parametrize("topic", [int16(-1), int16(-2)])
@@ -268,9 +296,9 @@ def test_only_produce_without_acks_expects_no_response() -> None:
 
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
     """A field that does not fit into its type raises a ConfigError with the reason, never a ``struct.error``."""
-    with pytest.raises(ConfigError, match="not an int16"):
+    with pytest.raises(ConfigError, match=r"^40000 cannot be sent to a broker: not an int16"):
         ProduceRequest(40_000, 500, {}).encode_body()
-    with pytest.raises(ConfigError, match="not an int64"):
+    with pytest.raises(ConfigError, match=f"^{1 << 63} cannot be sent to a broker: not an int64"):
         FetchRequest(1, 1, {A0: FetchPosition(1 << 63, 1)}).encode_body()
     with pytest.raises(ConfigError, match="at most 32767 bytes"):
         OffsetCommitRequest("g", {A0: OffsetAndMetadata(1, "é" * 20_000)}).encode_body()
@@ -319,6 +347,17 @@ def test_topic_ids_are_asked_for_by_name() -> None:
     assert IDS.encode_body() == b"\x00\x03" + named + b"\x00\x00\x00\x00"
 
 
+@pytest.mark.parametrize("size", [126, 127, 128, 254])
+def test_topic_ids_are_read_of_long_names_and_many_topics(size: int) -> None:
+    """The length of a name and the number of topics take one byte up to 126, and two bytes beyond."""
+    length = bytes([size + 1]) if size < 127 else bytes([(size + 1) & 0x7F | 0x80, (size + 1) >> 7])
+    one = _topic_with_id(0, b"a", ID)
+    long = one.replace(b"\x02a", length + b"a" * size, 1)
+    payload = b"\x00" + int32(0) + b"\x01\x00" + int32(0) + length + long + one * (size - 1) + int32(0) + b"\x00"
+    assert IDS.decode_response(payload) == {"a" * size: ID.hex(), "a": ID.hex()}
+    assert length in TopicIdsRequest(("a" * size,)).encode_body()
+
+
 def test_topic_ids_are_read_and_missing_ones_left_out() -> None:
     """A topic that does not exist, or whose brokers are set to an earlier protocol, has no id. Tags are skipped."""
     broker = int32(1) + b"\x05host" + int32(9092) + b"\x00" + b"\x01\x07\x02xy"
@@ -334,6 +373,6 @@ def test_topic_ids_are_read_and_missing_ones_left_out() -> None:
 def test_garbage_in_the_flexible_format_is_refused() -> None:
     """A number that never ends, and a name that is no text."""
     with pytest.raises(ProtocolError, match="more than five bytes"):
-        IDS.decode_response(b"\xff" * 9)
+        IDS.decode_response(b"\xff" * 5 + b"\x01" + bytes(80))
     with pytest.raises(ProtocolError, match="no UTF-8"):
         IDS.decode_response(b"\x00" + int32(0) + b"\x02" + int32(1) + b"\x02\xff" + bytes(40))

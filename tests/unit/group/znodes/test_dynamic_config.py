@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kiel_groups.config import DebounceConfig
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.group_settings import DynamicConfig, forget_departed
+from kiel_groups.group.znodes.group_settings import DynamicConfig, PlanRequest, forget_departed
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +37,15 @@ def test_a_field_takes_precedence() -> None:
         frozenset({"m1"}),
     )
     assert dynamic_config.debounced(OWN) == DebounceConfig(quiet_ms=0, bound_ms=1_000, initial_delay_ms=300)
+    whole = DynamicConfig.parse(b'{"debounce":{"quiet_ms":1,"bound_ms":2,"initial_delay_ms":3}}', "/config")
+    assert whole.debounced(OWN) == DebounceConfig(quiet_ms=1, bound_ms=2, initial_delay_ms=3)
+
+
+@pytest.mark.parametrize("reason", ["x", "x" * 200])
+def test_a_request_for_a_plan_has_its_time_and_its_reason(reason: str) -> None:
+    """Operators ask for a plan with a reason of 1 to 200 characters. A leader answers each time once."""
+    data = json.dumps({"rebalance": {"at": 7, "reason": reason}}).encode()
+    assert DynamicConfig.parse(data, "/config").request == PlanRequest(7, reason)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +71,10 @@ def test_a_field_takes_precedence() -> None:
         (b'{"broker_racks":["east"]}', "/config: broker_racks: ['east'] given; expected an object of broker ids"),
         (b'{"broker_racks":{"one":"east"}}', "/config: broker_racks: {'one': 'east'} given; expected an object of"),
         (b'{"rebalance":5}', "/config: rebalance: 5 given; expected an object with 'at' and 'reason'"),
+        (b'{"rebalance":{"at":"5","reason":"x"}}', "/config: rebalance: {'at': '5', 'reason': 'x'} given; expected an"),
+        (b'{"rebalance":{"at":5}}', "/config: rebalance: {'at': 5} given; expected an object with 'at' and 'reason'"),
+        (b'{"rebalance":{"at":5,"reason":"a\\nb"}}', "/config: reason: 'a\\nb' given; expected 1 to 200 printable"),
+        (b'{"rebalance":{"at":5,"reason":"%s"}}' % (b"x" * 201), "/config: reason: 'xxx"),
         (b'{"rebalance":{"at":5,"reason":""}}', "/config: reason: '' given; expected 1 to 200 printable characters"),
         (b'{"broker_racks":{"1":7}}', "/config: broker_racks.1: 7 given; expected the name of a rack"),
     ],

@@ -11,8 +11,8 @@ from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import describe
 from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.loaded_groups import LoadedGroups
-from kiel_groups.ops.views.checks import STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.progress import STUCK_MS, WATCHED_MS, ProgressTracker
 from tests.helpers.coordinated_groups import LOG_ENDS, PARTITIONS, A, group_view, member
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from kiel_groups.ops.views.checks import ProgressTracker, check_group
+from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, lag_document, outline_document
+from kiel_groups.ops.views.progress import ProgressTracker
 from kiel_groups.ops.views.report import lag_report
 from tests.helpers.coordinated_groups import PARTITIONS, A, B, group_view, listing_text, member, report_text
 

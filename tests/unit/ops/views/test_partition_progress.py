@@ -13,8 +13,8 @@ from kiel_groups.group.commit_note import NotedOffset
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
-from kiel_groups.ops.views.checks import SLOW_MS, STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.progress import SLOW_MS, STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 from tests.helpers.group_snapshots import JAVA, LOG_ENDS, OF_JAVA
@@ -76,6 +76,25 @@ def test_a_slow_owner_is_named_before_its_session_ends() -> None:
     progress = ProgressTracker()
     progress.take(quick, NOW_MS)
     assert progress.take(quick, LATER_MS) == ()
+
+
+def test_all_partitions_of_an_owner_that_hangs_are_one_finding() -> None:
+    """The owner of a stuck partition is slow in its other partitions for the same reason; another owner's are apart."""
+    progress, before = ProgressTracker(), view()
+    (stuck,), (member,) = before.partitions, before.members
+    ages_ms = (STUCK_MS, SLOW_MS, SLOW_MS - 1)
+    mine = [
+        replace(stuck, topic_partition=TopicPartition("t", at), committed_ms=LATER_MS - age_ms)
+        for at, age_ms in enumerate(ages_ms)
+    ]
+    other = replace(mine[1], topic_partition=TopicPartition("u", 0), owner="g_host-1700000000002-bbbb")
+    members = (member, replace(member, member_id=other.owner))
+    both = replace(before, partitions=(*mine, other), members=members)
+    progress.take(both, NOW_MS)
+    first, second = progress.take(both, LATER_MS)
+    assert (first.passing, first.partitions) == (False, (mine[0].topic_partition, mine[1].topic_partition))
+    assert "no commit for up to 5 min: t:0, t:1, owned by aaaa" in first.text
+    assert (second.passing, second.partitions, second.members) == (True, (other.topic_partition,), (other.owner,))
 
 
 def test_a_java_consumer_is_stuck_like_a_member() -> None:

@@ -22,7 +22,7 @@ from kiel_groups.group.znodes.worker_contents import (
 )
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
-from kiel_groups.ops.views.verification import Verification
+from kiel_groups.ops.views.progress import Verification
 from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PLANNED_MS, listing_text, report_text
 
@@ -185,6 +185,7 @@ def test_failed_work_is_a_problem() -> None:
     running = WorkStatus(WorkState.RUNNING, "h:1").encode()
     znodes = {
         **group("connect"),
+        f"{ROOT}/workers/w": WORKER,
         connect: Znode(encode_config_offset(1)),
         f"{connect}/connectors/a%2Fb": Znode(StoredConnector(name="a/b", config={}).encode(), czxid=1),
         f"{connect}/status/a%2Fb": Znode(running, mzxid=3),
@@ -196,4 +197,4 @@ def test_failed_work_is_a_problem() -> None:
     (finding,) = check_group(view_group("g", znodes), LATER_MS)
     assert (finding.kind, finding.passing) == ("failed", False)
     assert finding.text == "task a/b-0 has failed: ValueError: bad; so have a/b-1"
-    assert "'kiel-groups connectors restart a/b --with-tasks --only-failed'" in finding.remedy
+    assert "'kiel-groups connectors restart a/b --with-tasks --only-failed --url http://h:1'" in finding.remedy

@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView
-from kiel_groups.ops.views.verification import Verification
+from kiel_groups.ops.views.progress import Verification
 from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PARTITIONS, PLANNED_MS, PROBLEMS, member
 
