@@ -38,6 +38,7 @@ BATCHES = Extension(
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
+MIRROR = ["confluent-kafka>=2.4"]
 SERVICE = ["prometheus-client>=0.20"]
 #: PySpark does not ask for pyarrow by itself.
 SPARK = ["pyspark>=4.0", *ARROW]
@@ -78,11 +79,13 @@ setup(
     ],
     extras_require={
         "arrow": ARROW,
+        "mirror": MIRROR,
         "spark": SPARK,
         "service": SERVICE,
         "dev": [
             *SPARK,
             *SERVICE,
+            *MIRROR,
             # The accessibility of pages in a browser, which is Debian's Chromium.
             "axe-playwright-python>=0.1.7",
             "build>=1.2",
@@ -113,6 +116,7 @@ setup(
             "FileStreamSource = kiel_groups.workers.shipped.file_stream_source:FileStreamSourceConnector",
             "FileStreamSink = kiel_groups.workers.shipped.file_stream_sink:FileStreamSinkConnector",
             "HttpSink = kiel_groups.workers.shipped.http_sink:HttpSinkConnector",
+            "Mirror = kiel_groups.mirror.connector:MirrorConnector",
         ],
     },
     classifiers=[

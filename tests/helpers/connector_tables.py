@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
+from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
@@ -19,7 +20,12 @@ from kiel_groups.workers.shipped.http_sink import HttpSinkConnector
 
 __all__ = ["SHIPPED", "settings_text"]
 
-SHIPPED: tuple[type[Connector], ...] = (FileStreamSourceConnector, FileStreamSinkConnector, HttpSinkConnector)
+SHIPPED: tuple[type[Connector], ...] = (
+    FileStreamSourceConnector,
+    FileStreamSinkConnector,
+    HttpSinkConnector,
+    MirrorConnector,
+)
 
 _WIDTH = 120
 

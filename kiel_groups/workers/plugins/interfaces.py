@@ -144,6 +144,23 @@ class SourceRecord:
     partition: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """
+    The position of a source partition after records that the task itself has written to their destination.
+
+    A task that writes to another cluster returns positions from ``poll`` in place of records. The worker stores their
+    source offsets, fenced, as it stores the source offsets of records.
+
+    Args:
+        source_partition: The part of the source, as in ``SourceRecord``.
+        source_offset: The position after the last record that the destination has acknowledged.
+    """
+
+    source_partition: JsonObject
+    source_offset: JsonObject
+
+
 class Task:
     """
     The common part of source tasks and sink tasks. The worker creates a task without arguments.
@@ -182,9 +199,12 @@ class SourceTask(Task, ABC):
         return None
 
     @abstractmethod
-    def poll(self) -> Sequence[SourceRecord] | Awaitable[Sequence[SourceRecord]]:
+    def poll(
+        self,
+    ) -> Sequence[SourceRecord | SourcePosition] | Awaitable[Sequence[SourceRecord | SourcePosition]]:
         """
-        Return the next records, in the order of their offsets.
+        Return the next records, in the order of their offsets, or the positions after records that the task has
+        written itself.
 
         If there are no records, wait briefly, for example with ``context.pause``, and return an empty list.
         """

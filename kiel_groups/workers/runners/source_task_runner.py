@@ -12,7 +12,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError, U
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
 from kiel_groups.wording import counted, some
-from kiel_groups.workers.plugins.interfaces import Connector, JsonObject, SourceRecord, SourceTask
+from kiel_groups.workers.plugins.interfaces import Connector, JsonObject, SourcePosition, SourceRecord, SourceTask
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
@@ -82,7 +82,9 @@ class SourceTaskRunner(Runner):
         """Poll one batch, deliver its records, and store source offsets if they are due."""
         records = _checked(await self._poll(task))
         if records:
-            await self._deliver(records)
+            written = [record for record in records if isinstance(record, SourceRecord)]
+            if written:
+                await self._deliver(written)
             await self.calls.call(task.flush)
             for record in records:
                 key = canonical_json(record.source_partition, "source partition")
@@ -180,12 +182,13 @@ class SourceTaskRunner(Runner):
                 self._unstored.clear()
 
 
-def _checked(records: object) -> Sequence[SourceRecord]:
+def _checked(records: object) -> Sequence[SourceRecord | SourcePosition]:
     """
     Return the result of ``poll``; for None, return an empty tuple.
 
     Raises:
-        ConfigError: The result is not a sequence of records, or a source offset does not fit into a znode.
+        ConfigError: The result is not a sequence of records and positions, or a source offset does not fit into a
+            znode.
     """
     # Kafka Connect's tasks return null for no records.
     if records is None:
@@ -193,8 +196,10 @@ def _checked(records: object) -> Sequence[SourceRecord]:
     if not isinstance(records, Sequence) or isinstance(records, str | bytes):
         raise ConfigError(f"poll returned {type(records).__name__}; expected a list of SourceRecord")
     for record in records:
-        if not isinstance(record, SourceRecord):
-            raise ConfigError(f"poll returned a list with {type(record).__name__}; expected SourceRecord")
+        if not isinstance(record, SourceRecord | SourcePosition):
+            raise ConfigError(
+                f"poll returned a list with {type(record).__name__}; expected SourceRecord or SourcePosition"
+            )
         size = len(SourceOffset(record.source_partition, record.source_offset).encode())
         if size > LARGEST_BYTES:
             raise ConfigError(

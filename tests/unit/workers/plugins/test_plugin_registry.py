@@ -318,4 +318,4 @@ def test_the_installed_package_offers_its_connectors() -> None:
     shipped = {
         plugin.alias: plugin.kind for plugin in PluginRegistry().plugins if plugin.name.startswith("kiel_groups.")
     }
-    assert shipped == {"FileStreamSource": "source", "FileStreamSink": "sink", "HttpSink": "sink"}
+    assert shipped == {"FileStreamSource": "source", "FileStreamSink": "sink", "HttpSink": "sink", "Mirror": "source"}

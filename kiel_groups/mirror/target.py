@@ -1,0 +1,227 @@
+"""Prepare the target cluster of a mirror: create topics, claim them, and read positions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, checkpoints_topic
+from kiel_groups.wording import counted
+
+log = logging.getLogger(__name__)
+
+#: How long to wait for an answer of the target, in seconds.
+_ANSWER_S = 30.0
+#: The pause before a new topic is looked for again, in seconds.
+_PAUSE_S = 0.05
+_COMPACTED = {"cleanup.policy": "compact"}
+
+#: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
+CARRIED_SETTINGS = frozenset(
+    {
+        "cleanup.policy",
+        "delete.retention.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.message.bytes",
+        "min.cleanable.dirty.ratio",
+        "min.insync.replicas",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    }
+)
+
+
+def error_of(error: KafkaException) -> KafkaError:
+    """Return the error of the library that an exception has. The library does not declare the types of exceptions."""
+    found: KafkaError = error.args[0]
+    return found
+
+
+class TargetCluster:
+    """
+    The target cluster, asked through the library's own clients.
+
+    Args:
+        config: The library's settings for each client of the target, such as ``bootstrap.servers``.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = dict(config)
+        self.servers: str = self.config["bootstrap.servers"]
+        try:
+            self._admin = AdminClient(self.config, logger=log)
+        except KafkaException as error:
+            raise ConfigError(f"target.properties: {error_of(error).str()}") from error
+
+    def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
+        """
+        Create the topics that do not exist, with the partitions of the source and the settings that still exist.
+
+        Raises:
+            ConfigError: A topic exists with fewer partitions, or the target refuses to create a topic.
+            KielGroupsError: The target does not answer.
+        """
+        present = self._partitions()
+        for topic in topics:
+            if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
+                raise ConfigError(
+                    f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
+                    f" {topic.partitions}; expected at least as many: add partitions on the target"
+                )
+        missing = [topic for topic in topics if topic.target not in present]
+        for topic in missing:
+            if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
+                log.warning("topic %s: these settings do not exist on the target: %s", topic.source, ", ".join(dropped))
+        carried = [
+            NewTopic(
+                topic.target,
+                topic.partitions,
+                replication,
+                config={name: text for name, text in topic.config.items() if name in CARRIED_SETTINGS},
+            )
+            for topic in missing
+        ]
+        self._create(carried)
+        for topic in missing:
+            log.info("created the target topic %s with %s", topic.target, counted(topic.partitions, "partition"))
+
+    def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
+        """
+        Create the topics of checkpoints and claims if they do not exist.
+
+        Raises:
+            ConfigError: The topic of checkpoints has another number of partitions than there are sets.
+            KielGroupsError: The target does not answer.
+        """
+        wanted = {checkpoints_topic(mirror): sets, CLAIMS_TOPIC: 1}
+        present = self._partitions()
+        self._create(
+            [
+                NewTopic(name, count, replication, config=_COMPACTED)
+                for name, count in wanted.items()
+                if name not in present
+            ]
+        )
+        found = present.get(checkpoints_topic(mirror), sets)
+        if found != sets:
+            raise ConfigError(
+                f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+                f" target topic {checkpoints_topic(mirror)}, which cannot change"
+            )
+
+    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+        """
+        Claim the target topics for a mirror.
+
+        The claims are written in a transaction, whose id all mirrors share. So of two mirrors that claim at the same
+        time, the first one is fenced, and fails.
+
+        Args:
+            mirror: The name of the mirror.
+            source: The addresses of the source, for errors.
+            topics: The topics to claim.
+
+        Raises:
+            ConfigError: Another mirror has claimed a topic.
+            KielGroupsError: The target does not answer, or another mirror claims topics at this moment.
+        """
+        producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
+        try:
+            producer.init_transactions(_ANSWER_S)
+            claims = {json.loads(key): json.loads(value) for key, value in self.read(CLAIMS_TOPIC, 0) if value}
+            for topic in topics:
+                claim = claims.get(topic.target, {"mirror": mirror, "topic": topic.source})
+                if (claim["mirror"], claim["topic"]) != (mirror, topic.source):
+                    raise ConfigError(
+                        f"the target topic {topic.target} is the mirror of {claim['topic']} by the connector"
+                        f" {claim['mirror']!r}; a topic has one mirror: choose another target.topic.format, or delete"
+                        f" the claim in {CLAIMS_TOPIC}"
+                    )
+            producer.begin_transaction()
+            for topic in topics:
+                if topic.target not in claims:
+                    value = {"mirror": mirror, "topic": topic.source, "source": source}
+                    producer.produce(CLAIMS_TOPIC, json.dumps(value), json.dumps(topic.target), 0)
+            producer.commit_transaction(_ANSWER_S)
+        except KafkaException as error:
+            raise self.failure("claim topics", error) from error
+
+    def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
+        """
+        Return the keys and values of the committed records of a partition, in their order.
+
+        The caller has ended the transactions of the partition, so the end of the committed records is the end of all.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        config = {
+            "group.id": CLAIMS_TOPIC,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # The end is reported after an empty answer, for which the broker waits.
+            "fetch.wait.max.ms": 10,
+        }
+        found: list[tuple[bytes, bytes | None]] = []
+        with closing(Consumer(self.config | config, logger=log)) as consumer:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(_ANSWER_S)
+                if message is None:
+                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                if (error := message.error()) is None:
+                    found.append((message.key() or b"", message.value()))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                elif not error.retriable():
+                    raise self.failure(f"read {topic}", KafkaException(error))
+
+    def largest_messages(self, topics: Sequence[str]) -> int:
+        """Return the smallest ``max.message.bytes`` of some topics."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        deadline_s = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S).values()
+                return min(int(answer.result()["max.message.bytes"].value) for answer in answers)
+            except KafkaException as error:
+                # A broker of KRaft learns of a new topic after the controller has created it.
+                is_new = error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not is_new or time.monotonic() > deadline_s:
+                    raise self.failure("read the settings of topics", error) from error
+                time.sleep(_PAUSE_S)
+
+    def failure(self, what: str, error: KafkaException) -> KielGroupsError:
+        """Return the error for users after the library has raised one."""
+        return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+
+    def _partitions(self) -> dict[str, int]:
+        try:
+            topics = self._admin.list_topics(timeout=_ANSWER_S).topics
+        except KafkaException as error:
+            raise self.failure("list topics", error) from error
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _create(self, topics: list[NewTopic]) -> None:
+        for name, creation in (self._admin.create_topics(topics) if topics else {}).items():
+            try:
+                creation.result(_ANSWER_S)
+            except KafkaException as error:
+                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise ConfigError(f"the target refuses to create {name}: {error_of(error).str()}") from error

@@ -1,0 +1,353 @@
+"""Write the records of one set of partitions to the target of a mirror, with checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.mirror.target import TargetCluster, error_of
+from kiel_groups.mirror.values import SourceBatch, WriterSettings, checkpoints_topic
+from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted
+
+log = logging.getLogger(__name__)
+
+#: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
+_SLICE_S = 0.25
+#: How long the target may take, in seconds, before the status of the task reports the delay.
+_LATE_S = 10.0
+#: How long a task that ends waits for the records in flight, in seconds.
+_CLOSE_S = 1.0
+
+#: Errors of a transaction that recur each time that it is written.
+_PERMANENT = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        # These errors do not name the invalid record of a batch reliably, so none is a dead letter (decision 52).
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    }
+)
+#: Errors of records that an abort drops.
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+class Waiting(Protocol):
+    """The functions of a worker that a writer needs while it waits for the target."""
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the task must end."""
+
+    def report_problem(self, problem: str) -> None:
+        """Show a problem in the status of the task, or, with "", that the problem is over."""
+
+
+class TargetWriter:
+    """
+    Writes batches of one set of partitions, each batch as a whole: ``write`` returns when the target has stored it.
+
+    With exactly-once delivery, each batch is a transaction that includes its checkpoints. The constructor fences every
+    earlier writer of the set.
+
+    Args:
+        target: The target cluster.
+        settings: The settings of the task.
+        number: The number of the set. It is the number of the partition that has the checkpoints of the set.
+        batch_bytes: The largest size of a batch of the producer.
+        waiting: The functions of the worker.
+
+    Raises:
+        KielGroupsError: The target refuses the writer.
+        TaskStoppedError: The task must stop.
+    """
+
+    def __init__(
+        self, target: TargetCluster, settings: WriterSettings, number: int, batch_bytes: int, waiting: Waiting
+    ) -> None:
+        self._target = target
+        self._settings = settings
+        self._number = number
+        self._batch_bytes = batch_bytes
+        self._waiting = waiting
+        self._last_error = ""
+        #: When the wait began whose delay was reported last. Each delay is reported once.
+        self._reported_s = 0.0
+        #: The offset after the last record that the target has stored, by source partition, of this batch.
+        self._ends: dict[TopicPartition, int] = {}
+        #: The records of this batch that are too large for the target, by partition and offset.
+        self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
+        #: Why other records of this batch are not stored.
+        self._errors: list[KafkaError] = []
+        #: How many checkpoints of each partition this writer has written.
+        self._counts: dict[TopicPartition, int] = {}
+        self._checkpoints_topic = checkpoints_topic(settings.mirror)
+        config: dict[str, Any] = {
+            "enable.idempotence": True,
+            "compression.type": settings.compression,
+            "linger.ms": 20,
+            "batch.size": batch_bytes,
+            # The broker decides which record is too large.
+            "message.max.bytes": 100_000_000,
+            "queue.buffering.max.messages": 200_000,
+            "error_cb": self._on_error,
+            # Problems of connections reach the callback, and are reported once.
+            "log_level": 2,
+        }
+        # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
+        config |= {"transactional.id": self.transactional_id} if settings.is_exactly_once else {"message.timeout.ms": 0}
+        self._producer = Producer(target.config | config, logger=log)
+        if settings.is_exactly_once:
+            try:
+                self._until_done(self._producer.init_transactions, "start transactions")
+            except KafkaException as error:
+                raise self._failure("start transactions", error_of(error)) from error
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id of the set."""
+        return f"{self._checkpoints_topic}-{self._number}"
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the source position of each partition of the set, as the target has stored it."""
+        found: dict[TopicPartition, int] = {}
+        for key, value in self._target.read(self._checkpoints_topic, self._number):
+            topic, number, _ = json.loads(key)
+            if value:
+                partition = TopicPartition(topic, number)
+                found[partition] = max(found.get(partition, 0), json.loads(value)["source"])
+        return found
+
+    def write(self, batches: Sequence[SourceBatch]) -> None:
+        """
+        Write records and their checkpoints, and return when the target has stored all.
+
+        A transaction that fails is aborted and written again.
+
+        Raises:
+            KielGroupsError: The target refuses a record, or another task has fenced this one.
+            TaskStoppedError: The task must stop.
+        """
+        self._refused.clear()
+        try:
+            while not self._is_written(batches):
+                self._until_done(self._producer.abort_transaction, "abort a transaction")
+                self._check_stop()
+                time.sleep(_SLICE_S)
+        except (KafkaException, SystemError) as error:
+            # The library raises a fatal error before it has called all callbacks, of which the next one then fails.
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            raise self._failure("write", error_of(cause)) from error
+        self._waiting.report_problem("")
+
+    def close(self) -> None:
+        """Drop the records in flight. The next writer of the set aborts the open transaction, or its timeout does."""
+        # A fatal error, which the task has reported, is raised again.
+        with suppress(KafkaException, SystemError):
+            self._producer.purge()
+            self._producer.flush(_CLOSE_S)
+        # The library ends the connections when the producer is deleted.
+        del self._producer
+
+    def _is_written(self, batches: Sequence[SourceBatch]) -> bool:
+        """Write the batches once. Return False if the transaction must be aborted and written again."""
+        self._ends.clear()
+        self._errors.clear()
+        if self._settings.is_exactly_once:
+            self._producer.begin_transaction()
+        for batch in batches:
+            self._produce(batch)
+        self._flush()
+        for (partition, offset), error in self._refused.items():
+            if not self._settings.dead_letter_topic:
+                raise self._failure(f"store the record at offset {offset} of {partition}", error)
+        self._check_errors()
+        if self._errors:
+            return False
+        for batch in batches:
+            self._bury(batch)
+            self._checkpoint(batch)
+        self._flush()
+        if self._settings.is_exactly_once and not self._errors:
+            self._commit()
+        self._check_errors()
+        return not self._errors
+
+    def _commit(self) -> None:
+        try:
+            self._until_done(self._producer.commit_transaction, "commit a transaction")
+        except KafkaException as error:
+            self._errors.append(error_of(error))
+
+    def _check_errors(self) -> None:
+        """Raise KielGroupsError if an error of this batch is permanent, and report a transaction that is aborted."""
+        for error in self._errors:
+            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT:
+                raise self._failure("write", error)
+        if self._errors:
+            self._report(f"a transaction is aborted, and written again: {self._errors[0].str()}")
+
+    def _produce(self, batch: SourceBatch) -> None:
+        partition, settings = batch.partition, self._settings
+        more: dict[str, Any] = {}
+        for columns in batch.columns:
+            for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+                if (partition, offset) in self._refused:
+                    continue
+                if settings.timestamps is not None:
+                    more["timestamp"] = settings.timestamps(value)
+                if settings.has_headers:
+                    more["headers"] = _source_headers(partition, offset)
+                done = partial(self._done, partition, offset)
+                self._send(batch.topic, _bytes(key), _bytes(value), partition.partition, done, more)
+
+    def _bury(self, batch: SourceBatch) -> None:
+        """Write the records of a batch that the target has refused to the topic of dead letters."""
+        offsets = sorted(offset for partition, offset in self._refused if partition == batch.partition)
+        for offset in offsets:
+            columns = next(each for each in batch.columns if offset < each.next_offset)
+            row = bisect_left(columns.offsets, offset)
+            error = self._refused[batch.partition, offset]
+            headers = [*_source_headers(batch.partition, offset), ("kiel.error", error.str().encode())]
+            topic, more = self._settings.dead_letter_topic, {"headers": headers}
+            log.warning("%s offset %d: %s; written to %s", batch.partition, offset, error.str(), topic)
+            self._send(topic, _bytes(columns.keys[row]), _bytes(columns.values[row]), -1, self._stored, more)
+
+    def _checkpoint(self, batch: SourceBatch) -> None:
+        """
+        Write the checkpoint at the end of a batch.
+
+        The n-th checkpoint of a partition replaces one with as many zeros at the end of its number in binary. So the
+        topic keeps few checkpoints of each partition: every second one is the latest of its kind, and the others are
+        further and further back.
+        """
+        partition = batch.partition
+        count = self._counts[partition] = self._counts.get(partition, 0) + 1
+        slot = (count & -count).bit_length() - 1
+        key = json.dumps([*partition, slot]).encode()
+        value = json.dumps({"source": batch.next_offset, "target": self._ends.get(partition)}).encode()
+        self._send(self._checkpoints_topic, key, value, self._number, self._stored, {})
+
+    def _send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int,
+        done: Callable[[KafkaError | None, Message | None], None],
+        more: Mapping[str, Any],
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, done, **more)
+                return
+            except BufferError:
+                self._check_stop()
+                self._producer.poll(_SLICE_S)
+            except KafkaException as error:
+                # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
+                done(error_of(error), None)
+                return
+
+    def _done(self, partition: TopicPartition, offset: int, error: KafkaError | None, message: Message | None) -> None:
+        if message is not None and error is None:
+            self._ends[partition] = (message.offset() or 0) + 1
+        elif error is not None and self._is_too_large(error, message):
+            self._refused[partition, offset] = error
+            if self._settings.is_exactly_once:
+                # The library aborts a transaction that lacks a record.
+                self._errors.append(error)
+        elif error is not None and error.code() not in _PURGED:
+            self._errors.append(error)
+
+    def _is_too_large(self, error: KafkaError, message: Message | None) -> bool:
+        """
+        Return whether the target refuses a record because the record by itself is too large.
+
+        A batch of several records is refused, too, if the limit of its topic was lowered. These records fail the task,
+        which has the new limit after a restart.
+        """
+        if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+            return False
+        return message is None or len(message.key() or b"") + len(message.value() or b"") > self._batch_bytes
+
+    def _stored(self, error: KafkaError | None, _: Message | None) -> None:
+        if error is not None and error.code() not in _PURGED:
+            self._errors.append(error)
+
+    def _flush(self) -> None:
+        """
+        Wait until the target has stored or refused all records.
+
+        A transaction that must be aborted does not send its remaining records.
+        """
+        began_s = time.monotonic()
+        while (left := self._producer.flush(_SLICE_S)) and not (self._settings.is_exactly_once and self._errors):
+            self._check_stop()
+            self._report_delay(f"has not stored {counted(left, 'record')}", began_s)
+
+    def _until_done(self, call: Callable[[float], object], what: str) -> None:
+        """Call a function of transactions until it is done. The library continues the same call after a timeout."""
+        began_s = time.monotonic()
+        while True:
+            try:
+                call(_SLICE_S)
+                return
+            except KafkaException as error:
+                if error_of(error).fatal() or not error_of(error).retriable():
+                    raise
+            self._check_stop()
+            self._report_delay(f"did not {what}", began_s)
+
+    def _check_stop(self) -> None:
+        if self._waiting.should_stop:
+            raise TaskStoppedError(f"stopped while {self._target.servers} stores records")
+
+    def _report_delay(self, what: str, began_s: float) -> None:
+        if began_s != self._reported_s and time.monotonic() - began_s > _LATE_S:
+            self._reported_s = began_s
+            cause = f": {self._last_error}" if self._last_error else ""
+            self._report(f"{what} within {_LATE_S:g} s{cause}; trying again")
+
+    def _report(self, what: str) -> None:
+        problem = f"the target {self._target.servers} {what}"
+        log.warning("%s-%d: %s", self._settings.mirror, self._number, problem)
+        self._waiting.report_problem(problem)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._last_error = error.str()
+
+    def _failure(self, what: str, error: KafkaError) -> KielGroupsError:
+        if error.code() in _FENCED:
+            return KielGroupsError(
+                f"another task has fenced this one: it uses the transactional id {self.transactional_id} of"
+                f" {self._target.servers}"
+            )
+        return KielGroupsError(f"the target {self._target.servers} refuses to {what}: {error.str()}")
+
+
+def _bytes(view: memoryview | None) -> bytes | None:
+    return None if view is None else bytes(view)
+
+
+def _source_headers(partition: TopicPartition, offset: int) -> list[tuple[str, bytes]]:
+    return [("kiel.source.partition", str(partition).encode()), ("kiel.source.offset", str(offset).encode())]
