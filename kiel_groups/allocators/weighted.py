@@ -69,7 +69,8 @@ class LagAware(GroupAllocatorBase):
         is_small = max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2)
         # A partition without backlog causes some work, too.
         spread = balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
-        moves = any(numbers_by_topic(sorted(each.owned)) != spread.get(slot, {}) for slot, each in group.members.items())
+        present = {slot: numbers_by_topic(sorted(each.owned)) for slot, each in group.members.items()}
+        moves = any(its != spread.get(slot, {}) for slot, its in present.items())
         # If sticky's result were always preferred, it would change a plan that has just spread a backlog.
         return result if is_small and moves else spread
 

@@ -37,7 +37,7 @@ _PERMANENT = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
-        # These errors do not name the invalid record of a batch reliably, so none is a dead letter (decision 52).
+        # These errors do not name the invalid record of a batch reliably, so none is a dead letter (decision 49).
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_RECORD,
         KafkaError.INVALID_TIMESTAMP,

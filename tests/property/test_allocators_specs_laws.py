@@ -92,6 +92,18 @@ def test_an_allocator_does_not_change_its_own_result(name: str, group: GroupSpec
     assert run_allocator(ALLOCATORS[name], GroupSpec(owners, group.partitions)) == first
 
 
+def test_lag_aware_keeps_what_has_just_spread_a_backlog() -> None:
+    """Sticky would make the numbers of partitions equal again, and its result has no backlog far above the mean."""
+    lags = {"t0": 0, "t1": None, "t2": 0, "u0": 3_805_230, "u1": 3_801_265, "u2": 105}
+    partitions = {TopicPartition(name[0], int(name[1])): PartitionSpec(None, lag) for name, lag in lags.items()}
+    members = {"a": MemberSpec(frozenset("tu"), 0, owned=frozenset(partitions))}
+    members |= {"b": MemberSpec(frozenset("t"), 0), "c": MemberSpec(frozenset("u"), 0)}
+    first = run_allocator(lag_aware, GroupSpec(members, partitions))
+    owners = {slot: replace(member, owned=first.allocation[slot]) for slot, member in members.items()}
+    assert run_allocator(lag_aware, GroupSpec(owners, partitions)) == first
+    assert sticky.allocate(GroupSpec(owners, partitions)) != lag_aware.allocate(GroupSpec(owners, partitions))
+
+
 @settings(max_examples=150)
 @given(groups())
 def test_a_member_without_capacity_is_the_last_choice(group: GroupSpec) -> None:
