@@ -17,6 +17,7 @@ from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask
+from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
@@ -216,6 +217,8 @@ async def test_a_record_that_the_target_refuses(pair: Pair, unique: Callable[[st
             copied(task, 202)
 
     await asyncio.to_thread(run)
+    cluster = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+    assert await asyncio.to_thread(cluster.largest_messages, [dead]) == 100_000_000
     (letter,) = await asyncio.to_thread(pair.read, dead, 0)
     assert (letter.key(), letter.value()) == (b"large", b"x" * 5_000)
     assert dict(letter.headers() or ())["kiel.source.offset"] == b"100"
@@ -268,7 +271,9 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
 
 
 async def test_mistakes_are_named(pair: Pair) -> None:
-    """A missing topic, another number of sets and lost checkpoints are refused before anything is written."""
+    """
+    A missing topic, another number of sets, another source and lost checkpoints are refused before anything is written.
+    """
     await pair.create()
     await pair.fill(0, 10)
 
@@ -279,12 +284,20 @@ async def test_mistakes_are_named(pair: Pair) -> None:
             positions = copied(task, 10)
         with pytest.raises(ConfigError, match=r"partition\.sets: 3 given; expected 2"), pair.task(partition_sets="3"):
             pass
+        # An address that no claim has, as that of another cluster.
+        elsewhere = {"source_bootstrap_servers": pair.source.brokers[0].replace("127.0.0.1", "localhost")}
+        with pytest.raises(ConfigError, match=f"has mirrored {pair.topic} of"), pair.task(**elsewhere):
+            pass
+        servers = {"bootstrap.servers": ",".join(pair.target.brokers)}
+        trimmed = TargetPartition(f"copy.{pair.topic}", 0, 4)
+        AdminClient(servers).delete_records([trimmed])[trimmed].result(10)
+        assert len(TargetCluster(servers).read(trimmed.topic, 0)) == 6
         stored = [(each._asdict(), {"offset": at}) for each, at in positions.items()]
         pair.name += "-2"
         context = RecordingTaskContext(stored, connector=pair.name)
         other = {"target_topic_format": "other.${topic}", "exactly_once": "true"}
         with (
-            pytest.raises(KielGroupsError, match="the target's last checkpoint of .* is missing"),
+            pytest.raises(KielGroupsError, match=r"the target's last checkpoint of .* is missing"),
             pair.task(context, **other),
         ):
             pass
