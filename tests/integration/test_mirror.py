@@ -290,7 +290,8 @@ async def test_mistakes_are_named(pair: Pair) -> None:
             pass
         servers = {"bootstrap.servers": ",".join(pair.target.brokers)}
         trimmed = TargetPartition(f"copy.{pair.topic}", 0, 4)
-        AdminClient(servers).delete_records([trimmed])[trimmed].result(10)
+        admin = AdminClient(servers)
+        admin.delete_records([trimmed])[trimmed].result(10)
         assert len(TargetCluster(servers).read(trimmed.topic, 0)) == 6
         stored = [(each._asdict(), {"offset": at}) for each, at in positions.items()]
         pair.name += "-2"
