@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -48,8 +49,8 @@ log = logging.getLogger(__name__)
 _TOPIC = "${topic}"
 #: The setting of a task that has its partitions; the connector writes it.
 _PARTITIONS = "mirror.partitions"
-#: The pauses between the tries to prepare the target, in seconds.
-_PAUSES_S = (1, 2, 4, 8)
+#: How long the target and the source may refuse the preparation of tasks, in seconds.
+_PATIENCE_S = 60.0
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
 
@@ -389,17 +390,19 @@ class MirrorConnector(SourceConnector):
         self._watching.start()
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
-        for pause_s in _PAUSES_S:
+        began_s, pause_s = time.monotonic(), 1
+        while True:
             try:
                 return self._configured(most)
             except ConfigError:
                 raise
             except KielGroupsError as error:
                 # A cluster is gone for now, or another mirror claims topics at this moment.
+                if time.monotonic() - began_s + pause_s > _PATIENCE_S:
+                    raise
                 log.warning("%s: %s; trying again in %d s", self._context.name, error, pause_s)
-            if self._ended.wait(pause_s):
-                break
-        return self._configured(most)
+            time.sleep(pause_s)
+            pause_s *= 2
 
     def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
         """Prepare the target for the topics of the source, and return the settings of each task."""

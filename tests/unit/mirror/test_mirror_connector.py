@@ -176,8 +176,13 @@ def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, Rec
     return connector, context
 
 
-def test_a_passing_error_of_the_target_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The connector tries four times more, and logs each try. A mistake of the user fails at once."""
+def test_a_passing_error_of_the_target_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connector tries for a minute, and logs each try. A mistake of the user fails at once."""
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr("kiel_groups.mirror.connector.time", clock)
     errors: list[Exception] = [KielGroupsError("fenced"), NoBrokersError()]
 
     def configured(most: int) -> Any:
@@ -191,9 +196,11 @@ def test_a_passing_error_of_the_target_is_tried_again(caplog: pytest.LogCaptureF
         "c: fenced; trying again in 1 s",
         "c: none of the brokers answered; trying again in 2 s",
     ]
-    errors += [KielGroupsError(str(number)) for number in range(5)]
-    with pytest.raises(KielGroupsError, match="4"):
+    pauses.clear()
+    errors += [KielGroupsError(str(number)) for number in range(6)]
+    with pytest.raises(KielGroupsError, match="5"):
         connector.task_configs(3)
+    assert pauses == [1, 2, 4, 8, 16]
     errors += [ConfigError("mistake")]
     with pytest.raises(ConfigError, match="mistake"):
         connector.task_configs(3)
