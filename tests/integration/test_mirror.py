@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -72,7 +72,7 @@ class Pair:
         found: list[list[Message]] = []
 
         def is_complete() -> bool:
-            found[:] = [self.read(f"copy.{topic}", number) for topic in self.topics for number in range(PARTITIONS)]
+            found[:] = self.read_all((f"copy.{topic}", number) for topic in self.topics for number in range(PARTITIONS))
             return all(len(messages) >= count for messages in found)
 
         await eventually(lambda: asyncio.to_thread(is_complete), f"{count} records of each partition", 60.0)
@@ -80,19 +80,30 @@ class Pair:
 
     def read(self, topic: str, partition: int) -> list[Message]:
         """Return the committed records of a partition of the target."""
+        (found,) = self.read_all([(topic, partition)])
+        return found
+
+    def read_all(self, partitions: Iterable[tuple[str, int]]) -> list[list[Message]]:
+        """Return the committed records of each of some partitions of the target."""
         config = {
             "bootstrap.servers": ",".join(self.target.brokers),
             "group.id": "reader",
             "enable.partition.eof": True,
         }
-        found: list[Message] = []
+        found: dict[Any, list[Message]] = {partition: [] for partition in partitions}
+        ended = set()
         with closing(Consumer(config)) as consumer:
-            consumer.assign([TargetPartition(topic, partition, 0)])
-            while (message := consumer.poll(10.0)) is not None and message.error() is None:
-                found.append(message)
-            assert message is not None
-            assert message.error().code() == KafkaError._PARTITION_EOF
-        return found
+            consumer.assign([TargetPartition(*partition, 0) for partition in found])
+            while len(ended) < len(found):
+                message = consumer.poll(10.0)
+                assert message is not None
+                partition = message.topic(), message.partition()
+                if message.error() is None:
+                    found[partition].append(message)
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF
+                    ended.add(partition)
+        return list(found.values())
 
     @contextmanager
     def task(self, context: RecordingTaskContext | None = None, **more: str) -> Iterator[MirrorTask]:
