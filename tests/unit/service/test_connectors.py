@@ -215,7 +215,13 @@ async def test_settings_with_mistakes_are_not_stored(config: object, status: int
             got = await ask(f"{url}/new", "PUT", {"config": config, "dry_run": dry_run})
             assert (got.status, words in got.document["message"]) == (status, True), got.document
         missing = await ask(f"{url}/none", "DELETE")
+        unclear = [await ask(f"{url}/a%2Fb?{query}", "DELETE") for query in ("dry_run=1", "dry_run", "dryrun=true")]
     assert missing.status == 404
+    assert [each.document["message"] for each in unclear] == [
+        "dry_run: '1' given in the query; expected true or false",
+        "dry_run: '' given in the query; expected true or false",
+        "the query has 'dryrun'; expected 'dry_run' or nothing",
+    ]
     assert not worker.group.done
 
 
