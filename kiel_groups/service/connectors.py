@@ -283,7 +283,7 @@ def _setting_changes(
         f"{name}: {HIDDEN} given within a changed text; give the text with its secrets, or {HIDDEN} alone to keep the"
         " stored one"
         for name in sorted(kept & were.keys())
-        if given[name].strip() not in (HIDDEN, were[name].strip())
+        if given[name].strip() not in (HIDDEN, str(were[name]).strip())
     ]
     try:
         definitions = [each["definition"] for each in report["configs"] if each["definition"]]
@@ -349,7 +349,7 @@ async def _make(
     outcome = {**document, "problem": "no worker has confirmed the change"}
     try:
         await _ask(cluster, status, method, f"{connector_path(call.arguments[2])}{path}", config, is_change=True)
-        outcome = {**document}
+        del outcome["problem"]
     finally:
         finish_change(call, cluster, outcome, began_s)
 
