@@ -346,7 +346,7 @@ async def _make(
     """
     cluster, status = found
     # What is logged if the worker refuses the change, or the time of the request ends before the worker's answer.
-    outcome = {**document, "problem": "no worker has confirmed the change"}
+    outcome = {"problem": "no worker has confirmed the change", **document}
     try:
         await _ask(cluster, status, method, f"{connector_path(call.arguments[2])}{path}", config, is_change=True)
         del outcome["problem"]
