@@ -120,7 +120,7 @@ class KnownMatches:
             else:
                 self._compared[pattern] |= dict.fromkeys(questions[pattern], False) | dict.fromkeys(answer, True)
 
-    def matches(self, left: str = "") -> dict[str, PatternMatch]:
+    def matches(self, left: str = "", before: Mapping[str, PatternMatch] | None = None) -> dict[str, PatternMatch]:
         """
         Return the matches of the patterns of the last ``questions``, by pattern.
 
@@ -129,7 +129,10 @@ class KnownMatches:
 
         Args:
             left: Why questions were not answered, for the patterns that lack an answer.
+            before: The matches of the last plan. The topics that are not compared yet match as they did there, so that
+                a new leader that cannot compare takes no partitions away.
         """
+        before = before or {}
         found: dict[str, PatternMatch] = {}
         bytes_left = MOST_BYTES
         for pattern in sorted(self._compared):
@@ -139,14 +142,16 @@ class KnownMatches:
             if pattern in self._refused:
                 found[pattern] = PatternMatch((), self._refused[pattern])
                 continue
-            topics = sorted(topic for topic, is_match in self._compared[pattern].items() if is_match)
+            compared = self._compared[pattern]
+            kept = self._existing.intersection(before.get(pattern, PatternMatch()).topics).difference(compared)
+            topics = sorted(kept.union(topic for topic, is_match in compared.items() if is_match))
             fitting = []
             for topic in topics:
                 bytes_left -= len(topic) + _NAME_EXTRA
                 if bytes_left < 0:
                     break
                 fitting.append(topic)
-            problem = left if self._existing - self._compared[pattern].keys() else ""
+            problem = left if self._existing - compared.keys() else ""
             if len(fitting) < len(topics):
                 problem = (
                     f"{counted(len(topics) - len(fitting), 'topic')} left out: the patterns of a group and the names of"

@@ -9,6 +9,7 @@ import pytest
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
+from tests.fakes import simulated_process
 from tests.fakes.simulated_process import ENDLESS
 from tests.sim.consumer import Consumer
 from tests.sim.coordinated.broker_world import brokers_at_rest
@@ -63,6 +64,27 @@ def test_a_pattern_that_matches_for_ever_costs_its_members_that_pattern_and_is_n
         world.run_for(5.0)
         world.settle(30.0)
         assert refused.topics == {"t0", "n1"}
+
+
+def test_a_new_leader_that_cannot_compare_takes_no_partitions_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plans with the matches of the last plan until it can compare."""
+
+    def fail(questions: object) -> dict[str, list[str]]:
+        raise OSError("no process")
+
+    with at_rest(members=1, topics=(2,)) as world:
+        consumer = world.join((), pattern="n")
+        create_topic(world, "n1", 2)
+        world.run_for(5.0)
+        tokens = {partition: consumer.token(partition) for partition in (N0, N1)}
+        with monkeypatch.context() as patched:
+            patched.setattr(simulated_process, "_compare", fail)
+            world.consumers[0].kill()
+            world.run_for(20.0)
+            assert "no process" in group_state(world).patterns["n"].problem
+        world.run_for(20.0)
+        assert group_state(world).patterns["n"].problem == ""
+        assert {partition: consumer.token(partition) for partition in (N0, N1)} == tokens
 
 
 def test_another_pattern_with_the_same_topics_moves_nothing() -> None:

@@ -62,6 +62,19 @@ def test_patterns_that_were_not_compared_keep_what_is_known_and_come_first() -> 
     assert known.matches("later") == {"a": PatternMatch((), "later"), "z": PatternMatch(("z1",), "later")}
 
 
+def test_topics_that_are_not_compared_yet_match_as_in_the_last_plan() -> None:
+    """A new leader that cannot compare takes no partitions away. Deleted topics, and compared ones, are not kept."""
+    known, before = KnownMatches(), {"t": PatternMatch(("t1", "t2")), "u": PatternMatch(("u1",))}
+    questions = known.questions({"t", "v"}, ["t1", "t3", "u1"])
+    assert known.matches("later", before) == {"t": PatternMatch(("t1",), "later"), "v": PatternMatch((), "later")}
+    known.answered(questions, {"t": []})
+    assert known.matches("later", before)["t"] == PatternMatch()
+    known.questions({"t"}, ["t1", "t2"])
+    assert known.matches("later", before) == {"t": PatternMatch(("t2",), "later")}
+    known.answered({}, {"t": "refused"})
+    assert known.matches("later", before) == {"t": PatternMatch((), "refused")}
+
+
 def test_comparisons_beyond_the_limit_are_asked_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_patterns, "MOST_COMPARISONS", 3)
     known, asked = KnownMatches(), list[dict[str, list[str]]]()
