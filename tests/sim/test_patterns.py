@@ -87,6 +87,20 @@ def test_a_new_leader_that_cannot_compare_takes_no_partitions_away(monkeypatch: 
         assert {partition: consumer.token(partition) for partition in (N0, N1)} == tokens
 
 
+def test_a_pattern_that_returns_after_topics_is_followed_at_once() -> None:
+    """The plan for the topics lacks the pattern, and no watch was set while the pattern was known."""
+    with at_rest(members=1, topics=(2,)) as world:
+        (consumer,) = world.consumers
+        consumer.subscribe((), "t")
+        world.run_for(5.0)
+        consumer.subscribe(["t0"])
+        world.run_for(5.0)
+        consumer.subscribe((), "t")
+        world.run_for(5.0)
+        assert consumer.topics == {"t0"}
+        assert len(consumer.opened) == 2
+
+
 def test_another_pattern_with_the_same_topics_moves_nothing() -> None:
     """The plan changes no assignment, so the member waits for the group state. Its claims stay."""
     with at_rest(members=1, topics=(2,)) as world:

@@ -264,8 +264,8 @@ class PlanReader:
         """
         Return the names of all topics, and what the members' patterns match. Without patterns, do not read the names.
 
-        If some topics cannot be compared with a pattern now, they match as in the last plan, ``before``, and a change is
-        reported a few seconds later.
+        If some topics cannot be compared with a pattern now, these topics match as in the last plan, ``before``, and a
+        change is reported a few seconds later.
         """
         if not patterns:
             return (), {}
