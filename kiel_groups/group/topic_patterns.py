@@ -43,8 +43,9 @@ def compiled_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     if not isinstance(text, str) or not text:
         raise ConfigError(f"pattern: {pattern!r} given; expected a regular expression, as text or compiled")
     try:
-        if isinstance(pattern, re.Pattern) and re.compile(text).flags != pattern.flags:
-            text = f"(?{''.join(letter for flag, letter in _FLAGS if pattern.flags & flag)}){text}"
+        if isinstance(pattern, re.Pattern):
+            letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
+            text = text if not letters or text.startswith(f"(?{letters})") else f"(?{letters}){text}"
         if len(text) > LONGEST_PATTERN:
             raise ConfigError(f"pattern: {len(text):,} characters given; expected at most {LONGEST_PATTERN:,}")
         if not is_storable(text):
@@ -72,9 +73,9 @@ class PatternMatch(NamedTuple):
 
 #: The topics to compare with each pattern.
 Questions: TypeAlias = Mapping[str, list[str]]
-#: The topics of a question that match, or the reason why the pattern is refused. A question without an answer is asked
-#: again.
-Answers: TypeAlias = Mapping[str, list[str] | str]
+#: Whether the topics of a question match, in order, or the reason why the pattern is refused. Topics without an answer
+#: are asked again.
+Answers: TypeAlias = Mapping[str, list[bool] | str]
 
 
 class KnownMatches:
@@ -118,7 +119,7 @@ class KnownMatches:
             if isinstance(answer, str):
                 self._refused[pattern] = answer
             else:
-                self._compared[pattern] |= dict.fromkeys(questions[pattern], False) | dict.fromkeys(answer, True)
+                self._compared[pattern] |= zip(questions[pattern], answer, strict=False)
 
     def matches(self, left: str = "", before: Mapping[str, PatternMatch] | None = None) -> dict[str, PatternMatch]:
         """
