@@ -74,7 +74,11 @@ async def test_the_process_ends_with_its_caller(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pattern_process, "_ARGUMENTS", ("-c", "import time; time.sleep(20)"))
 
     def compare_later(questions: Questions, started: Callable[[subprocess.Popen[bytes]], object]) -> object:
-        return compare(questions, lambda child: (started(child), children.append(child)))
+        def both(child: subprocess.Popen[bytes]) -> None:
+            started(child)
+            children.append(child)
+
+        return compare(questions, both)
 
     monkeypatch.setattr(runtime, "compare", compare_later)
     comparing = runtime.Runtime().compare_topics({"a": ["a"]})
