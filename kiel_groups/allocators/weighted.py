@@ -9,7 +9,7 @@ from kiel_groups.allocators.adapter import GroupAllocatorBase
 from kiel_groups.allocators.by_load import balance_by_load
 from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
-from kiel_groups.model import TopicPartition, numbers_by_topic
+from kiel_groups.model import TopicPartition
 
 #: The least excess of a member's backlog over the mean that moves partitions, in messages.
 LEAST_EXCESS = 10_000
@@ -67,12 +67,18 @@ class LagAware(GroupAllocatorBase):
         }
         mean = sum(backlogs.values()) / max(1, len(backlogs))
         is_small = max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2)
+        if is_small and _keeps_owners(group, result):
+            return result
         # A partition without backlog causes some work, too.
         spread = balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
-        present = {slot: numbers_by_topic(sorted(each.owned)) for slot, each in group.members.items()}
-        moves = any(its != spread.get(slot, {}) for slot, its in present.items())
-        # If sticky's result were always preferred, it would change a plan that has just spread a backlog.
-        return result if is_small and moves else spread
+        # If sticky's result were always preferred, it would undo a plan that has just spread a backlog.
+        return result if is_small and not _keeps_owners(group, spread) else spread
+
+
+def _keeps_owners(group: GroupSpec, result: Allocated) -> bool:
+    """Return whether no partition that has an owner moves."""
+    new = {TopicPartition(topic, each): slot for slot, its in result.items() for topic in its for each in its[topic]}
+    return all(new[partition] == owner for partition, owner in group.present_owners.items() if partition in new)
 
 
 def loads_of(

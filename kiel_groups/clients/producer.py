@@ -218,22 +218,24 @@ class Producer:
         added = self._appender.append(topic, message, key, partition)
         if isinstance(added, asyncio.Future):
             return added
-        return self._produce(topic, message, key, added)
+        return self._produce(topic, message, key, partition, added)
 
-    def _produce(self, topic: str, message: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
-        """Send one record that was not added to an open batch."""
+    def _produce(self, topic: str, value: Any, key: Any, given: int | None, chosen: int | None) -> asyncio.Future[Any]:
+        """Send one record that was not added to an open batch, to the given or chosen partition."""
         try:
             outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
         except RuntimeError:
             # The record is accepted when the loop runs.
-            return spawn(suspended_if_left(partial(self.produce, topic, message, key, partition)), "Producer.produce")
+            return spawn(suspended_if_left(partial(self.produce, topic, value, key, given)), "Producer.produce")
         try:
             if self._closed or self.is_full:
                 self._refuse_call()
             encoded_key = key
-            if type(message) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
-                key, encoded_key, message = self._encode(message, key)
-            self._add_encoded(topic, key, encoded_key, message, partition, outcome)
+            if type(value) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
+                key, encoded_key, value = self._encode(value, key)
+            if chosen is not given and self._queues[topic][0] is not self._cluster.known_partitions(topic):
+                chosen = None  # from partitions that the topic had before
+            self._add_encoded(topic, key, encoded_key, value, chosen, outcome)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
@@ -617,9 +619,7 @@ class Producer:
     # ------------------------------------------------------------------ choice of partitions
 
     def _queue(self, topic: str, numbers: tuple[int, ...], partition: int) -> PartitionQueue:
-        """
-        Return the queue of a partition. Raise ConfigError if ``numbers``, the present partitions, lack the partition.
-        """
+        """Return the queue of a partition. Raise ConfigError if ``numbers``, the present partitions, lack it."""
         known = self._queues.get(topic)
         if known is None or known[0] is not numbers:
             queues = {number: self._sender.queue_of(TopicPartition(topic, number)) for number in numbers}
@@ -627,8 +627,7 @@ class Producer:
         try:
             return known[1][partition]
         except (KeyError, TypeError):
-            listed = f"{numbers[0]} to {numbers[-1]}"
-            raise ConfigError(f"partition: {partition!r} given; {topic} has {listed}") from None
+            raise ConfigError(f"partition: {partition!r} given; {topic} has {numbers[0]} to {numbers[-1]}") from None
 
     def _place(self, topic: str, numbers: tuple[int, ...], records: Unplaced) -> None:
         """Queue the records of one call or, if a partition is not valid or the partitioner fails, none of them."""

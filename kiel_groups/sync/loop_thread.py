@@ -290,8 +290,14 @@ class LoopThread:
             raise ClosedError(f"{self._name} was closed; make another one")
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run_loop, name=f"kiel-groups-{self._name}", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run_loop, name=f"kiel-groups-{self._name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the limit of threads, or an interpreter that ends
+                self._loop.close()
+                self._loop = None
+                raise
+            self._thread = thread
         return self._loop
 
     def _run_loop(self) -> None:

@@ -106,5 +106,9 @@ static PyMethodDef methods[] = {{"records", records, METH_VARARGS, records_doc},
 
 int add_records(PyObject *module)
 {
+    if (Py_Version >= 0x030E0000) {
+        PyErr_SetString(PyExc_ImportError, "from Python 3.14 on, tuples that are made here would have a wrong hash");
+        return -1;
+    }
     return PyModule_AddFunctions(module, methods);
 }

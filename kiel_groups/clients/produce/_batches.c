@@ -7,6 +7,7 @@
  */
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <structmember.h>
 
@@ -259,9 +260,9 @@ static PyObject *add(Appender *appender, PyObject *queues, PyObject *partition, 
         Py_CLEAR(outcome);
     if (outcome) {
         /*
-         * The garbage collector would visit each future several times, which cost a fifth of the whole. No cycle can be
-         * missed: the batch refers to the future until it is done, and a future with a place refers to no more than its
-         * loop. Those that fail are tracked again.
+         * The garbage collector would visit each future several times, which cost a fifth of the whole. Meanwhile, it
+         * cannot free a future that refers to itself, but the batch keeps the future anyway. It is tracked again when it
+         * has a result.
          */
         PyObject_GC_UnTrack(outcome);
         batch->size_bytes += size_bytes;
@@ -418,6 +419,13 @@ static bool set_result(PyObject *future, PyObject *place, Methods *methods)
     return false;
 }
 
+/* Has the garbage collector visit a future again. */
+static void track_again(PyObject *future)
+{
+    if (PyType_GetFlags(Py_TYPE(future)) & Py_TPFLAGS_HAVE_GC && !PyObject_GC_IsTracked(future))
+        PyObject_GC_Track(future);
+}
+
 PyDoc_STRVAR(set_places_doc, "set_places(futures, place_type, topic, partition, offset, /) -> None");
 
 static PyObject *set_places(PyObject *module, PyObject *args)
@@ -434,8 +442,10 @@ static PyObject *set_places(PyObject *module, PyObject *args)
     /* Callbacks of futures may run between two. */
     for (Py_ssize_t row = 0; !failed && row < PyList_Size(futures); row++) {
         PyObject *future = Py_NewRef(PyList_GetItem(futures, row));
-        PyObject *place = new_place((PyTypeObject *)type, topic, partition, offset < 0 ? -1 : offset + row);
+        bool is_known = offset >= 0 && offset <= LLONG_MAX - row;
+        PyObject *place = new_place((PyTypeObject *)type, topic, partition, is_known ? offset + row : -1);
         failed = !place || !set_result(future, place, &methods);
+        track_again(future);
         Py_XDECREF(place);
         Py_DECREF(future);
     }
@@ -449,12 +459,8 @@ static PyObject *track(PyObject *module, PyObject *futures)
 {
     if (!PyList_Check(futures))
         return PyErr_Format(PyExc_TypeError, "no list");
-    for (Py_ssize_t row = 0; row < PyList_Size(futures); row++) {
-        PyObject *future = PyList_GetItem(futures, row);
-        bool is_collected = PyType_GetFlags(Py_TYPE(future)) & Py_TPFLAGS_HAVE_GC;
-        if (is_collected && !PyObject_GC_IsTracked(future))
-            PyObject_GC_Track(future);
-    }
+    for (Py_ssize_t row = 0; row < PyList_Size(futures); row++)
+        track_again(PyList_GetItem(futures, row));
     return Py_NewRef(Py_None);
 }
 
@@ -476,6 +482,10 @@ static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
 
 static int fill_module(PyObject *module)
 {
+    if (Py_Version >= 0x030E0000) {
+        PyErr_SetString(PyExc_ImportError, "from Python 3.14 on, tuples that are made here would have a wrong hash");
+        return -1;
+    }
     return add_type(module, "Records", &records_spec) || add_type(module, "Appender", &appender_spec) ? -1 : 0;
 }
 

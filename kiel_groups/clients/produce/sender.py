@@ -78,7 +78,7 @@ class PartitionQueue:
 
     topic_partition: TopicPartition
     batches: deque[Batch] = field(default_factory=deque)
-    #: The last batch of all. Records are added to it until it is sealed.
+    #: The last batch, to which records are added until it is sealed. None if the last batch has an outcome.
     newest: Batch | None = None
     busy: bool = False
     timer: asyncio.TimerHandle | None = None
@@ -106,6 +106,8 @@ class PartitionQueue:
         """Remove and return the first batch, whose outcome is known."""
         batch = self.batches.popleft()
         batch.sealed = True
+        if not self.batches:
+            self.newest = None
         self.settled += len(batch)
         self.busy = False
         return batch
@@ -114,6 +116,7 @@ class PartitionQueue:
         """Replace the first batch by two batches of its records, by their numbers."""
         batch = self.batches.popleft()
         self.batches.extendleft((batch.part(second), batch.part(first)))
+        self.newest = self.batches[-1]
         self.busy = False
 
 
@@ -231,13 +234,13 @@ class Sender:
         self.appender = Appender(*choice, asyncio.get_running_loop, asyncio.Future)
         self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
         self.appender.most_batch_bytes = self._most_bytes
-        self.appender.most_buffered_bytes = config.max_buffered_bytes
+        self.appender.most_buffered_bytes = min(config.max_buffered_bytes, _ANY_NUMBER)
         if self._linger_s == 0.0:
             # The first record of a batch makes the batch due.
             self.appender.most_records = _ANY_NUMBER
         elif config.linger_ms is not None:
             # The last record of a batch makes it due, and must come by ``add``.
-            self.appender.most_records = config.batch_size - 1
+            self.appender.most_records = min(config.batch_size, _ANY_NUMBER) - 1
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False

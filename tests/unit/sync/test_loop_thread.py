@@ -68,6 +68,24 @@ def test_run_returns_the_result_of_a_coroutine_on_another_thread(thread: LoopThr
     assert runner.daemon
 
 
+def test_a_call_after_a_thread_that_did_not_start_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computer at its limit of threads refuses one; the next call must not wait for a loop that does not run."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    thread = LoopThread("test", instead="await it")
+    coroutine = answer()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            thread.run(coroutine)
+    coroutine.close()
+    assert not thread.started
+    with thread:
+        assert thread.run(answer()) == 42
+
+
 def test_run_raises_the_error_of_the_coroutine(thread: LoopThread) -> None:
     """
     ``run()`` raises the error of the coroutine, even a TimeoutError, unchanged. The loop continues after the error.

@@ -16,7 +16,7 @@ from kiel_groups.clients.produce.outcomes import JointOutcome, RecordMetadata
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from tests.helpers.fake_broker import METADATA, PRODUCE
-from tests.helpers.producers import T0, producing, stored
+from tests.helpers.producers import T0, T1, producing, stored
 
 pytestmark = pytest.mark.unit
 compiled = pytest.mark.skipif(not batches.COMPILED, reason="there was no C compiler")
@@ -125,6 +125,17 @@ async def test_records_do_not_overtake_those_that_wait_for_the_partitions_of_the
     assert METADATA in {request.api_key for request in broker.requests}
 
 
+async def test_a_record_without_partition_goes_to_one_that_its_topic_has_now() -> None:
+    """The topic was deleted, and created again with fewer partitions."""
+    async with producing(partitioner="murmur2", batch_size=1, linger_ms=None) as (broker, producer):
+        keys = [b"%d" % number for number in range(8)]
+        places = {key: await producer.produce("t", b"v", key=key) for key in keys}
+        key = next(key for key, place in places.items() if place.partition == 1)
+        del broker.logs[T1]
+        await producer._cluster.refresh(["t"], "test")
+        assert (await producer.produce("t", b"v", key=key)).partition == 0
+
+
 @pytest.mark.parametrize("setter", [set_places, python_set_places])
 async def test_places_are_set_unless_a_future_is_done(setter: Any) -> None:
     loop = asyncio.get_running_loop()
@@ -179,6 +190,19 @@ async def test_a_future_that_has_failed_is_collected(monkeypatch: pytest.MonkeyP
             error.cycle = cycle  # type: ignore[attr-defined]
         dropped = weakref.ref(cycle)
         del cycle, futures, future, error
-        await producer.produce("t", b"last", partition=0)
+        gc.collect()
+        assert dropped() is None
+
+
+async def test_a_future_with_a_place_is_collected_with_what_refers_to_it() -> None:
+    """The producer keeps nothing of records that are stored."""
+    async with producing(linger_ms=None, batch_size=1) as (_, producer):
+        cycle: Any = Cycle()
+        cycle.futures = [producer.produce("t", b"%d" % number, partition=0) for number in range(3)]
+        for future in cycle.futures:
+            future.cycle = cycle
+        await asyncio.wait(cycle.futures)
+        dropped = weakref.ref(cycle)
+        del cycle, future
         gc.collect()
         assert dropped() is None
