@@ -173,8 +173,13 @@ class Runtime:
         The child is killed if the caller cancels the future.
         """
         children: list[subprocess.Popen[bytes]] = []
-        future = in_thread(partial(compare, questions, children.append), "patterns")
-        future.add_done_callback(lambda _: [child.kill() for child in children])
+
+        def kill(_: object) -> None:
+            for child in children:
+                child.kill()
+
+        future: asyncio.Future[Answers] = in_thread(partial(compare, questions, children.append), "patterns")
+        future.add_done_callback(kill)
         return future
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
