@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
 from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, SourceBatch, WriterSettings
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
@@ -48,6 +49,10 @@ log = logging.getLogger(__name__)
 _TOPIC = "${topic}"
 #: The setting of a task that has its partitions; the connector writes it.
 _PARTITIONS = "mirror.partitions"
+#: How long the target and the source may refuse the preparation of tasks, in seconds.
+_PATIENCE_S = 60.0
+#: The limit of the topic of dead letters: what the writers' producers send at most.
+_DEAD_LETTER_BYTES = 100_000_000
 
 
 def set_of(partition: TopicPartition, sets: int) -> int:
@@ -253,12 +258,15 @@ class MirrorTask(SourceTask):
     def __init__(self) -> None:
         self._consumer: SingleConsumer | None = None
         self._writers: dict[int, TargetWriter] = {}
+        self._is_source_gone = False
+        #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
+        self._error: KielGroupsError | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
         from kiel_groups.mirror.writer import TargetWriter
 
-        self._settings = settings
+        self._context, self._settings = context, settings
         self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[_PARTITIONS])]
         names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
         self._names = names
@@ -280,34 +288,54 @@ class MirrorTask(SourceTask):
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
         for topic in names:
             numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
-            self._consumer.subscribe(topic, positions, numbers)
+            own = {partition: offset for partition, offset in positions.items() if partition.topic == topic}
+            self._consumer.subscribe(topic, own, numbers)
 
     def poll(self) -> Sequence[SourcePosition]:
         assert self._consumer is not None
+        if self._error is not None:
+            raise self._error
         try:
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
+        except NoBrokersError as error:
+            self._report_source(f"the source does not answer: {error}; trying again")
+            return []
         except OffsetOutOfRangeError as error:
             raise KielGroupsError(
                 f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
             ) from error
+        self._report_source("")
         by_set: dict[int, list[SourceBatch]] = {}
         for partition, columns in found.items():
             batch = SourceBatch(partition, columns, self._names[partition.topic])
             by_set.setdefault(self._set_of(partition), []).append(batch)
+        written: list[SourcePosition] = []
         for number, batches in by_set.items():
-            self._writers[number].write(batches)
-        return [
-            SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset})
-            for batches in by_set.values()
-            for batch in batches
-        ]
+            try:
+                self._writers[number].write(batches)
+            except KielGroupsError as error:
+                if not written:
+                    raise
+                self._error = error
+                break
+            written += [
+                SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset}) for batch in batches
+            ]
+        return written
 
     def stop(self) -> None:
         for writer in self._writers.values():
             writer.close()
         if self._consumer is not None:
             self._consumer.close()
+
+    def _report_source(self, problem: str) -> None:
+        """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
+        if self._is_source_gone != bool(problem):
+            self._is_source_gone = bool(problem)
+            log.warning("%s: %s", self._context.connector, problem or "the source answers again")
+            self._context.report_problem(problem)
 
     def _set_of(self, partition: TopicPartition) -> int:
         return set_of(partition, self._settings["partition.sets"])
@@ -317,7 +345,7 @@ class MirrorTask(SourceTask):
         Return the source position of each partition that has one.
 
         Raises:
-            KielGroupsError: The target has lost the checkpoints of an exactly-once mirror.
+            KielGroupsError: The target has lost checkpoints of an exactly-once mirror.
         """
         stored = {
             partition: offset["offset"]
@@ -330,11 +358,12 @@ class MirrorTask(SourceTask):
         for writer in self._writers.values():
             found |= writer.positions()
         found = {partition: found[partition] for partition in self._partitions if partition in found}
-        if lost := sorted(stored.keys() - found.keys()):
+        if lost := sorted(each for each in stored if found.get(each, -1) < stored[each]):
+            at = f"at offset {found[lost[0]]}" if lost[0] in found else "missing"
             raise KielGroupsError(
-                f"the target has no checkpoint of {lost[0]}, which was mirrored up to offset {stored[lost[0]]}: its"
-                " records would be written again; delete the connector's target topics and the connector, or restore"
-                " the checkpoints"
+                f"the target's last checkpoint of {lost[0]}, which was mirrored up to offset {stored[lost[0]]}, is"
+                f" {at}: records would be written again; delete the connector's target topics and the connector, or"
+                " restore the checkpoints"
             )
         return found
 
@@ -355,11 +384,28 @@ class MirrorConnector(SourceConnector):
         self._settings = settings
         self._target = _target_of(settings)
         self._ended = threading.Event()
-        self._known = self._topics()
+        #: The topics that the tasks were made for last. The worker calls ``task_configs`` next.
+        self._known: dict[str, int] = {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        began_s, pause_s = time.monotonic(), 1
+        while True:
+            try:
+                return self._configured(most)
+            except ConfigError:
+                raise
+            except KielGroupsError as error:
+                # A cluster is gone for now, or another mirror claims topics at this moment.
+                if time.monotonic() - began_s + pause_s > _PATIENCE_S:
+                    raise
+                log.warning("%s: %s; trying again in %d s", self._context.name, error, pause_s)
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
+        """Prepare the target for the topics of the source, and return the settings of each task."""
         self._known = self._topics()
         topics, settings = [self._described(*topic) for topic in self._known.items()], self._settings
         target = self._target
@@ -369,7 +415,7 @@ class MirrorConnector(SourceConnector):
         target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
         target.create(topics, replication)
         if dead := settings["dead.letter.topic"]:
-            target.create([MirroredTopic(dead, dead, 1, {})], replication)
+            target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
         return [
             {**self._context.config, _PARTITIONS: json.dumps(partitions)}
             for partitions in partitions_of_tasks(topics, settings["partition.sets"], most)
@@ -410,3 +456,6 @@ class MirrorConnector(SourceConnector):
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
                 log.warning("%s: cannot read the topics of the source: %s", self._context.name, error)
+            except Exception as error:
+                self._context.raise_error(error)
+                return

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from kiel_groups.config import parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, checkpoints_topic
 from kiel_groups.wording import counted
@@ -23,6 +24,10 @@ _ANSWER_S = 30.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
 _COMPACTED = {"cleanup.policy": "compact"}
+#: Errors of the target that another try may not meet.
+_PASSING = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+)
 
 #: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
 CARRIED_SETTINGS = frozenset(
@@ -50,6 +55,41 @@ def error_of(error: KafkaException) -> KafkaError:
     """Return the error of the library that an exception has. The library does not declare the types of exceptions."""
     found: KafkaError = error.args[0]
     return found
+
+
+def check_claims(
+    claims: Mapping[str, Mapping[str, str]], mirror: str, source: str, topics: Sequence[MirroredTopic]
+) -> None:
+    """
+    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
+
+    A source is the same if it has an address in common with the source of a claim.
+
+    Args:
+        claims: The claims by target topic.
+        mirror: The name of the mirror.
+        source: The addresses of the mirror's source.
+        topics: The topics that the mirror claims.
+
+    Raises:
+        ConfigError: A claim is in the way.
+    """
+    for topic in topics:
+        claim = claims.get(topic.target, {"mirror": mirror, "topic": topic.source})
+        if (claim["mirror"], claim["topic"]) != (mirror, topic.source):
+            raise ConfigError(
+                f"the target topic {topic.target} is the mirror of {claim['topic']} by the connector"
+                f" {claim['mirror']!r}; a topic has one mirror: choose another target.topic.format, or delete"
+                f" the claim in {CLAIMS_TOPIC}"
+            )
+    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
+    for name, claim in sorted(claims.items()):
+        if claim["mirror"] == mirror and addresses.isdisjoint(parse_hosts(claim["source"], 9092, CLAIMS_TOPIC)):
+            raise ConfigError(
+                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim['topic']} of"
+                f" {claim['source']} to {name}, and its checkpoints count the offsets of that source: add one of those"
+                " addresses if it is the same cluster, else choose another name for the connector"
+            )
 
 
 class TargetCluster:
@@ -133,29 +173,22 @@ class TargetCluster:
 
         Args:
             mirror: The name of the mirror.
-            source: The addresses of the source, for errors.
+            source: The addresses of the source.
             topics: The topics to claim.
 
         Raises:
-            ConfigError: Another mirror has claimed a topic.
+            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name.
             KielGroupsError: The target does not answer, or another mirror claims topics at this moment.
         """
         producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
         try:
             producer.init_transactions(_ANSWER_S)
             claims = {json.loads(key): json.loads(value) for key, value in self.read(CLAIMS_TOPIC, 0) if value}
-            for topic in topics:
-                claim = claims.get(topic.target, {"mirror": mirror, "topic": topic.source})
-                if (claim["mirror"], claim["topic"]) != (mirror, topic.source):
-                    raise ConfigError(
-                        f"the target topic {topic.target} is the mirror of {claim['topic']} by the connector"
-                        f" {claim['mirror']!r}; a topic has one mirror: choose another target.topic.format, or delete"
-                        f" the claim in {CLAIMS_TOPIC}"
-                    )
+            check_claims(claims, mirror, source, topics)
             producer.begin_transaction()
             for topic in topics:
-                if topic.target not in claims:
-                    value = {"mirror": mirror, "topic": topic.source, "source": source}
+                value = {"mirror": mirror, "topic": topic.source, "source": source}
+                if claims.get(topic.target) != value:
                     producer.produce(CLAIMS_TOPIC, json.dumps(value), json.dumps(topic.target), 0)
             producer.commit_transaction(_ANSWER_S)
         except KafkaException as error:
@@ -175,6 +208,8 @@ class TargetCluster:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            # The first records of a partition may be deleted.
+            "auto.offset.reset": "earliest",
             # The end is reported after an empty answer, for which the broker waits.
             "fetch.wait.max.ms": 10,
         }
@@ -223,5 +258,7 @@ class TargetCluster:
             try:
                 creation.result(_ANSWER_S)
             except KafkaException as error:
+                if error_of(error).code() in _PASSING:
+                    raise self.failure(f"create {name}", error) from error
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise ConfigError(f"the target refuses to create {name}: {error_of(error).str()}") from error

@@ -90,7 +90,7 @@ class TargetWriter:
         self._last_error = ""
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
-        #: The offset after the last record that the target has stored, by source partition, of this batch.
+        #: The offset after the last record that the target has stored, by source partition.
         self._ends: dict[TopicPartition, int] = {}
         #: The records of this batch that are too large for the target, by partition and offset.
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
@@ -113,11 +113,17 @@ class TargetWriter:
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
         config |= {"transactional.id": self.transactional_id} if settings.is_exactly_once else {"message.timeout.ms": 0}
-        self._producer = Producer(target.config | config, logger=log)
+        # The longest timeout that a broker allows unless it is configured. A user may give another one.
+        defaults = {"transaction.timeout.ms": 900_000}
+        self._producer = Producer(defaults | target.config | config, logger=log)
         if settings.is_exactly_once:
             try:
                 self._until_done(self._producer.init_transactions, "start transactions")
-            except KafkaException as error:
+            except (KafkaException, TaskStoppedError) as error:
+                # No task closes a writer that it does not have.
+                self.close()
+                if isinstance(error, TaskStoppedError):
+                    raise
                 raise self._failure("start transactions", error_of(error)) from error
 
     @property
@@ -126,13 +132,19 @@ class TargetWriter:
         return f"{self._checkpoints_topic}-{self._number}"
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the source position of each partition of the set, as the target has stored it."""
+        """
+        Return the source position of each partition of the set, as the target has stored it.
+
+        The next checkpoint of a partition, if its batch has no record for the target, repeats the target's position.
+        """
         found: dict[TopicPartition, int] = {}
         for key, value in self._target.read(self._checkpoints_topic, self._number):
             topic, number, _ = json.loads(key)
             if value:
-                partition = TopicPartition(topic, number)
-                found[partition] = max(found.get(partition, 0), json.loads(value)["source"])
+                partition, checkpoint = TopicPartition(topic, number), json.loads(value)
+                found[partition] = max(found.get(partition, 0), checkpoint["source"])
+                if (end := checkpoint["target"]) is not None:
+                    self._ends[partition] = max(self._ends.get(partition, 0), end)
         return found
 
     def write(self, batches: Sequence[SourceBatch]) -> None:
@@ -170,7 +182,6 @@ class TargetWriter:
 
     def _is_written(self, batches: Sequence[SourceBatch]) -> bool:
         """Write the batches once. Return False if the transaction must be aborted and written again."""
-        self._ends.clear()
         self._errors.clear()
         if self._settings.is_exactly_once:
             self._producer.begin_transaction()
@@ -200,7 +211,12 @@ class TargetWriter:
 
     def _check_errors(self) -> None:
         """Raise KielGroupsError if an error of this batch is permanent, and report a transaction that is aborted."""
+        buried = {id(error) for error in self._refused.values()}
         for error in self._errors:
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and id(error) not in buried:
+                raise self._failure(
+                    "write: max.message.bytes of a topic was lowered, or the dead letters' is too small", error
+                )
             if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT:
                 raise self._failure("write", error)
         if self._errors:
@@ -339,8 +355,8 @@ class TargetWriter:
     def _failure(self, what: str, error: KafkaError) -> KielGroupsError:
         if error.code() in _FENCED:
             return KielGroupsError(
-                f"another task has fenced this one: it uses the transactional id {self.transactional_id} of"
-                f" {self._target.servers}"
+                f"the target {self._target.servers} has fenced this task: another task uses the transactional id"
+                f" {self.transactional_id}, or a transaction was open for longer than transaction.timeout.ms"
             )
         return KielGroupsError(f"the target {self._target.servers} refuses to {what}: {error.str()}")
 

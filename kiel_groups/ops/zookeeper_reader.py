@@ -274,8 +274,8 @@ def _read_plan(client: Client, view: GroupView) -> GroupView:
     layout, known = GroupLayout(view.group), view.plan_znodes
     found = read_znodes(client, [layout.group_state, layout.config, layout.weights])
     is_same = found.get(layout.group_state) == known.get(layout.group_state)
-    folders = (layout.members, layout.election, layout.ids, layout.kiel_members, layout.history, layout.group_state)
-    reads = [(folder, client.get_children_async(folder)) for folder in folders]
+    folders = (layout.members, layout.election, layout.ids, layout.kiel_members, layout.history)
+    reads = [(folder, client.get_children_async(folder)) for folder in (*folders, layout.group_state)]
     try:
         paths = [f"{folder}/{child}" for folder, read in reads for child in _children_of(read)]
     except NoAuthError:

@@ -347,7 +347,7 @@ class Body:
 
     Raises:
         RestError: The body is not a JSON object.
-        ConfigError: The body has an unknown field, or ``dry_run`` is neither true nor false.
+        ConfigError: The body or the query has an unknown field, or ``dry_run`` is neither true nor false.
     """
 
     def __init__(self, call: RestCall, names: Collection[str], required: Collection[str]) -> None:
@@ -356,6 +356,11 @@ class Body:
             raise ConfigError(f"the body has {unknown[0]!r:.100}; expected {some(sorted({*names, 'dry_run'}), 10)}")
         if missing := [name for name in required if name not in self.fields]:
             raise ConfigError(f"{missing[0]}: missing in the body, which needs {some(required)}")
+        if unknown := sorted(call.query.keys() - {"dry_run"}):
+            raise ConfigError(f"the query has {unknown[0]!r:.100}; expected 'dry_run' or nothing")
+        for value in call.query.get("dry_run", ()):
+            if value.lower() not in ("true", "false"):
+                raise ConfigError(f"dry_run: {value!r:.100} given in the query; expected true or false")
         #: Whether to only show what would change.
         self.dry_run = self.flag("dry_run") or call.is_set("dry_run")
 

@@ -167,7 +167,8 @@ class Api:
         document = group_document(
             view, status.findings, lag_problem=cluster.state.lag_problem, generations=len(view.history)
         )
-        return Answer({**document, "trend": worst_verdict(status.trends), "version": cluster.state.version})
+        extra = {"is_partial": view.is_partial, "trend": worst_verdict(status.trends), "version": cluster.state.version}
+        return Answer({**document, **extra})
 
     @answers(openapi.MEMBERS)
     async def get_members(self, call: RestCall) -> Answer:

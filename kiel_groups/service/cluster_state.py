@@ -120,20 +120,26 @@ class ClusterHistory:
         """Return the newest views of those of these groups that are known."""
         return [self._state.groups[group].view for group in groups if group in self._state.groups]
 
-    def take(self, loaded: LoadedGroups, took_s: float) -> ClusterState:
+    def take(self, loaded: LoadedGroups, took_s: float, changed: Iterable[str] = ()) -> ClusterState:
         """
         Add a load of all groups, and return the new state. Groups that the load lacks are forgotten.
 
         Args:
             loaded: The result of the load.
             took_s: The duration of the load, in seconds.
+            changed: Groups that were read during the load. If the present view of such a group has all znodes, that
+                view is kept, because the load may have read the group before.
         """
-        self._groups = {view.group: self._groups.get(view.group) or _GroupHistory() for view in loaded.groups}
-        self._trends.take(loaded.groups, loaded.seen_ms)
-        for view in loaded.groups:
+        newer = {view.group: view for view in self.views(changed) if not view.is_partial}
+        views = tuple(
+            newer[view.group].with_broker_answers_of(view) if view.group in newer else view for view in loaded.groups
+        )
+        self._groups = {view.group: self._groups.get(view.group) or _GroupHistory() for view in views}
+        self._trends.take(views, loaded.seen_ms)
+        for view in views:
             self._groups[view.group].sample(view, loaded.seen_ms)
         return self._next(
-            groups={view.group: self._status(view, loaded.seen_ms) for view in loaded.groups},
+            groups={view.group: self._status(view, loaded.seen_ms) for view in views},
             brokers=loaded.brokers,
             lag_problem=loaded.lag_problem,
             problems=loaded.problems,

@@ -22,7 +22,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, NoWorkerError, Prot
 from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
-from kiel_groups.rest.calls import Answer, RestCall, RestError
+from kiel_groups.rest.calls import Answer, RestCall, RestError, parse_object
 from kiel_groups.secret_texts import HIDDEN, may_be_secret, without_secrets
 from kiel_groups.service import openapi
 from kiel_groups.service.actions import Body, finish_change, takes
@@ -30,7 +30,7 @@ from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.openapi import FLAG, answers
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import own_command
-from kiel_groups.workers.rest.client import connector_path
+from kiel_groups.workers.rest.client import connector_path, is_unsent
 
 #: The most workers that a request asks, one after the other. The znode of a dead worker ends with its session.
 _MOST_WORKERS = 3
@@ -104,7 +104,8 @@ class Connectors:
         """Create a connector with the settings ``config``, or replace the settings of the connector if it exists."""
         began_s = time.monotonic()
         (cluster, status), connector = self._find(call), call.arguments[2]
-        config = body.fields["config"]
+        # A worker stores numbers as they are written, such as 1.10.
+        config = parse_object(call.body, numbers_as_texts=True)["config"]
         plugin = config.get("connector.class") if isinstance(config, dict) else None
         if not plugin or not isinstance(plugin, str):
             raise ConfigError("config: expected an object with the connector's settings by name, and 'connector.class'")
@@ -121,8 +122,7 @@ class Connectors:
             "notes": notes,
         }
         if not body.dry_run:
-            await _ask(cluster, status, "PUT", f"{connector_path(connector)}/config", config)
-            finish_change(call, cluster, document, began_s)
+            await _make(call, (cluster, status), "PUT", "/config", document, began_s, config)
         return Answer(document)
 
     @answers(openapi.CONNECTOR_DELETION)
@@ -217,8 +217,7 @@ class Connectors:
             **further,
         }
         if not body.dry_run:
-            await _ask(cluster, status, method, f"{connector_path(connector)}{path}")
-            finish_change(call, cluster, document, began_s)
+            await _make(call, (cluster, status), method, path, document, began_s)
         return Answer(document)
 
 
@@ -268,7 +267,7 @@ def _setting_changes(
         connector: The name of the connector.
         config: The new settings.
         before: The present settings as a worker shows them, or None if the connector does not exist.
-        report: A worker's validation of the new settings.
+        report: A worker's validation of the new settings. Its errors are notes if a setting is [hidden].
 
     Raises:
         ConfigError: The new settings have mistakes. The text has all of them.
@@ -280,15 +279,26 @@ def _setting_changes(
     # A text with [hidden] stands for a stored secret. Only the worker that stores the settings knows the secret.
     kept = {name for name, text in given.items() if HIDDEN in text}
     errors = [f"{name}: {HIDDEN} means the stored value, but none is stored" for name in sorted(kept - were.keys())]
+    errors += [
+        f"{name}: {HIDDEN} given within a changed text; give the text with its secrets, or {HIDDEN} alone to keep the"
+        " stored one"
+        for name in sorted(kept & were.keys())
+        if given[name].strip() not in (HIDDEN, str(were[name]).strip())
+    ]
     try:
         definitions = [each["definition"] for each in report["configs"] if each["definition"]]
         is_secret = {each["name"]: each["type"] == "PASSWORD" for each in definitions}
         values = [each["value"] for each in report["configs"] if each["value"]["name"] not in kept]
-        errors += [str(text) for value in values for text in value["errors"]]
+        found = [str(text) for value in values for text in value["errors"]]
         mistyped = {name: str(near) for name, near in report.get("mistyped", {}).items()}
         warnings = [str(text) for text in report.get("warnings", ())]
     except (AttributeError, KeyError, TypeError) as error:
         raise _strange(report) from error
+    if kept:
+        # The text [hidden] itself may be the mistake. With the change, the worker checks the stored texts.
+        warnings += [f"checked without the stored values of {HIDDEN}: {text}" for text in found]
+    else:
+        errors += found
     if given["name"] != connector:
         errors.append(f"name: {given['name']!r:.100} given; expected {connector!r:.100} or none")
     if errors:
@@ -313,11 +323,50 @@ def _setting_changes(
     return changes, warnings
 
 
+async def _make(
+    call: RestCall,
+    found: tuple[ServedCluster, GroupStatus],
+    method: str,
+    path: str,
+    document: Mapping[str, Any],
+    began_s: float,
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """
+    Send a change of a connector to a worker, and then log the change, even if the worker does not answer.
+
+    Args:
+        call: The request.
+        found: The cluster and the group.
+        method: The method of the worker's request.
+        path: The path of the worker's request below the connector, with the query.
+        document: The answer to the request.
+        began_s: When the request began, in monotonic seconds.
+        config: The body of the worker's request, or None.
+    """
+    cluster, status = found
+    # What is logged if the worker refuses the change, or the time of the request ends before the worker's answer.
+    outcome = {"problem": "no worker has confirmed the change", **document}
+    try:
+        await _ask(cluster, status, method, f"{connector_path(call.arguments[2])}{path}", config, is_change=True)
+        del outcome["problem"]
+    finally:
+        finish_change(call, cluster, outcome, began_s)
+
+
 async def _ask(
-    cluster: ServedCluster, status: GroupStatus, method: str, path: str, document: Mapping[str, Any] | None = None
+    cluster: ServedCluster,
+    status: GroupStatus,
+    method: str,
+    path: str,
+    document: Mapping[str, Any] | None = None,
+    *,
+    is_change: bool = False,
 ) -> Answer:
     """
     Send a request to a worker of a group, or to the next worker if it does not answer, and return the answer.
+
+    A change is not sent again if a worker may have received it: that worker may make the change, and answer too late.
 
     Raises:
         RestError: The group has no workers whose addresses are known, none of three workers answers, or a worker
@@ -328,12 +377,18 @@ async def _ask(
         raise RestError(HTTPStatus.NOT_FOUND, f"group {group!r} has no connectors: its members are not workers")
     body = b"" if document is None else json.dumps(document).encode()
     problem = f"none is alive; {own_command('workers', 'run', '--group', group)} starts one"
-    for url in (await _worker_urls(cluster, status.view))[:_MOST_WORKERS]:
+    # Workers that do not answer take much of the time of a request: the next request does not begin with them.
+    urls = sorted(await _worker_urls(cluster, status.view), key=lambda url: url != cluster.answering.get(group))
+    for url in urls[:_MOST_WORKERS]:
         try:
             answer = await cluster.workers.send(method, f"{url.rstrip('/')}{path}", body)
         except (NoWorkerError, ProtocolError, ConfigError) as error:
             problem = str(error)
+            if is_change and not is_unsent(error):
+                text = f"the change was sent, but not confirmed, so it may still follow: {problem}"
+                raise RestError(HTTPStatus.GATEWAY_TIMEOUT, text) from error
             continue
+        cluster.answering[group] = url
         return answer.passed_on(
             url, f"the worker at {url} asks for another token; '--worker-token-file' names the file with the token"
         )

@@ -59,7 +59,7 @@ class _Job:
         self._began_s = time.monotonic()
         self._future: Future[_Result] = Future()
         self._future.add_done_callback(lambda _: done())
-        #: The groups that have changed since the read began: the result may lack their changes.
+        #: The groups that have changed, or were read, since the read began: the result may be older than their views.
         self.changed: set[str] = set()
         threading.Thread(target=self._run, args=(read,), name="reader of groups", daemon=True).start()
 
@@ -75,6 +75,8 @@ class _Job:
             self._future.set_result(read())
         except Exception as error:
             self._future.set_exception(error)
+        except BaseException as error:  # The observer, which waits for the result, must survive it.
+            self._future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 class Observer:
@@ -164,11 +166,11 @@ class Observer:
             wakes_s += [max(settle_s, now_s + _SETTLING_S)] if small else []
             names = self._await_changes(min(wakes_s) - now_s if wakes_s else None)
             published: set[str] | None = set()
+            if job is not None and job.is_done():
+                published, names, job = self._take(*job.result(), job.changed), names | job.changed, None
+            names |= set(small if now_s >= settle_s else ())
             if job is not None:
                 job.changed |= names
-                if job.is_done():
-                    published, names, job = self._take(*job.result()), job.changed, None
-            names |= set(small if now_s >= settle_s else ())
             if watched is not None and names:
                 began_s = time.monotonic()
                 published = self._refresh(watched.read_changes(self._history.views(names)), published)
@@ -178,13 +180,22 @@ class Observer:
 
     def _divide_unsettled(self, now_s: float) -> tuple[list[str], list[str]]:
         """Return the unsettled small groups, and the unsettled large groups. A job reads the latter."""
-        self._unsettled = {group: end_s for group, end_s in self._unsettled.items() if end_s > now_s}
-        views = self._history.views(self._unsettled)
+        # A group that was read in part is read whole at last, even if that must wait for long.
+        views = [
+            view
+            for view in self._history.views(self._unsettled)
+            if view.is_partial or self._unsettled[view.group] > now_s
+        ]
+        self._unsettled = {view.group: self._unsettled[view.group] for view in views}
         large = [view.group for view in views if view.plan_znodes]
         return [view.group for view in views if not view.plan_znodes], large
 
-    def _take(self, result: _Result, took_s: float) -> set[str] | None:
-        """Add the result of a job to the history, and return the groups that it has, or None for all groups."""
+    def _take(self, result: _Result, took_s: float, changed: Collection[str]) -> set[str] | None:
+        """
+        Add the result of a job to the history, and return the groups that it has, or None for all groups.
+
+        The groups ``changed`` were read while the job ran.
+        """
         now_s = time.monotonic()
         if not isinstance(result, LoadedGroups):
             self._whole_s = now_s + _PAUSES * took_s
@@ -192,7 +203,7 @@ class Observer:
         self._load_s = now_s + max(self._interval_s, _PAUSES * took_s)
         if self._history.state.error:
             log.info("cluster %s is observed again", self._name)
-        self._history.take(result, took_s)
+        self._history.take(result, took_s, changed)
         self._settle(view for view in result.groups if view.group in self._unsettled)
         return None
 

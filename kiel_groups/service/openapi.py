@@ -153,6 +153,7 @@ _OF_EVERY_GROUP = {
     **_LAG_OF_MANY,
     "lag_problem": _TEXT,
     "wrong": listed(_FINDING),
+    "is_partial": {**FLAG, "description": "Whether owners, offsets and findings are older than the plan."},
     "trend": TEXT,
     "version": NUMBER,
 }

@@ -47,6 +47,8 @@ class ServedCluster:
         self.state = ClusterState()
         #: Sends requests to the cluster's workers.
         self.workers = HttpExchange(worker_token, _WORKER_TIMEOUT_S, _LARGEST_ANSWER)
+        #: The URL of the worker of each group that has answered last.
+        self.answering: dict[str, str] = {}
         self._changed = changed
         self._observer = Observer(name, address, interval_s, self._publish)
         # Each cluster has threads of its own: calls to dead servers last until their timeout, and would use up threads

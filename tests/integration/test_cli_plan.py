@@ -123,6 +123,6 @@ async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique)
             "error: '--weights' does not go with '--coordination brokers': such groups have no weights."
         )
     unassigned = ["--add-member", "1", "--topics", topic]
-    for words, text in ((unassigned, "so it has no assignor; --allocator says"), ([], "does not exist at brokers")):
+    for words, text in ((unassigned, "--allocator sticky"), ([], "does not exist at brokers")):
         status, out, err = await plan(unique("none"), *words, *at)
         assert (status, out, text in err) == (2, "", True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from kiel_groups.embedded import Cluster
 from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
@@ -58,8 +59,18 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         await drain_the_host(page)
         await expect(owned).to_have_text("0", timeout=PATIENCE_MS)
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Undrain…").click()
+        is_edited = asyncio.Event()
+
+        async def answer_after_the_edit(route: Route) -> None:
+            await is_edited.wait()
+            await route.continue_()
+
+        await page.route("**/undrain", answer_after_the_edit, times=1)
         await page.get_by_role("button", name="Show what changes").click()
+        await page.get_by_label("Token").fill(TOKEN)
+        is_edited.set()
         await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 0 partitions", timeout=PATIENCE_MS)
+        await expect(page.get_by_role("button", name="Make the change")).to_be_hidden()
         await page.keyboard.press("Escape")
         await errors_have_labels(page)
         assert [error for error in errors if "400" not in error] == []

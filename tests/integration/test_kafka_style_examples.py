@@ -93,7 +93,7 @@ async def test_calls_that_fail_do_so_as_the_page_says(cluster_39: Cluster, uniqu
         assert await consumer.topics() >= {topic}
         assert consumer.partitions_for_topic(topic) == {0}
         for error, call in [
-            (ConfigError, lambda: consumer.subscribe(pattern="clicks.*")),
+            (IllegalStateError, lambda: consumer.subscribe(pattern="clicks.*")),
             (ConfigError, consumer.__aiter__),
             (CommitFailedError, lambda: consumer.commit({other: 1})),
             (ConfigError, lambda: consumer.commit({partition: 1})),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask
+from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
@@ -37,6 +38,8 @@ class Pair:
     def __init__(self, source: Cluster, target: Cluster, unique: Callable[[str], str]) -> None:
         self.source, self.target = source, target
         self.topic, self.name = unique("events"), unique("mirror")
+        #: The topics that are mirrored.
+        self.topics = [self.topic]
 
     def config(self, **more: str) -> dict[str, str]:
         return {
@@ -45,14 +48,15 @@ class Pair:
             "source.zookeeper": self.source.zk_hosts,
             "target.bootstrap.servers": ",".join(self.target.brokers),
             "target.topic.format": "copy.${topic}",
-            "topics": self.topic,
+            "topics": ",".join(self.topics),
             "partition.sets": "2",
             **{name.replace("_", "."): text for name, text in more.items()},
         }
 
     async def create(self, **config: str) -> None:
         topics = ZooKeeperTopics(self.source.zk_hosts)
-        await asyncio.to_thread(lambda: topics.create(self.topic, PARTITIONS, 1, config))
+        for topic in self.topics:
+            await asyncio.to_thread(topics.create, topic, PARTITIONS, 1, config)
 
     async def fill(self, first: int, last: int) -> None:
         """Write numbered records to each partition of the source; every third value, and every fifth key, is null."""
@@ -60,14 +64,15 @@ class Pair:
             for partition in range(PARTITIONS):
                 values = [value_of(number) for number in range(first, last)]
                 keys = [key_of(number) for number in range(first, last)]
-                await producer.produce_many(self.topic, values, keys, partition)
+                for topic in self.topics:
+                    await producer.produce_many(topic, values, keys, partition)
 
     async def mirrored(self, count: int) -> list[list[Message]]:
-        """Wait until each partition of the target has a number of committed records, and return all of them."""
+        """Wait until each partition of the targets has a number of committed records, and return all of them."""
         found: list[list[Message]] = []
 
         def is_complete() -> bool:
-            found[:] = [self.read(f"copy.{self.topic}", number) for number in range(PARTITIONS)]
+            found[:] = self.read_all((f"copy.{topic}", number) for topic in self.topics for number in range(PARTITIONS))
             return all(len(messages) >= count for messages in found)
 
         await eventually(lambda: asyncio.to_thread(is_complete), f"{count} records of each partition", 60.0)
@@ -75,19 +80,30 @@ class Pair:
 
     def read(self, topic: str, partition: int) -> list[Message]:
         """Return the committed records of a partition of the target."""
+        (found,) = self.read_all([(topic, partition)])
+        return found
+
+    def read_all(self, partitions: Iterable[tuple[str, int]]) -> list[list[Message]]:
+        """Return the committed records of each of some partitions of the target."""
         config = {
             "bootstrap.servers": ",".join(self.target.brokers),
             "group.id": "reader",
             "enable.partition.eof": True,
         }
-        found: list[Message] = []
+        found: dict[Any, list[Message]] = {partition: [] for partition in partitions}
+        ended = set()
         with closing(Consumer(config)) as consumer:
-            consumer.assign([TargetPartition(topic, partition, 0)])
-            while (message := consumer.poll(10.0)) is not None and message.error() is None:
-                found.append(message)
-            assert message is not None
-            assert message.error().code() == KafkaError._PARTITION_EOF
-        return found
+            consumer.assign([TargetPartition(*partition, 0) for partition in found])
+            while len(ended) < len(found):
+                message = consumer.poll(10.0)
+                assert message is not None
+                partition = message.topic(), message.partition()
+                if message.error() is None:
+                    found[partition].append(message)
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF
+                    ended.add(partition)
+        return list(found.values())
 
     @contextmanager
     def task(self, context: RecordingTaskContext | None = None, **more: str) -> Iterator[MirrorTask]:
@@ -133,16 +149,23 @@ def copied(task: MirrorTask, count: int) -> dict[TopicPartition, int]:
             return positions
 
 
+def after(pair: Pair, positions: dict[TopicPartition, int]) -> RecordingTaskContext:
+    """Return the context of a task that continues at stored source offsets."""
+    stored = [(each._asdict(), {"offset": at}) for each, at in positions.items()]
+    return RecordingTaskContext(stored, connector=pair.name)
+
+
 @pytest.fixture
 def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) -> Pair:
     return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
 
 
-async def test_a_worker_mirrors_a_topic(pair: Pair, unique: Callable[[str], str]) -> None:
+async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str]) -> None:
     """
     Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a restart, the mirror
     continues. A second mirror of the same target topic is refused.
     """
+    pair.topics += [unique("more")]
     await pair.create(**{"retention.ms": "7200000", "max.message.bytes": "2000"})
     await pair.fill(0, 500)
     config = pair.config(timestamp_field="at", headers_source="true", tasks_max="2")
@@ -157,11 +180,12 @@ async def test_a_worker_mirrors_a_topic(pair: Pair, unique: Callable[[str], str]
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
         assert f"is the mirror of {pair.topic} by the connector '{pair.name}'" in failed["connector"]["trace"]
-    for partition, messages in enumerate(found):
+    for number, messages in enumerate(found):
+        source = TopicPartition(pair.topics[number // PARTITIONS], number % PARTITIONS)
         assert contents(messages) == expected(0, 600)
         assert messages[7].timestamp()[1] == 1_600_000_000_007
         assert dict(messages[7].headers() or ()) == {
-            "kiel.source.partition": f"{pair.topic}:{partition}".encode(),
+            "kiel.source.partition": str(source).encode(),
             "kiel.source.offset": b"7",
         }
     resource = ConfigResource(ResourceType.TOPIC, f"copy.{pair.topic}")
@@ -196,7 +220,7 @@ async def test_a_record_that_the_target_refuses(pair: Pair, unique: Callable[[st
             copied(task, 200)
         # After a failure, an at-least-once mirror has written records that it writes again.
         with pair.task(**config, dead_letter_topic=dead) as task:
-            copied(task, 200)
+            context = after(pair, copied(task, 200))
 
         # A record without a key is not legal in a compacted topic. It is not taken for a dead letter.
         compacted = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
@@ -204,12 +228,14 @@ async def test_a_record_that_the_target_refuses(pair: Pair, unique: Callable[[st
         admin.incremental_alter_configs([alter])[alter].result(10)
         asyncio.run(pair.fill(200, 201))
         with (
-            pair.task(**config, dead_letter_topic=dead) as task,
+            pair.task(context, **config, dead_letter_topic=dead) as task,
             pytest.raises(KielGroupsError, match="refuses to write: Broker: Broker failed to validate record"),
         ):
             copied(task, 202)
 
     await asyncio.to_thread(run)
+    cluster = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+    assert await asyncio.to_thread(cluster.largest_messages, [dead]) == 100_000_000
     (letter,) = await asyncio.to_thread(pair.read, dead, 0)
     assert (letter.key(), letter.value()) == (b"large", b"x" * 5_000)
     assert dict(letter.headers() or ())["kiel.source.offset"] == b"100"
@@ -251,7 +277,7 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
             monkeypatch.setattr(TargetWriter, "_commit", frozen)
             with (
                 pair.task(exactly_once="true", batch_records="100") as second,
-                pytest.raises(KielGroupsError, match="another task has fenced this one"),
+                pytest.raises(KielGroupsError, match="has fenced this task: another task uses the transactional id"),
             ):
                 copied(second, 300)
 
@@ -262,7 +288,9 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
 
 
 async def test_mistakes_are_named(pair: Pair) -> None:
-    """A missing topic, another number of sets and lost checkpoints are refused before anything is written."""
+    """
+    A missing topic, another number of sets, another source and lost checkpoints are refused before anything is written.
+    """
     await pair.create()
     await pair.fill(0, 10)
 
@@ -273,11 +301,22 @@ async def test_mistakes_are_named(pair: Pair) -> None:
             positions = copied(task, 10)
         with pytest.raises(ConfigError, match=r"partition\.sets: 3 given; expected 2"), pair.task(partition_sets="3"):
             pass
-        stored = [(each._asdict(), {"offset": at}) for each, at in positions.items()]
+        # An address that no claim has, as that of another cluster.
+        elsewhere = {"source_bootstrap_servers": pair.source.brokers[0].replace("127.0.0.1", "localhost")}
+        with pytest.raises(ConfigError, match=f"has mirrored {pair.topic} of"), pair.task(**elsewhere):
+            pass
+        servers = {"bootstrap.servers": ",".join(pair.target.brokers)}
+        trimmed = TargetPartition(f"copy.{pair.topic}", 0, 4)
+        admin = AdminClient(servers)
+        admin.delete_records([trimmed])[trimmed].result(10)
+        assert len(TargetCluster(servers).read(trimmed.topic, 0)) == 6
         pair.name += "-2"
-        context = RecordingTaskContext(stored, connector=pair.name)
+        context = after(pair, positions)
         other = {"target_topic_format": "other.${topic}", "exactly_once": "true"}
-        with pytest.raises(KielGroupsError, match="the target has no checkpoint of"), pair.task(context, **other):
+        with (
+            pytest.raises(KielGroupsError, match=r"the target's last checkpoint of .* is missing"),
+            pair.task(context, **other),
+        ):
             pass
 
     await asyncio.to_thread(run)

@@ -52,7 +52,7 @@ def test_scenarios_have_all_faults_and_settings() -> None:
 def test_a_failing_seed_is_shortened_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scenario that fails is shortened, fails again in the same way, and its replay shows events and log lines."""
     monkeypatch.setattr(GenerationGate, "is_open", lambda gate, now_s: not gate.is_shut)
-    brokers, drawn = GROUPS["brokers"], make_broker_scenario(3)
+    brokers, drawn = GROUPS["brokers"], make_broker_scenario(0)
     at_s = drawn.events[40].at_s
     stop, later = Event(at_s, "freeze", 0, 0.0, 14.0), Event(at_s + 20.0, "produce", 0, 0.5, 0.5)
     scenario = replace(drawn, events=(*drawn.events[:40], stop, later))

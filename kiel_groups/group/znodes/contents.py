@@ -420,10 +420,16 @@ class JavaSubscription:
         return self.kind in ("white_list", "black_list")
 
     @property
+    def _compiled(self) -> re.Pattern[str] | None:
+        """The regular expression, if ``java_pattern`` compiles it. Java writes one: several are another program's."""
+        is_short = len(self.names) == 1 and len(self.names[0]) <= _LONGEST_PATTERN
+        return java_pattern(self.names[0]) if is_short else None
+
+    @property
     def unevaluated(self) -> str:
-        """The regular expression, if ``java_pattern`` does not compile it, or else ""."""
-        is_evaluated = not self.is_pattern or all(java_pattern(text) for text in self.names)
-        return "" if is_evaluated else ", ".join(self.names)
+        """The start of the regular expression, if it is not evaluated, or else ""."""
+        is_evaluated = not self.is_pattern or self._compiled is not None
+        return "" if is_evaluated else ", ".join(name[:_LONGEST_PATTERN] for name in self.names[:_MOST_SHOWN])
 
     def topics(self, existing: Iterable[str]) -> tuple[str, ...]:
         """
@@ -434,14 +440,13 @@ class JavaSubscription:
         """
         if not self.is_pattern:
             return self.names
-        patterns = [pattern for text in self.names if (pattern := java_pattern(text)) is not None]
-        if len(patterns) < len(self.names):
+        if (pattern := self._compiled) is None:
             return ()
         is_listed = self.kind == "white_list"
         return tuple(
             topic
             for topic in sorted(frozenset(existing) - INTERNAL_TOPICS)
-            if any(pattern.fullmatch(topic) for pattern in patterns) is is_listed
+            if (pattern.fullmatch(topic) is not None) is is_listed
         )
 
 
@@ -454,6 +459,9 @@ _ALTERNATIVE = re.compile(rf"\^?{_SEQUENCE}(?:\({_SEQUENCE}(?:\|{_SEQUENCE})*\){
 #: The longest pattern, and the most quantifiers and groups in an alternative. A comparison takes time in proportion to
 #: the length of the topic's name to the power of this number.
 _LONGEST_PATTERN, _MOST_CHOICES = 500, 3
+
+#: How many of several patterns are shown.
+_MOST_SHOWN = 3
 
 
 @lru_cache(maxsize=1_000)

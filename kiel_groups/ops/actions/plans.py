@@ -153,11 +153,12 @@ def _assignor(group: str, protocol: str) -> Assignor:
             return assignor
     if not protocol:
         raise ConfigError(
-            f"group {group} has no members, so it has no assignor; 'kiel-groups plan --allocator' names one"
+            f"group {group} has no members, so it has no assignor; 'kiel-groups plan {group} --allocator sticky' plans"
+            f" with one of these: {', '.join(ASSIGNORS)}"
         )
     if protocol.startswith("kiel-"):
         raise ConfigError(f"group {group} is assigned by {_FUNCTION.format(protocol)}")
     raise ConfigError(
         f"group {group} is assigned by {protocol!r}, an assignor of other clients, which kiel-groups cannot run;"
-        f" 'kiel-groups plan --allocator' shows what another one would do: {', '.join(ASSIGNORS)}"
+        f" 'kiel-groups plan {group} --allocator sticky' shows what one of these would do: {', '.join(ASSIGNORS)}"
     )

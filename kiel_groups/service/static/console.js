@@ -343,7 +343,9 @@
     const title = element("h2", { id: "dialog-title", textContent: [action.title, given.connector].join(" ").trim() });
     const form = element("form", {}, title, ...about, ...fields, outcome,
       element("div", { className: "buttons" }, close, show, make));
+    let edits = 0;
     async function run(dryRun) {
+      const began = edits;
       show.disabled = make.disabled = true;
       sessionStorage.setItem(TOKEN, new FormData(form).get("token"));
       outcome.hidden = false;
@@ -352,7 +354,7 @@
         const found = await send(action, group, bodyOf(form), dryRun);
         outcome.textContent = (dryRun ? "" : "Done.\n") + bounded(isRead ? describePlan(found) : describe(found, action));
         if (found.restore) outcome.append("\n", download(found));
-        make.hidden = !dryRun || isRead;
+        make.hidden = !dryRun || isRead || edits !== began; // An edit meanwhile is not in what was shown.
         if (!dryRun) say(`${action.title}: done`);
       } catch (error) {
         outcome.textContent = visible(error.message);
@@ -362,7 +364,7 @@
       (make.hidden ? close : make).focus();
     }
     form.addEventListener("submit", (event) => { event.preventDefault(); run(true); });
-    form.addEventListener("input", () => { make.hidden = true; });
+    form.addEventListener("input", () => { edits += 1; make.hidden = true; });
     make.addEventListener("click", () => run(false));
     close.addEventListener("click", () => dialog.close());
     dialog.replaceChildren(form);

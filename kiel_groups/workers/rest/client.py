@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -139,6 +140,15 @@ class HttpExchange:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def is_unsent(error: KielGroupsError) -> bool:
+    """Return whether an error of ``HttpExchange.send`` means that no part of the request was sent."""
+    cause = error.__cause__
+    if isinstance(cause, HTTPError):
+        # Tornado tells by the text alone where the time has ended.
+        return cause.message in ("Timeout while connecting", "Timeout in request queue")
+    return isinstance(error, ConfigError) or isinstance(cause, (ConnectionRefusedError, socket.gaierror))
 
 
 def _address(url: str) -> str:

@@ -1,17 +1,21 @@
-"""The parts of ``Mirror`` that need no server: its settings, its division into tasks, and timestamps."""
+"""The parts of ``Mirror`` that need no server: settings, the division into tasks, timestamps, and failures."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from itertools import chain
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kiel_groups.errors import ConfigError
-from kiel_groups.mirror.connector import MirrorConnector, partitions_of_tasks, set_of, timestamp_of
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
+from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, set_of, timestamp_of
 from kiel_groups.mirror.values import MirroredTopic
 from kiel_groups.model import TopicPartition
-from tests.helpers.connector_contexts import RecordingConnectorContext, typed
+from kiel_groups.workers.plugins.interfaces import SourcePosition
+from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 
 pytestmark = pytest.mark.unit
 
@@ -79,3 +83,137 @@ def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pyt
     connector = MirrorConnector()
     with pytest.raises(ConfigError, match=r"confluent-kafka is missing in .*; install kiel-groups\[mirror\]"):
         connector.start(RecordingConnectorContext(CONFIG), typed(MirrorConnector, CONFIG))
+
+
+class FakeConsumer:
+    """A consumer of the source whose answers are given; an error is raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+
+    def consume_batches(self, **_: object) -> Any:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class FakeWriter:
+    """A writer that fails with an error, if one is given."""
+
+    def __init__(self, error: Exception | None = None, positions: Mapping[TopicPartition, int] = {}) -> None:
+        self.error, self._positions = error, positions
+
+    def write(self, _: object) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self._positions
+
+
+#: Partitions of two sets of two.
+FIRST, SECOND = sorted((TopicPartition("a", number) for number in range(2)), key=lambda each: set_of(each, 2))
+
+
+def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTaskContext) -> MirrorTask:
+    task = MirrorTask()
+    more = {"partition.sets": "2", "exactly.once": "true"}
+    vars(task).update(
+        _consumer=consumer,
+        _writers=dict(enumerate(writers)),
+        _context=context,
+        _settings=typed(MirrorConnector, CONFIG | more),
+        _names={"a": "a"},
+        _partitions=[FIRST, SECOND],
+    )
+    return task
+
+
+def test_a_task_waits_for_a_source_that_is_gone() -> None:
+    """The status shows the problem once, and its end."""
+    context = RecordingTaskContext()
+    task = task_of(FakeConsumer(NoBrokersError(), NoBrokersError(), {}), context=context)
+    assert [task.poll() for _ in range(3)] == [[], [], []]
+    assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
+
+
+def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
+    """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
+    columns = [SimpleNamespace(next_offset=7)]
+    stopped = TaskStoppedError("stopped")
+    task = task_of(
+        FakeConsumer({FIRST: columns, SECOND: columns}),
+        FakeWriter(),
+        FakeWriter(stopped),
+        context=RecordingTaskContext(),
+    )
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+    with pytest.raises(TaskStoppedError):
+        task.poll()
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [({FIRST: 6}, "is at offset 6: records would be written again"), ({}, "is missing")],
+    ids=["lost in part", "lost"],
+)
+def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicPartition, int], text: str) -> None:
+    """Exactly once, a task writes no record again because the target has lost its last checkpoints."""
+    context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
+    task = task_of(FakeConsumer(), FakeWriter(positions=found), FakeWriter(), context=context)
+    with pytest.raises(KielGroupsError, match=f"last checkpoint of a:{FIRST.partition}, which .* 7, {text}"):
+        task._positions(context)
+    current = FakeWriter(positions={FIRST: 8})
+    assert task_of(FakeConsumer(), current, FakeWriter(), context=context)._positions(context) == {FIRST: 8}
+
+
+def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, RecordingConnectorContext]:
+    connector, context = MirrorConnector(), RecordingConnectorContext(CONFIG)
+    ended = SimpleNamespace(wait=lambda _: False)
+    settings = typed(MirrorConnector, CONFIG)
+    vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured, _known={})
+    return connector, context
+
+
+def test_a_passing_error_of_the_target_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connector tries for a minute, and logs each try. A mistake of the user fails at once."""
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr("kiel_groups.mirror.connector.time", clock)
+    errors: list[Exception] = [KielGroupsError("fenced"), NoBrokersError()]
+
+    def configured(most: int) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return [most]
+
+    connector, _ = connector_of(configured)
+    assert connector.task_configs(3) == [3]
+    assert [record.message for record in caplog.records] == [
+        "c: fenced; trying again in 1 s",
+        "c: none of the brokers answered; trying again in 2 s",
+    ]
+    pauses.clear()
+    errors += [KielGroupsError(str(number)) for number in range(6)]
+    with pytest.raises(KielGroupsError, match="5"):
+        connector.task_configs(3)
+    assert pauses == [1, 2, 4, 8, 16]
+    errors += [ConfigError("mistake")]
+    with pytest.raises(ConfigError, match="mistake"):
+        connector.task_configs(3)
+
+
+def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of the source are logged, and the watch continues. Another error does not end it silently."""
+    errors: list[Exception] = [NoBrokersError(), RuntimeError("unexpected")]
+
+    def topics() -> Any:
+        raise errors.pop(0)
+
+    connector, context = connector_of(lambda _: [])
+    monkeypatch.setattr(connector, "_topics", topics)
+    connector._watch()
+    assert [str(error) for error in context.errors] == ["unexpected"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from kiel_groups.ops import zookeeper_reader
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups, list_groups, read_summaries
+from tests.helpers.group_snapshots import HEALTHY
 
 pytestmark = pytest.mark.unit
 
@@ -133,6 +135,15 @@ def test_an_old_group_of_kafkas_consumers_costs_few_reads() -> None:
     assert client.reads <= 7 * len(old) + 20
     assert f"/consumers/{old[7]}/offsets/t/0" in found[old[7]]
     assert {"/kiel-groups/g/members/m", "/kiel-groups/g/starts/u"} <= found["g"].keys()
+
+
+def test_a_deleted_plan_does_not_come_back() -> None:
+    """A read of the plan alone takes no znode from the earlier view that it has just found to be missing."""
+    view = replace(view_group("g", HEALTHY), plan_znodes=HEALTHY)
+    client = CountingClient(path for path in HEALTHY if "/allocation" not in path)
+    newer = zookeeper_reader._read_plan(client, view)
+    assert (newer.member_ids, newer.group_state) == (view.member_ids, None)
+    assert not [path for path in newer.plan_znodes if "/allocation" in path]
 
 
 @pytest.mark.parametrize(

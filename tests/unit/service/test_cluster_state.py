@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kiel_groups.group.znodes.contents import MemberAssignment, Snapshot, Znode
+from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
@@ -135,6 +136,20 @@ def test_a_view_without_topics_keeps_what_patterns_select() -> None:
     after = view_group("g", consumer, earlier=before)
     assert [each.topics for each in before.foreign_members] == [("t",)]
     assert (after.foreign_members, after.partitions) == (before.foreign_members, before.partitions)
+
+
+def test_a_load_that_is_older_than_a_view_counts_no_plan_twice() -> None:
+    """The newer view of a group that was read during the load is kept, with the log ends of the load."""
+    entry = HistoryEntry(
+        generation=6, cause="join of m-1", leader=A, moved=0, members=2, partitions=3, took_ms=1, created_at_ms=1
+    )
+    later = {**HEALTHY, "/kiel-groups/g/history/0000000006": Znode(entry.encode())}
+    history = ClusterHistory()
+    history.take(loaded(HEALTHY), 0.5)
+    history.refresh([view_group("g", later)], LATER_MS)
+    history.take(loaded(HEALTHY), 0.5, ["g", "other"])
+    after = history.refresh([view_group("g", later)], LATER_MS).groups["g"]
+    assert (after.rebalances, after.view.known_lag is None) == ({"join": 1}, False)
 
 
 def test_a_failed_load_keeps_the_groups() -> None:

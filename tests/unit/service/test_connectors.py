@@ -215,7 +215,13 @@ async def test_settings_with_mistakes_are_not_stored(config: object, status: int
             got = await ask(f"{url}/new", "PUT", {"config": config, "dry_run": dry_run})
             assert (got.status, words in got.document["message"]) == (status, True), got.document
         missing = await ask(f"{url}/none", "DELETE")
+        unclear = [await ask(f"{url}/a%2Fb?{query}", "DELETE") for query in ("dry_run=1", "dry_run", "dryrun=true")]
     assert missing.status == 404
+    assert [each.document["message"] for each in unclear] == [
+        "dry_run: '1' given in the query; expected true or false",
+        "dry_run: '' given in the query; expected true or false",
+        "the query has 'dryrun'; expected 'dry_run' or nothing",
+    ]
     assert not worker.group.done
 
 
@@ -251,6 +257,58 @@ async def test_a_worker_that_does_not_answer_is_passed_over(monkeypatch: pytest.
         503,
         f"no worker of group 'g' answers: no worker answers at {DEAD}: connection refused",
     )
+
+
+async def test_a_change_that_a_worker_may_have_received_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that deletes, and answers late, has deleted: the next one would say that there is no connector."""
+    caplog.set_level(logging.INFO, "kiel_groups.service")
+    monkeypatch.setattr(served_cluster, "_WORKER_TIMEOUT_S", 0.3)
+    late, other = workers(2)
+    ended = asyncio.Event()
+    delete = late.delete
+
+    async def delete_late(name: str) -> None:
+        await delete(name)
+        await ended.wait()
+
+    monkeypatch.setattr(late, "delete", delete_late)
+    async with serving(late), serving(other), service([DEAD, late.url, other.url]) as (url, cluster):
+        made = await ask(f"{url}/a%2Fb/pause", "POST", {})
+        cluster.answering.clear()
+        got = await ask(f"{url}/a%2Fb", "DELETE")
+        ended.set()
+    assert made.status == 200
+    assert (got.status, got.document["message"].partition(": ")[0]) == (
+        504,
+        "the change was sent, but not confirmed, so it may still follow",
+    )
+    assert [what for _, what in late.group.done] == ["pause a/b", "delete a/b"]
+    assert ["no worker has confirmed the change" in line for line in caplog.messages if " took " in line] == [
+        False,
+        True,
+    ]
+
+
+async def test_settings_beside_a_kept_secret() -> None:
+    """Their errors may be due to the text [hidden]: notes of the dry run. Numbers are stored as they are written."""
+    (worker,) = workers()
+    config = {"connector.class": "FileStreamSource", "password": "[hidden]", "file": "!"}
+    worker.group.add("b", {**CONFIG, "file": "http://u:x@h/"})
+    async with serving(worker), service([worker.url]) as (url, _):
+        dry = await ask(f"{url}/a%2Fb", "PUT", {"config": config, "dry_run": True})
+        changed = {**config, "file": "http://[hidden]@h/x"}
+        refused = await ask(f"{url}/b", "PUT", {"config": changed, "dry_run": True})
+        same = await ask(f"{url}/b", "PUT", {"config": {**config, "file": "http://[hidden]@h/"}, "dry_run": True})
+        number = await ask(f"{url}/n", "PUT", b'{"config": {"connector.class": "FileStreamSource", "file": 1.10}}')
+    assert dry.document["notes"][1:] == ["checked without the stored values of [hidden]: file: '!' given"]
+    assert (refused.status, refused.document["message"]) == (
+        400,
+        "file: [hidden] given within a changed text; give the text with its secrets, or [hidden] alone to keep the"
+        " stored one",
+    )
+    assert (same.status, number.status, worker.group.configs["n"]["file"]) == (200, 200, "1.10")
 
 
 @pytest.mark.parametrize("document", [[], {"a": 1}, {"a": {"status": {"name": "a"}}}, "x", None], ids=repr)

@@ -168,6 +168,14 @@ def test_programs_have_neither_partitions_nor_offsets() -> None:
     assert "lag <strong>" not in text
 
 
+def test_a_view_of_the_plan_alone_is_named() -> None:
+    """Whoever reads the page knows that the owners may be older than the plan."""
+    status = seen(HEALTHY)
+    note = "owners and offsets are read next"
+    assert note not in page(status)
+    assert note in page(replace(status, view=replace(status.view, is_partial=True)))
+
+
 def test_hostile_names_are_escaped() -> None:
     """Names of topics are in the HTML of the cells, which the template does not escape."""
     topic = '"><b id=hostile>'

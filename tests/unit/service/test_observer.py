@@ -15,6 +15,7 @@ from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.service import observer
+from kiel_groups.service.cluster_state import ClusterState
 from kiel_groups.service.observer import Observer
 from tests.helpers.group_snapshots import HEALTHY
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.unit
 
 PATIENCE_S = 10.0
 SMALL = view_group("g", HEALTHY)
+MOVING = view_group("g", {path: each for path, each in HEALTHY.items() if path != "/consumers/g/owners/t/2"})
 LARGE = replace(SMALL, plan_znodes=HEALTHY)
 
 
@@ -33,20 +35,20 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: queue.Queue[str] = queue.Queue()
-        self.answers: queue.Queue[GroupView | Exception] = queue.Queue()
+        self.answers: queue.Queue[GroupView | BaseException] = queue.Queue()
         self.published: queue.Queue[tuple[Collection[str] | None, bool]] = queue.Queue()
         self.changed: Callable[[str], object] = lambda _: None
+        self.newest = ClusterState()
+        #: What reads of small groups find instead of the known views, if anything.
+        self.settled: list[GroupView] = []
         monkeypatch.setattr(observer, "ZooKeeperGroups", lambda *_, **__: self)
         monkeypatch.setattr(observer, "_PAUSES", 0)
         address = ClusterAddress(ZOOKEEPER, "z:2181", 1.0)
-        self.observer = Observer(
-            "main",
-            address,
-            3600,
-            lambda state, groups: self.published.put(
-                (groups, any(each.view.is_partial for each in state.groups.values()))
-            ),
-        )
+        self.observer = Observer("main", address, 3600, self._publish)
+
+    def _publish(self, state: ClusterState, groups: Collection[str] | None) -> None:
+        self.newest = state
+        self.published.put((groups, any(each.view.is_partial for each in state.groups.values())))
 
     @contextmanager
     def watch(self, changed: Callable[[str], object]) -> Iterator[Reads]:
@@ -62,12 +64,12 @@ class Reads:
     def read_changes(self, views: Collection[GroupView]) -> list[GroupView]:
         # As in ``WatchedGroups``: a large group is read in part.
         self.started.put("changes")
-        return [replace(view, is_partial=bool(view.plan_znodes)) for view in views]
+        return self.settled or [replace(view, is_partial=bool(view.plan_znodes)) for view in views]
 
     def _answered(self, name: str) -> GroupView:
         self.started.put(name)
         answer = self.answers.get(timeout=PATIENCE_S)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -122,6 +124,46 @@ def test_a_large_group_is_read_in_part_and_then_whole(reads: Reads) -> None:
     reads.answers.put(LARGE)
     reads.expect_state(["g"], is_partial=False)
     assert reads.started.empty()
+
+
+def test_a_load_brings_back_no_older_owners(reads: Reads) -> None:
+    """The newest view of a group that has settled during a load stays when the older result of the load comes."""
+    reads.expect_read("load")
+    reads.answers.put(MOVING)
+    reads.changed("g")
+    reads.expect_read("changes")
+    reads.observer.refresh()
+    while reads.started.get(timeout=PATIENCE_S) != "load":
+        pass
+    reads.settled = [SMALL]
+    while reads.newest.groups["g"].view.state == "moving":
+        reads.published.get(timeout=PATIENCE_S)
+    reads.answers.put(MOVING)
+    while reads.published.get(timeout=PATIENCE_S)[0] is not None:
+        pass
+    assert (reads.newest.loads, reads.newest.groups["g"].view.state) == (2, SMALL.state)
+
+
+def test_a_group_that_was_read_in_part_is_read_whole_at_last(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That read may have to wait for longer than groups are read again while they rebalance."""
+    monkeypatch.setattr(observer, "_MOST_SETTLING_S", 0.0)
+    reads.expect_read("load")
+    reads.answers.put(LARGE)
+    reads.expect_state(None, is_partial=False)
+    reads.changed("g")
+    reads.expect_read("changes")
+    reads.expect_state(["g"], is_partial=True)
+    reads.expect_read("read g")
+    reads.answers.put(LARGE)
+    reads.expect_state(["g"], is_partial=False)
+
+
+def test_any_error_of_a_read_ends_the_session(reads: Reads) -> None:
+    """A read that ends without a result would be waited for for ever."""
+    reads.expect_read("load")
+    reads.answers.put(SystemExit("a library ends its thread"))
+    assert reads.published.get(timeout=PATIENCE_S) == (None, False)
+    assert reads.newest.error == "SystemExit: a library ends its thread"
 
 
 def test_a_refresh_during_a_load_loads_again(reads: Reads) -> None:

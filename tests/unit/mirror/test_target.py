@@ -1,0 +1,40 @@
+"""The claims of mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.mirror.target import check_claims
+from kiel_groups.mirror.values import MirroredTopic
+
+pytestmark = pytest.mark.unit
+
+CLAIMS: Mapping[str, Mapping[str, str]] = {"copy.a": {"mirror": "m", "topic": "a", "source": "old-1:9092,old-2"}}
+
+
+@pytest.mark.parametrize(
+    ("mirror", "source", "target"),
+    [("m", "old-3, old-2:9092", "copy.a"), ("m", "old-1", "b"), ("other", "elsewhere", "b")],
+    ids=["an address in common", "another topic", "another mirror"],
+)
+def test_a_claim_is_granted(mirror: str, source: str, target: str) -> None:
+    """A mirror keeps its topics when the addresses of its source change in part."""
+    check_claims(CLAIMS, mirror, source, [MirroredTopic("a", target, 1, {})])
+
+
+@pytest.mark.parametrize(
+    ("mirror", "source", "target", "expected"),
+    [
+        ("other", "old-1", "copy.a", "the target topic copy.a is the mirror of a by the connector 'm'"),
+        ("m", "elsewhere:9092", "copy.a", "the connector 'm' has mirrored a of old-1:9092,old-2 to copy.a"),
+        ("m", "elsewhere:9092", "b", "the connector 'm' has mirrored a of old-1:9092,old-2 to copy.a"),
+    ],
+    ids=["another mirror", "another source", "another source and target topic"],
+)
+def test_a_claim_is_refused(mirror: str, source: str, target: str, expected: str) -> None:
+    """A connector of the same name with another source would take the checkpoints of the first one for its own."""
+    with pytest.raises(ConfigError, match=expected):
+        check_claims(CLAIMS, mirror, source, [MirroredTopic("a", target, 1, {})])

@@ -1,0 +1,211 @@
+"""The writer of a mirror with a producer in memory: records that are too large, checkpoints, and failed starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.mirror import writer as module
+from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.values import SourceBatch, WriterSettings
+from kiel_groups.mirror.writer import TargetWriter
+from kiel_groups.model import TopicPartition
+from tests.helpers.connector_contexts import RecordingTaskContext
+
+pytestmark = pytest.mark.unit
+
+PARTITION = TopicPartition("a", 3)
+LIMIT = 100
+
+
+class Stored(NamedTuple):
+    """A record as the producer reports it: the broker has stored or refused it."""
+
+    at: int
+    record_key: bytes | None
+    record_value: bytes | None
+
+    def offset(self) -> int:
+        return self.at
+
+    def key(self) -> bytes | None:
+        return self.record_key
+
+    def value(self) -> bytes | None:
+        return self.record_value
+
+
+class FakeProducer:
+    """A producer for topics whose limits are known; it calls each callback at once."""
+
+    limits: ClassVar[Mapping[str, int]] = {}
+    #: The errors of ``init_transactions``, in turn.
+    errors: ClassVar[list[KafkaError]] = []
+    made: ClassVar[list[FakeProducer]] = []
+
+    def __init__(self, config: Mapping[str, Any], logger: object) -> None:
+        self.config, self.calls = config, list[str]()
+        self.written: dict[str, list[bytes | None]] = {}
+        self.made.append(self)
+
+    def init_transactions(self, _: float) -> None:
+        if self.errors:
+            raise KafkaException(self.errors.pop(0))
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        done: Callable[[KafkaError | None, Stored], None],
+        **_: object,
+    ) -> None:
+        records = self.written.setdefault(topic, [])
+        record = Stored(len(records), key, value)
+        if len(value or b"") > self.limits.get(topic, LIMIT):
+            done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), record)
+        else:
+            records.append(value)
+            done(None, record)
+
+    def flush(self, _: float) -> int:
+        self.calls.append("flush")
+        return 0
+
+    def begin_transaction(self) -> None:
+        self.calls.append("begin")
+
+    def commit_transaction(self, _: float) -> None:
+        self.calls.append("commit")
+
+    def abort_transaction(self, _: float) -> None:
+        self.calls.append("abort")
+
+    def purge(self) -> None:
+        self.calls.append("purge")
+
+
+class FakeTarget:
+    """A target whose topics of checkpoints have some records."""
+
+    def __init__(self, checkpoints: Mapping[str, Any] | None = None) -> None:
+        self.config, self.servers = {"bootstrap.servers": "new:9092"}, "new:9092"
+        self._checkpoints = checkpoints or {}
+
+    def read(self, _: str, __: int) -> list[tuple[bytes, bytes]]:
+        return [(key.encode(), json.dumps(value).encode()) for key, value in self._checkpoints.items()]
+
+
+class FakeColumns(NamedTuple):
+    """The columns of consecutive records without keys."""
+
+    offsets: list[int]
+    values: list[memoryview]
+
+    @property
+    def keys(self) -> list[None]:
+        return [None] * len(self.offsets)
+
+    @property
+    def next_offset(self) -> int:
+        return self.offsets[-1] + 1
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Producer", FakeProducer)
+    monkeypatch.setattr(module, "_SLICE_S", 0.0)
+    monkeypatch.setattr(FakeProducer, "limits", {"dead": 10_000})
+    monkeypatch.setattr(FakeProducer, "errors", [])
+    monkeypatch.setattr(FakeProducer, "made", [])
+
+
+def writer_of(
+    target: FakeTarget | None = None, waiting: RecordingTaskContext | None = None, *, exactly_once: bool = True
+) -> tuple[TargetWriter, FakeProducer]:
+    settings = WriterSettings("m", exactly_once, "none", None, False, "dead")
+    cluster = cast("TargetCluster", target or FakeTarget())
+    writer = TargetWriter(cluster, settings, 0, LIMIT, waiting or RecordingTaskContext())
+    return writer, FakeProducer.made[-1]
+
+
+def batch(first: int, *sizes: int) -> SourceBatch:
+    """Return a batch of records with values of some sizes."""
+    offsets = list(range(first, first + len(sizes)))
+    columns = FakeColumns(offsets, [memoryview(b"x" * size) for size in sizes])
+    return SourceBatch(PARTITION, [cast("Any", columns)], "copy")
+
+
+def checkpoints(producer: FakeProducer) -> list[Any]:
+    return [json.loads(value or b"") for value in producer.written["kiel-mirror-m"]]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [({"dead": 200}, 500), ({"copy": 20}, 50)],
+    ids=["the dead letters are limited", "the limit was lowered"],
+)
+def test_a_record_that_no_topic_takes_fails_the_writer(
+    exactly_once: bool, limits: Mapping[str, int], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer does not write the same transaction for ever: the task fails with one line."""
+    monkeypatch.setattr(FakeProducer, "limits", limits)
+    writer, producer = writer_of(exactly_once=exactly_once)
+    with pytest.raises(KielGroupsError, match=r"max\.message\.bytes of a topic was lowered, or the dead letters'"):
+        writer.write([batch(0, 10, size)])
+    assert "commit" not in producer.calls
+
+
+def test_a_dead_letter_is_written_in_the_next_transaction() -> None:
+    """A record that is too large aborts its transaction; the next one has the other records and the dead letter."""
+    writer, producer = writer_of()
+    writer.write([batch(0, 10, 500, 20)])
+    assert [call for call in producer.calls if call != "flush"] == ["begin", "abort", "begin", "commit"]
+    assert producer.written["dead"] == [b"x" * 500]
+
+
+def test_a_checkpoint_has_the_last_known_position_of_the_target() -> None:
+    """A batch of dead letters only does not hide the target's position, also after a restart."""
+    writer, producer = writer_of()
+    writer.write([batch(0, 10, 20)])
+    writer.write([batch(2, 500)])
+    assert checkpoints(producer) == [{"source": 2, "target": 2}, {"source": 3, "target": 2}]
+
+    stored = {'["a", 3, 0]': {"source": 7, "target": 5}, '["a", 3, 1]': {"source": 6, "target": None}}
+    successor, second = writer_of(FakeTarget(stored))
+    assert successor.positions() == {PARTITION: 7}
+    successor.write([batch(7, 500)])
+    assert checkpoints(second) == [{"source": 8, "target": 5}]
+
+
+def test_transactions_may_last_as_long_as_brokers_allow() -> None:
+    """The timeout of transactions is the most that brokers allow by default. A setting of the user comes first."""
+    assert writer_of()[1].config["transaction.timeout.ms"] == 900_000
+    target = FakeTarget()
+    target.config["transaction.timeout.ms"] = "60000"
+    assert writer_of(target)[1].config["transaction.timeout.ms"] == "60000"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_stopped", "expected", "text"),
+    [
+        (KafkaError._FENCED, False, KielGroupsError, "another task uses .* kiel-mirror-m-0, or a transaction was open"),
+        (KafkaError._TIMED_OUT, True, TaskStoppedError, "stopped while new:9092 stores records"),
+    ],
+    ids=["fenced", "stopped"],
+)
+def test_a_failed_constructor_closes_its_producer(
+    code: int, is_stopped: bool, expected: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that cannot start its transactions leaves no producer, whose threads would run on."""
+    monkeypatch.setattr(FakeProducer, "errors", [KafkaError(code, "", False, is_stopped)])
+    with pytest.raises(expected, match=text):
+        writer_of(waiting=RecordingTaskContext(stop_after=0 if is_stopped else None))
+    assert FakeProducer.made[-1].calls == ["purge", "flush"]
