@@ -43,8 +43,9 @@ def compiled_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     if not isinstance(text, str) or not text:
         raise ConfigError(f"pattern: {pattern!r} given; expected a regular expression, as text or compiled")
     try:
-        if isinstance(pattern, re.Pattern) and re.compile(text).flags != pattern.flags:
-            text = f"(?{''.join(letter for flag, letter in _FLAGS if pattern.flags & flag)}){text}"
+        if isinstance(pattern, re.Pattern):
+            letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
+            text = text if not letters or text.startswith(f"(?{letters})") else f"(?{letters}){text}"
         if len(text) > LONGEST_PATTERN:
             raise ConfigError(f"pattern: {len(text):,} characters given; expected at most {LONGEST_PATTERN:,}")
         if not is_storable(text):
@@ -72,9 +73,9 @@ class PatternMatch(NamedTuple):
 
 #: The topics to compare with each pattern.
 Questions: TypeAlias = Mapping[str, list[str]]
-#: The topics of a question that match, or the reason why the pattern is refused. A question without an answer is asked
-#: again.
-Answers: TypeAlias = Mapping[str, list[str] | str]
+#: Whether the topics of a question match, in order, or the reason why the pattern is refused. Topics without an answer
+#: are asked again.
+Answers: TypeAlias = Mapping[str, list[bool] | str]
 
 
 class KnownMatches:
@@ -118,9 +119,9 @@ class KnownMatches:
             if isinstance(answer, str):
                 self._refused[pattern] = answer
             else:
-                self._compared[pattern] |= dict.fromkeys(questions[pattern], False) | dict.fromkeys(answer, True)
+                self._compared[pattern] |= zip(questions[pattern], answer, strict=False)
 
-    def matches(self, left: str = "") -> dict[str, PatternMatch]:
+    def matches(self, left: str = "", before: Mapping[str, PatternMatch] | None = None) -> dict[str, PatternMatch]:
         """
         Return the matches of the patterns of the last ``questions``, by pattern.
 
@@ -129,7 +130,10 @@ class KnownMatches:
 
         Args:
             left: Why questions were not answered, for the patterns that lack an answer.
+            before: The matches of the last plan. The topics that are not compared yet match as they did there, so that
+                a new leader that cannot compare takes no partitions away.
         """
+        before = before or {}
         found: dict[str, PatternMatch] = {}
         bytes_left = MOST_BYTES
         for pattern in sorted(self._compared):
@@ -139,14 +143,16 @@ class KnownMatches:
             if pattern in self._refused:
                 found[pattern] = PatternMatch((), self._refused[pattern])
                 continue
-            topics = sorted(topic for topic, is_match in self._compared[pattern].items() if is_match)
+            compared = self._compared[pattern]
+            kept = self._existing.intersection(before.get(pattern, PatternMatch()).topics).difference(compared)
+            topics = sorted(kept.union(topic for topic, is_match in compared.items() if is_match))
             fitting = []
             for topic in topics:
                 bytes_left -= len(topic) + _NAME_EXTRA
                 if bytes_left < 0:
                     break
                 fitting.append(topic)
-            problem = left if self._existing - self._compared[pattern].keys() else ""
+            problem = left if self._existing - compared.keys() else ""
             if len(fitting) < len(topics):
                 problem = (
                     f"{counted(len(topics) - len(fitting), 'topic')} left out: the patterns of a group and the names of"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from kiel_groups.group.topic_patterns import MOST_BYTES, KnownMatches, PatternMatch
 from kiel_groups.metrics import Metrics
@@ -38,17 +38,22 @@ class TopicMatcher:
         #: Whether the last call of ``matches`` has compared all topics.
         self.is_complete = True
 
-    async def matches(self, patterns: Collection[str], topics: Collection[str]) -> dict[str, PatternMatch]:
+    async def matches(
+        self, patterns: Collection[str], topics: Collection[str], before: Mapping[str, PatternMatch] | None = None
+    ) -> dict[str, PatternMatch]:
         """
         Return what each pattern matches. Report each problem of a pattern once.
 
-        If some topics cannot be compared now, the result lacks these topics, and ``is_complete`` is false.
+        If some topics cannot be compared now, ``is_complete`` is false, and the result has those of these topics that
+        matched ``before``.
         """
         # A plan of an earlier term may still wait for its comparisons.
         async with self._comparing:
-            return await self._matches(patterns, topics)
+            return await self._matches(patterns, topics, before)
 
-    async def _matches(self, patterns: Collection[str], topics: Collection[str]) -> dict[str, PatternMatch]:
+    async def _matches(
+        self, patterns: Collection[str], topics: Collection[str], before: Mapping[str, PatternMatch] | None
+    ) -> dict[str, PatternMatch]:
         questions = self._known.questions(patterns, topics)
         left = "some topics are not compared with it yet, because other patterns have taken the time"
         if questions:
@@ -56,7 +61,7 @@ class TopicMatcher:
                 self._known.answered(questions, await self._runtime.compare_topics(questions))
             except (OSError, RuntimeError, ValueError, TypeError) as error:
                 left = f"some topics are not compared with it yet, because the process that compares failed: {error}"
-        found = self._known.matches(left)
+        found = self._known.matches(left, before)
         self.is_complete = not self._known.questions(patterns, topics)
         problems = {pattern: match.problem for pattern, match in found.items() if match.problem}
         problems |= dict.fromkeys(set(patterns) - found.keys(), f"left out: {_TOO_MANY}")

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import socket
+import subprocess
 import threading
 import time
 import uuid
@@ -166,8 +167,20 @@ class Runtime:
         return in_thread(function, name)
 
     def compare_topics(self, questions: Questions) -> asyncio.Future[Answers]:
-        """Compare topics with patterns in a child process, off the event loop; see ``pattern_process.compare``."""
-        return in_thread(partial(compare, questions), "patterns")
+        """
+        Compare topics with patterns in a child process, off the event loop; see ``pattern_process.compare``.
+
+        The child is killed if the caller cancels the future.
+        """
+        children: list[subprocess.Popen[bytes]] = []
+
+        def kill(_: object) -> None:
+            for child in children:
+                child.kill()
+
+        future: asyncio.Future[Answers] = in_thread(partial(compare, questions, children.append), "patterns")
+        future.add_done_callback(kill)
+        return future
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
         """Create a ticker that calls a function repeatedly, off the event loop; see ``Ticker``."""

@@ -343,7 +343,7 @@ ENDLESS = "(a|a)*"
 
 def _compare(questions: Questions) -> Answers:
     return {
-        pattern: "endless" if pattern.startswith(ENDLESS) else [each for each in topics if re.match(pattern, each)]
+        pattern: "endless" if pattern.startswith(ENDLESS) else [bool(re.match(pattern, each)) for each in topics]
         for pattern, topics in questions.items()
     }
 

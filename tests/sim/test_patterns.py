@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,19 @@ import pytest
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
+from tests.fakes import simulated_process
 from tests.fakes.simulated_process import ENDLESS
 from tests.sim.consumer import Consumer
 from tests.sim.coordinated.broker_world import brokers_at_rest
+from tests.sim.coordinated.member_process import _Topics
 from tests.sim.topics import create_topic
 from tests.sim.world import World, at_rest
 
 N0, N1 = TopicPartition("n1", 0), TopicPartition("n1", 1)
+
+
+def _fail(questions: object) -> dict[str, list[str]]:
+    raise OSError("no process")
 
 
 def group_state(world: World) -> GroupState:
@@ -57,12 +64,44 @@ def test_a_pattern_that_matches_for_ever_costs_its_members_that_pattern_and_is_n
         create_topic(world, "n1", 2)
         world.settle(30.0)
         assert group_state(world).patterns[f"{ENDLESS}b"].problem == "endless"
-        assert (refused.topics, other.topics) == (frozenset(), {"n1"})
+        assert refused.topics == frozenset()
+        assert other.topics == {"n1"}
         assert refused.opened == {}
         refused.subscribe((), "t0|n1")
         world.run_for(5.0)
         world.settle(30.0)
         assert refused.topics == {"t0", "n1"}
+
+
+def test_a_new_leader_that_cannot_compare_takes_no_partitions_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plans with the matches of the last plan until it can compare."""
+    with at_rest(members=1, topics=(2,)) as world:
+        consumer = world.join((), pattern="n")
+        create_topic(world, "n1", 2)
+        world.run_for(5.0)
+        tokens = {partition: consumer.token(partition) for partition in (N0, N1)}
+        with monkeypatch.context() as patched:
+            patched.setattr(simulated_process, "_compare", _fail)
+            world.consumers[0].kill()
+            world.run_for(20.0)
+            assert "no process" in group_state(world).patterns["n"].problem
+        world.run_for(20.0)
+        assert group_state(world).patterns["n"].problem == ""
+        assert {partition: consumer.token(partition) for partition in (N0, N1)} == tokens
+
+
+def test_a_pattern_that_returns_after_topics_is_followed_at_once() -> None:
+    """The plan for the topics lacks the pattern, and no watch was set while the pattern was known."""
+    with at_rest(members=1, topics=(2,)) as world:
+        (consumer,) = world.consumers
+        consumer.subscribe((), "t")
+        world.run_for(5.0)
+        consumer.subscribe(["t0"])
+        world.run_for(5.0)
+        consumer.subscribe((), "t")
+        world.run_for(5.0)
+        assert consumer.topics == {"t0"}
+        assert len(consumer.opened) == 2
 
 
 def test_another_pattern_with_the_same_topics_moves_nothing() -> None:
@@ -116,3 +155,30 @@ def test_all_members_offer_a_new_topic_in_one_rebalance_of_brokers() -> None:
         world.run_for(15.0)
         world.wait("unowned", 30.0)
         assert all(consumer.topics == {"t0"} for consumer in consumers)
+
+
+async def _late(_: _Topics) -> frozenset[str]:
+    await asyncio.sleep(20.0)
+    return frozenset()
+
+
+async def _none(_: _Topics) -> frozenset[str]:
+    return frozenset()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [(simulated_process, "_compare", _fail), (_Topics, "all_topics", _none), (_Topics, "all_topics", _late)],
+)
+def test_a_first_comparison_through_brokers_that_fails_is_repeated_soon(
+    broken: tuple[object, str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started lists no topic, which is no answer. The metadata is old only after 5 minutes."""
+    with brokers_at_rest(members=1, topics=(2,), metadata_max_age_ms=300_000) as world:
+        with monkeypatch.context() as patched:
+            patched.setattr(*broken)
+            consumer = world.join((), "t")
+            world.run_for(12.0)
+            assert consumer.topics == frozenset()
+        world.run_for(30.0)
+        assert consumer.topics == {"t0"}

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import CommitFailedError, KielGroupsError
+from kiel_groups.errors import CommitFailedError, KielGroupsError, NoBrokersError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.alarms import UnopenedClaims, report_slow_drain
 from kiel_groups.members.brokers.assignment_planner import AssignmentPlanner, TopicSource
@@ -165,7 +165,9 @@ class ConsumerHooks:
         self._tasks = tasks
         self._unopened = UnopenedClaims(self._group, context.metrics, handler)
         #: Compares the topics with the application's pattern.
-        self.matcher = TopicMatcher(self._group, context.metrics, context.runtime)
+        self._matcher = TopicMatcher(self._group, context.metrics, context.runtime)
+        #: Set while some topics are not compared with that pattern, because the last attempt failed or was late.
+        self.uncompared = asyncio.Event()
         self.planner = AssignmentPlanner(context, assignors, topics)
         #: The partitions of the present assignment; None between two assignments.
         self.assigned: frozenset[TopicPartition] | None = None
@@ -223,9 +225,20 @@ class ConsumerHooks:
         Return whether the topics changed. Raise NoBrokersError if no broker lists the topics.
         """
         pattern = self._subscription.wanted.pattern
+        self.uncompared.clear()
         if pattern is None:
             return False
-        found = await self.matcher.matches([pattern], await self._topics.all_topics())
+        is_complete = False
+        try:
+            topics = await self._topics.all_topics()
+            if not topics:
+                # A cluster whose brokers coordinate groups has at least the topic of their offsets.
+                raise NoBrokersError("the broker lists no topic; it may have just started")
+            found = await self._matcher.matches([pattern], topics)
+            is_complete = self._matcher.is_complete
+        finally:
+            if not is_complete:
+                self.uncompared.set()
         return self._subscription.set_matches(pattern, found[pattern].topics)
 
     async def _match_for_join(self) -> None:

@@ -317,10 +317,17 @@ class ConsumerMember:
                 self._hooks.planner.forget()
 
     async def _follow_pattern(self) -> None:
-        """Join again when the topics that match the application's pattern have changed."""
+        """
+        Join again when the topics that match the application's pattern have changed.
+
+        Compare the topics again when the metadata is old, or shortly after an attempt, such as that of a join, failed.
+        """
+        age_s, uncompared = self._context.timing.metadata_max_age_ms / 1000, self._hooks.uncompared
         while True:
-            is_complete, age_s = self._hooks.matcher.is_complete, self._context.timing.metadata_max_age_ms / 1000
-            await asyncio.sleep(age_s if is_complete else min(age_s, RETRY_S))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(age_s):
+                    await uncompared.wait()
+                await asyncio.sleep(min(age_s, RETRY_S))
             try:
                 changed = await self._hooks.match_pattern()
             except KielGroupsError as error:

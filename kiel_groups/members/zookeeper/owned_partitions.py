@@ -383,6 +383,9 @@ class OwnedPartitions:
                 match = GroupState.parse(node.data, path).patterns.get(pattern)
         if match is None:
             self._matched = ("", "")
+            if is_known:
+                # A plan was made while the application subscribed to something else: now watch for the next one.
+                await self._follow_pattern()
             return
         if match.problem and self._matched != (pattern, match.problem):
             log.error("group %s: the leader reports on pattern %r: %s", self._config.group, pattern, match.problem)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -226,7 +226,7 @@ class PlanReader:
         cached = self._values.cached
         # The config is read before the members, so that a drained member that is not found below has left.
         self._dynamic_config, config = await cached("config", self._read_dynamic_config)
-        brokers, members, group_state, assignments, history, self._weights = await asyncio.gather(
+        brokers, members, state_node, assignments, history, self._weights = await asyncio.gather(
             cached("brokers", self._read_brokers),
             self._live_members(),
             self._session.get(self._layout.group_state),
@@ -236,17 +236,18 @@ class PlanReader:
         )
         away = absences(assignments, members, self._runtime.wall_ms(), self.grace_ms)
         self._warn_of_settings({*members, *away})
-        names, patterns = await self._matches({member.pattern for member in members.values() if member.pattern})
+        path = self._layout.group_state
+        group_state = None if state_node is None else self._values.parsed(GroupState.parse, state_node, path)
+        used = {member.pattern for member in members.values() if member.pattern}
+        names, patterns = await self._matches(used, group_state.patterns if group_state else {})
         subscribed = {topic for member in members.values() for topic in member.subscription}
         topics = await self._topics(subscribed.union(*(match.topics for match in patterns.values())))
         return Inputs(
             members=members,
             topics=topics,
             brokers=brokers,
-            group_state=None
-            if group_state is None
-            else self._values.parsed(GroupState.parse, group_state, self._layout.group_state),
-            group_state_version=None if group_state is None else group_state.version,
+            group_state=group_state,
+            group_state_version=None if state_node is None else state_node.version,
             assignments=assignments,
             away=away,
             history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
@@ -257,18 +258,21 @@ class PlanReader:
             has_topics=bool(names),
         )
 
-    async def _matches(self, patterns: Collection[str]) -> tuple[Collection[str], dict[str, PatternMatch]]:
+    async def _matches(
+        self, patterns: Collection[str], before: Mapping[str, PatternMatch]
+    ) -> tuple[Collection[str], dict[str, PatternMatch]]:
         """
         Return the names of all topics, and what the members' patterns match. Without patterns, do not read the names.
 
-        If some topics cannot be compared with a pattern now, report a change a few seconds later.
+        If some topics cannot be compared with a pattern now, these topics match as in the last plan, ``before``, and a
+        change is reported a few seconds later.
         """
         if not patterns:
             return (), {}
         watcher = self._values.watcher("topics")
         listed = await self._values.cached("topics", lambda: children_watched(self._session, TOPICS, watcher))
         names = listed or ()
-        found = await self._matcher.matches(patterns, names)
+        found = await self._matcher.matches(patterns, names, before)
         if not self._matcher.is_complete:
             self.stop()
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._on_change, "topics of patterns")

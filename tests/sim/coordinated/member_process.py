@@ -82,7 +82,7 @@ class _Topics:
     async def all_topics(self) -> frozenset[str]:
         if self._world.metadata_fails:
             raise NoBrokersError("no broker has answered")
-        return frozenset(self._world.topics) - self._world.deleted
+        return frozenset(self._world.topics) - self._world.deleted | {"__consumer_offsets"}
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         return self._known.get(topic)

@@ -17,7 +17,7 @@ from kiel_groups.group.znodes.contents import MemberInfo
 def answer(known: KnownMatches, patterns: set[str], topics: list[str]) -> dict[str, list[str]]:
     """Answer all questions with ``re``, and return them."""
     questions = known.questions(patterns, topics)
-    known.answered(questions, {each: [t for t in listed if re.match(each, t)] for each, listed in questions.items()})
+    known.answered(questions, {each: [bool(re.match(each, t)) for t in listed] for each, listed in questions.items()})
     return dict(questions)
 
 
@@ -46,7 +46,7 @@ def test_a_refused_pattern_is_named_and_not_compared_again() -> None:
     """It matches nothing until it leaves the patterns in use. Other patterns are not affected."""
     known = KnownMatches()
     questions = known.questions({"t", "(a|a)*b"}, ["t1"])
-    known.answered(questions, {"t": ["t1"], "(a|a)*b": "it takes too long"})
+    known.answered(questions, {"t": [True], "(a|a)*b": "it takes too long"})
     assert known.matches() == {"t": PatternMatch(("t1",)), "(a|a)*b": PatternMatch((), "it takes too long")}
     assert known.questions({"t", "(a|a)*b"}, ["t1", "t2"]) == {"t": ["t2"]}
     known.questions({"t"}, ["t1"])
@@ -60,6 +60,26 @@ def test_patterns_that_were_not_compared_keep_what_is_known_and_come_first() -> 
     assert list(questions) == ["z", "a"]
     known.answered(questions, {})
     assert known.matches("later") == {"a": PatternMatch((), "later"), "z": PatternMatch(("z1",), "later")}
+
+
+def test_topics_that_are_not_compared_yet_match_as_in_the_last_plan() -> None:
+    """A new leader that cannot compare takes no partitions away. Deleted topics, and compared ones, are not kept."""
+    known, before = KnownMatches(), {"t": PatternMatch(("t1", "t2")), "u": PatternMatch(("u1",))}
+    questions = known.questions({"t", "v"}, ["t1", "t3", "u1"])
+    assert known.matches("later", before) == {"t": PatternMatch(("t1",), "later"), "v": PatternMatch((), "later")}
+    known.answered(questions, {"t": [False, False, False]})
+    assert known.matches("later", before)["t"] == PatternMatch()
+    known.questions({"t"}, ["t1", "t2"])
+    assert known.matches("later", before) == {"t": PatternMatch(("t2",), "later")}
+    known.answered({}, {"t": "refused"})
+    assert known.matches("later", before) == {"t": PatternMatch((), "refused")}
+
+
+def test_topics_for_which_the_time_did_not_suffice_are_asked_again() -> None:
+    known = KnownMatches()
+    known.answered(known.questions({"t"}, ["t1", "t2", "u"]), {"t": [True]})
+    assert known.questions({"t"}, ["t1", "t2", "u"]) == {"t": ["t2", "u"]}
+    assert known.matches("later") == {"t": PatternMatch(("t1",), "later")}
 
 
 def test_comparisons_beyond_the_limit_are_asked_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +106,8 @@ def test_names_beyond_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) ->
 def test_flags_become_part_of_the_text() -> None:
     assert compiled_pattern(re.compile("t.*", re.IGNORECASE | re.VERBOSE)).pattern == "(?ix)t.*"
     assert compiled_pattern(re.compile("(?i)t")).pattern == "(?i)t"
+    for text, flags in [("(?i)t.", re.DOTALL), (" (?i)t", re.VERBOSE), ("t # (", re.VERBOSE), ("t", re.ASCII)]:
+        assert compiled_pattern(re.compile(text, flags)).flags == re.compile(text, flags).flags
     assert compiled_pattern("x" * 1000).pattern == "x" * 1000
     with pytest.raises(ConfigError, match="1,001 characters given; expected at most 1,000"):
         compiled_pattern("x" * 1001)
