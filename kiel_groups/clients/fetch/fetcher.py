@@ -594,6 +594,8 @@ class Fetcher:
             elif fetched.error == NO_ERROR:
                 try:
                     if self._answers.note(state, fetched):
+                        if self._cluster.seen.was_missing(state.topic_partition.topic):
+                            state.doubt_log()
                         await self._answers.read(state, share, fetched, quantum, is_first=state is first)
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.

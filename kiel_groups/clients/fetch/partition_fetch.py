@@ -529,9 +529,11 @@ class PartitionFetch:
 
     def doubt_log(self) -> None:
         """
-        Delay the next mark, because a broker has denied the partition or position: the partition may have a new log.
+        Delay the next mark, because a broker has denied the topic, the partition or the position: the partition may
+        have a new log.
         """
-        self.answers = max(self.answers, 1)
+        if self.answers % _MARKED_ANSWERS == 0:
+            self.answers += 1
 
     def move_to(self, offset: int) -> None:
         """Set the position to a later offset. All offsets before the new position are fetched, or have no message."""

@@ -259,7 +259,9 @@ class BrokerConsumer(Application):
         return LogSight(position, log.start, log.end, has_record, offset == log.start, in_doubt)
 
     def note_delivery(self, partition: TopicPartition, position: int) -> None:
-        """Note an early record that the process has read in the present assignment."""
+        """Note an early record that the process has read in the present assignment, unless its log is in doubt."""
+        if self._topics.seen.was_missing(partition.topic):
+            self.marks.setdefault(partition, (0, -1))
         self.marks.setdefault(partition, (self.world.incarnations[partition.topic], position))
 
     def doubt_logs(self, topic: str) -> None:

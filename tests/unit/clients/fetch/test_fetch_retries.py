@@ -28,6 +28,21 @@ async def test_a_position_out_of_range_is_reset() -> None:
         assert bench.resets == [(T0, 99)]
 
 
+async def test_a_record_that_is_read_after_a_broker_has_lacked_its_topic_marks_no_log() -> None:
+    """The record may be of the log of a new topic, and would prove that the topic is the same (seed 481246)."""
+    async with fetch_bench() as bench:
+        for partition in (T0, T1):
+            bench.broker.append(partition, message_set(b"0"))
+        bench.fetcher.assign({T0: 0})
+        await bench.next_batch()
+        bench.cluster.seen.missing("t")
+        bench.cluster.seen.listed("t")
+        bench.fetcher.assign({T1: 0})
+        await bench.next_batch()
+        read = bench.fetcher.read_logs({T0: 1, T1: 1})
+        assert (read[T0].mark is None, read[T1].mark is None) == (False, True)
+
+
 @pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
 async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> None:
     """An error of the reset callback, as of the policy "none" or of a bug, is raised to the caller that polls."""

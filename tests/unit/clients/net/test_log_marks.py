@@ -55,6 +55,11 @@ def test_no_mark_is_taken_after_a_doubt() -> None:
     fetch.answers += 1
     fetch.mark_log(message(8, b"k", b"v"))
     assert fetch.mark == marked(message(7, b"k", b"v"))
+    fetch.answers = 4096
+    fetch.doubt_log()
+    fetch.answers += 1
+    fetch.mark_log(message(8, b"k", b"v"))
+    assert fetch.mark == marked(message(7, b"k", b"v"))
 
 
 class OneLog:
