@@ -14,6 +14,7 @@ from kiel_groups.members.brokers.consumer_hooks import ConsumerHooks
 from kiel_groups.members.brokers.coordinator import BeatTarget, CoordinatorHeartbeat
 from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
 from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.start_positions import StartPositions
 from kiel_groups.members.brokers.transport import BeatAnswer
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
@@ -299,7 +300,7 @@ def test_the_checker_reports_stored_offsets_of_an_old_log_that_are_not_compared(
 ) -> None:
     """Coordinators of 0.9 keep them, and the members have seen that the topic was missing: no excuse applies."""
     monkeypatch.setattr("tests.sim.coordinated.broker_world.NOTICED_SHARE", 1.0)
-    monkeypatch.setattr(SeenTopics, "take_doubt", lambda *_: None)
+    monkeypatch.setattr(StartPositions, "_look_at", _nothing)
     with brokers_at_rest(early=True, metadata_max_age_ms=5_000) as world:
         _read_and_create_again(world, 12.0)
         with pytest.raises(Violation, match="partitions are not finished"):
