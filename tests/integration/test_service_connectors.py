@@ -175,7 +175,8 @@ async def test_connectors_are_created_paused_and_deleted_in_the_console(
     """By keyboard, at the width of a phone: the page of all groups leads to the connectors, and follows each action."""
     workers, name = unique("workers"), unique("source")
     settings = f"connector.class=FileStreamSource\nfile={tmp_path}/f\ndb.password=s3cret\ntopic="
-    async with worker_on(cluster_39, workers) as worker, console(cluster_39) as (url, browser):
+    worker_settings = {"session_timeout_ms": 20_000}  # a browser uses most of a small machine
+    async with worker_on(cluster_39, workers, **worker_settings) as worker, console(cluster_39) as (url, browser):
         page, errors = await new_page(browser, url, width=360)
         await page.get_by_role("link", name=f"Connectors of {workers}").press("Enter")
         outcome = page.locator("#outcome")
