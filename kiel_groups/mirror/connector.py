@@ -139,8 +139,8 @@ _CONFIG = ConfigDefinition(
     _source(
         "topics",
         "list",
-        documentation="The topics to mirror, separated by commas. In a name, * stands for any characters, and ? for "
-        "one. Internal topics are not mirrored.",
+        documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
+        "matches one. Internal topics are not mirrored.",
         validator=non_empty(),
         width="long",
     ),
@@ -179,7 +179,7 @@ _CONFIG = ConfigDefinition(
     _target(
         "target.topic.format",
         default=_TOPIC,
-        documentation="The name of a topic on the target; ${topic} stands for its name on the source.",
+        documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
         validator=Validator(lambda text: _TOPIC in text, "a text with ${topic}"),
         importance="medium",
     ),

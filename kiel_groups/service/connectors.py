@@ -276,7 +276,7 @@ def _setting_changes(
     given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()}
     given = {"name": connector} | {name: text for name, text in given.items() if config[name] is not None}
     were = {"name": connector} | dict(before or {})
-    # A text with [hidden] stands for a stored secret. Only the worker that stores the settings knows the secret.
+    # A text with [hidden] means the stored secret. Only the worker that stores the settings knows the secret.
     kept = {name for name, text in given.items() if HIDDEN in text}
     errors = [f"{name}: {HIDDEN} means the stored value, but none is stored" for name in sorted(kept - were.keys())]
     errors += [

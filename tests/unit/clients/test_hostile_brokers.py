@@ -44,7 +44,7 @@ pytestmark = pytest.mark.unit
 
 TOPIC = TopicPartition("t", 0)
 VALUES = [b"%d" % number for number in range(10)]
-#: A record that nobody may get.
+#: A record that no client may deliver.
 FOREIGN = message_set(b"foreign")
 
 JOIN_GROUP, SYNC_GROUP = JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY
@@ -59,7 +59,7 @@ COORDINATES: dict[int, bytes] = {
     8: OffsetCommitRequestV2.ANSWER.encode({TOPIC: NO_ERROR}),
     9: OffsetFetchRequestV1.ANSWER.encode({TOPIC: FetchedOffset(-1, "", NO_ERROR)}),
 }
-#: Answers about a partition that nobody asked for. No client may believe their offsets.
+#: Answers about a partition that the client did not request. No client may believe their offsets.
 OTHER = TopicPartition("other", 3)
 UNASKED: dict[int, bytes] = {
     FETCH: FetchRequest.ANSWER.encode({OTHER: FetchedPartition(NO_ERROR, 10**9, memoryview(FOREIGN))}),
@@ -79,7 +79,7 @@ ACTS: dict[str, Act] = {
     "an array of two billion elements": b"\x7f\xff\xff\xff" + bytes(20),
     **{fault.name.lower(): fault for fault in Fault},
     "an unknown code": "code",
-    "what nobody asked for": "unasked",
+    "what the client did not request": "unasked",
     "a bomb": "bomb",
 }
 

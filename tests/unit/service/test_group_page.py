@@ -169,7 +169,7 @@ def test_programs_have_neither_partitions_nor_offsets() -> None:
 
 
 def test_a_view_of_the_plan_alone_is_named() -> None:
-    """Whoever reads the page knows that the owners may be older than the plan."""
+    """The page says that the owners may be older than the plan."""
     status = seen(HEALTHY)
     note = "owners and offsets are read next"
     assert note not in page(status)
