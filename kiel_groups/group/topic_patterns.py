@@ -23,6 +23,9 @@ LONGEST_PATTERN = 1_000
 #: them.
 MOST_BYTES = 256 << 10
 
+#: Why topics or patterns are left out, for operators.
+TOO_MANY = f"the patterns of a group and the names of their topics may take {MOST_BYTES >> 10} KiB"
+
 #: The most comparisons of one call of the process that compares. More of them would take too much memory.
 MOST_COMPARISONS = 200_000
 
@@ -154,9 +157,6 @@ class KnownMatches:
                 fitting.append(topic)
             problem = left if self._existing - compared.keys() else ""
             if len(fitting) < len(topics):
-                problem = (
-                    f"{counted(len(topics) - len(fitting), 'topic')} left out: the patterns of a group and the names of"
-                    f" their topics may take {MOST_BYTES >> 10} KiB"
-                )
+                problem = f"{counted(len(topics) - len(fitting), 'topic')} left out: {TOO_MANY}"
             found[pattern] = PatternMatch(tuple(fitting), problem)
         return found

@@ -6,13 +6,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
-from kiel_groups.group.topic_patterns import MOST_BYTES, KnownMatches, PatternMatch
+from kiel_groups.group.topic_patterns import TOO_MANY, KnownMatches, PatternMatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.runtime import Runtime
 
 log = logging.getLogger(__name__)
-
-_TOO_MANY = f"the patterns of a group and the names of their topics may take {MOST_BYTES >> 10} KiB"
 
 #: The pause before comparisons that could not be made are tried again, in seconds.
 RETRY_S = 5.0
@@ -64,7 +62,7 @@ class TopicMatcher:
         found = self._known.matches(left, before)
         self.is_complete = not self._known.questions(patterns, topics)
         problems = {pattern: match.problem for pattern, match in found.items() if match.problem}
-        problems |= dict.fromkeys(set(patterns) - found.keys(), f"left out: {_TOO_MANY}")
+        problems |= dict.fromkeys(set(patterns) - found.keys(), f"left out: {TOO_MANY}")
         for pattern, problem in sorted(problems.items() - self._reported.items()):
             self._metrics.count("pattern_problems")
             log.error("group %s: pattern %r: %s", self._group, pattern, problem)
