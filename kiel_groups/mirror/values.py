@@ -30,6 +30,8 @@ class SourceBatch(NamedTuple):
     partition: TopicPartition
     columns: Sequence[RecordColumns]
     topic: str
+    #: Whether a record with a key goes to the partition that the hash of its key names.
+    is_hashed: bool = False
 
     @property
     def next_offset(self) -> int:
@@ -50,5 +52,15 @@ class WriterSettings(NamedTuple):
 
 
 def checkpoints_topic(mirror: str) -> str:
-    """Return the name of the compacted topic of the target that has the checkpoints of a mirror."""
+    """
+    Return the name of the compacted topic of the target that has the checkpoints of a mirror.
+
+    The key of a checkpoint is ``[topic, partition, slot]`` of the source. Its value is ``{"source": S, "target": T}``: the
+    records from offset S of the source's partition on are those from offset T of the target's partition on. T is null if
+    it is not known.
+
+    If keys are hashed anew (``target.partitions``), T is null, and the value also has ``"targets": {"0": T0, "3": T3}``:
+    records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
+    target that is not named may have them from its start on.
+    """
     return f"kiel-mirror-{mirror}"
