@@ -12,7 +12,7 @@ from kiel_groups.wire.message_sets.record_columns import RecordColumns
 CLAIMS_TOPIC = "kiel-mirror-claims"
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
-Timestamps: TypeAlias = Callable[[memoryview | None], int]
+Timestamps: TypeAlias = Callable[[bytes | None], int]
 
 
 class MirroredTopic(NamedTuple):
@@ -22,6 +22,13 @@ class MirroredTopic(NamedTuple):
     target: str
     partitions: int
     config: Mapping[str, str]
+    #: The partitions of the topic on the target if keys are hashed anew, or 0 for the partitions of the source.
+    hashed_partitions: int = 0
+
+    @property
+    def target_partitions(self) -> int:
+        """The number of partitions that the topic gets on the target."""
+        return self.hashed_partitions or self.partitions
 
 
 class SourceBatch(NamedTuple):
@@ -55,11 +62,11 @@ def checkpoints_topic(mirror: str) -> str:
     """
     Return the name of the compacted topic of the target that has the checkpoints of a mirror.
 
-    The key of a checkpoint is ``[topic, partition, slot]`` of the source. Its value is ``{"source": S, "target": T}``: the
-    records from offset S of the source's partition on are those from offset T of the target's partition on. T is null if
-    it is not known.
+    The key of a checkpoint is ``[topic, partition, slot]`` of the source. Its value is ``{"source": S, "target": T}``:
+    the records from offset S of the source's partition on are those from offset T of the target's partition on. T is
+    null if it is not known.
 
-    If keys are hashed anew (``target.partitions``), T is null, and the value also has ``"targets": {"0": T0, "3": T3}``:
+    If keys are hashed anew (``target.partitions``), T is null, and the value has ``"targets": {"0": T0, "3": T3}``, too:
     records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
     target that is not named may have them from its start on.
     """
