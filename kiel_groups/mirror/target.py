@@ -119,12 +119,10 @@ class TargetCluster:
         present = self._partitions()
         for topic in topics:
             if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
-                asked = (
-                    "target.partitions asks for" if topic.hashed_partitions else f"the source topic {topic.source} has"
-                )
+                asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
                 raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least as"
-                    " many: add partitions on the target"
+                    f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
+                    " as many: add partitions on the target"
                 )
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:

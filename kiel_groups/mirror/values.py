@@ -66,7 +66,7 @@ def checkpoints_topic(mirror: str) -> str:
     the records from offset S of the source's partition on are those from offset T of the target's partition on. T is
     null if it is not known.
 
-    If keys are hashed anew (``target.partitions``), T is null, and the value has ``"targets": {"0": T0, "3": T3}``, too:
+    If keys are hashed anew (``target.partitions``), T is null, and the value has ``"targets": {"0": T0, "3": T3}``:
     records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
     target that is not named may have them from its start on.
     """
