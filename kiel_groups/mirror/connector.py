@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
@@ -94,15 +94,28 @@ def timestamp_of(field: str, value: memoryview | None) -> int:
     return number if 0 < number < 1 << 63 else 0
 
 
-def _target_of(settings: Settings) -> TargetCluster:
+def open_target(config: Mapping[str, Any]) -> TargetCluster:
+    """
+    Return the target cluster of a mirror.
+
+    Args:
+        config: The settings of librdkafka for the clients of the target, such as ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed, or refuses a setting.
+    """
     try:
         from kiel_groups.mirror.target import TargetCluster
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Mirror: confluent-kafka is missing in {sys.executable}; install kiel-groups[mirror]"
         ) from error
+    return TargetCluster(config)
+
+
+def _target_of(settings: Settings) -> TargetCluster:
     properties = json.loads(settings["target.properties"].value or "{}")
-    return TargetCluster({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
+    return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
 
 
 def _is_properties(password: Password) -> bool:
