@@ -200,8 +200,8 @@ class TargetWriter:
         self._check_errors()
         if self._errors:
             return False
-        # Records of a later owner may precede those that a task has written without a claim, and such a checkpoint would
-        # have readers skip them. Transactions are refused then.
+        # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
+        # readers skip them. The target refuses such transactions.
         is_exact = self._settings.is_exactly_once or self._waiting.is_owner
         for batch in batches:
             self._bury(batch)
