@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
@@ -18,12 +20,69 @@ Timestamps: TypeAlias = Callable[[memoryview | None], int]
 
 
 class MirroredTopic(NamedTuple):
-    """A topic of the source with its number of partitions and its settings, and its name on the target."""
+    """
+    A topic of the source with its number of partitions and its settings, and its name on the target.
+
+    ``created`` is the creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
+    """
 
     source: str
     target: str
     partitions: int
     config: Mapping[str, str]
+    created: int = 0
+
+
+#: The directions of a topic: the mirror copies it to the target, copies nothing, or copies it back to the source.
+FORWARD, STOPPED, BACK = "forward", "stopped", "back"
+
+
+class Claim(NamedTuple):
+    """
+    The claim of a mirror for a topic of the target, as the topic of claims has it.
+
+    Args:
+        mirror: The name of the mirror's connector.
+        topic: The name of the topic on the source.
+        source: The addresses of the source.
+        created: The creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
+        direction: ``FORWARD``, ``STOPPED`` or ``BACK``.
+        starts: For ``BACK``, the offset of each partition of the target from which records are copied to the source.
+    """
+
+    mirror: str
+    topic: str
+    source: str
+    created: int = 0
+    direction: str = FORWARD
+    starts: Sequence[int] = ()
+
+    def encode(self) -> bytes:
+        """Return the claim as JSON."""
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def parse(cls, data: bytes, target: bytes) -> Claim:
+        """
+        Return the claim of a target topic from its JSON. ``target`` is the key of its record.
+
+        Raises:
+            ProtocolError: The data is not a claim.
+        """
+        try:
+            claim = cls(**json.loads(data))
+            claim = claim._replace(starts=tuple(claim.starts))
+            is_legal = all(isinstance(text, str) for text in claim[:3]) and isinstance(claim.created, int)
+            is_legal &= claim.direction in (FORWARD, STOPPED, BACK)
+            is_legal &= all(isinstance(start, int) and start >= 0 for start in claim.starts)
+        except (ValueError, TypeError, RecursionError):
+            is_legal = False
+        if not is_legal:
+            raise ProtocolError(
+                f"the claim with the key {target[:100]!r} in {CLAIMS_TOPIC} cannot be read: {data[:100]!r}; a record with"
+                " this key and a null value deletes it"
+            )
+        return claim
 
 
 class SourceBatch(NamedTuple):
