@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from kiel_groups import model
 from kiel_groups.config import parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, checkpoints_topic
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +25,8 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 30.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
-_COMPACTED = {"cleanup.policy": "compact"}
+#: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
     {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
@@ -173,7 +176,7 @@ class TargetCluster:
 
     def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
-        Claim the target topics for a mirror, and return all claims. A topic that is claimed already keeps its direction.
+        Claim the target topics for a mirror, and return all claims. A topic that has a claim keeps its direction.
 
         Args:
             mirror: The name of the mirror.
@@ -244,19 +247,56 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        try:
-            wanted = {TopicPartition(CLAIMS_TOPIC, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
-            answers = self._admin.list_offsets(wanted, request_timeout=_ANSWER_S)
-            (end,) = (answer.result().offset for answer in answers.values())
-        except KafkaException as error:
-            raise self.failure("look for changed claims", error) from error
-        return int(end)
+        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return end
 
-    def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
+    def mirrored(self, mirror: str) -> tuple[dict[str, Claim], dict[model.TopicPartition, MirroredPartition]]:
         """
-        Return the keys and values of the committed records of a partition, in their order.
+        Return what a mirror has on the target: its claims by target topic, and how far partitions of the source are.
 
-        The caller has ended the transactions of the partition, so the end of the committed records is the end of all.
+        Raises:
+            ConfigError: The target has no mirror of this name.
+            KielGroupsError: The target does not answer.
+        """
+        counts, topic = self.partitions(), checkpoints_topic(mirror)
+        claims = self.claims() if CLAIMS_TOPIC in counts else {}
+        if topic not in counts:
+            names = sorted({claim.mirror for claim in claims.values()})
+            others = f"; its mirrors are {some(names)}" if names else ", nor any other"
+            raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
+        own = {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+        return own, parse_checkpoints(self.read(topic, *range(counts[topic])))
+
+    def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
+        """
+        Return the start and the end of the log of each partition of the topics that exist.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        counts = self.partitions()
+        wanted = [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {
+            model.TopicPartition(each.topic, each.partition): (start, end)
+            for each, start, end in zip(wanted, starts, ends, strict=True)
+        }
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
+        if not partitions:
+            return []
+        try:
+            answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=_ANSWER_S)
+            return [int(answers[each].result().offset) for each in partitions]
+        except KafkaException as error:
+            raise self.failure("look up the ends of logs", error) from error
+
+    def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
+        """
+        Return the keys and values of the committed records of some partitions, in the order of each partition.
+
+        The caller has ended the transactions of the partitions, so the ends of the committed records are those of all.
 
         Raises:
             KielGroupsError: The target does not answer.
@@ -273,17 +313,19 @@ class TargetCluster:
         }
         found: list[tuple[bytes, bytes | None]] = []
         with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while True:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = set(partitions)
+            while left:
                 message = consumer.poll(_ANSWER_S)
                 if message is None:
                     raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
                 if (error := message.error()) is None:
                     found.append((message.key() or b"", message.value()))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    left.discard(message.partition())
                 elif not error.retriable():
                     raise self.failure(f"read {topic}", KafkaException(error))
+        return found
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""

@@ -79,8 +79,8 @@ class Claim(NamedTuple):
             is_legal = False
         if not is_legal:
             raise ProtocolError(
-                f"the claim with the key {target[:100]!r} in {CLAIMS_TOPIC} cannot be read: {data[:100]!r}; a record with"
-                " this key and a null value deletes it"
+                f"the claim with the key {target[:100]!r} in {CLAIMS_TOPIC} cannot be read: {data[:100]!r}; a record"
+                " with this key and a null value deletes it"
             )
         return claim
 
