@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from kiel_groups.cli.commands.mirror_offsets import offsets
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import json_option, quiet_option, verbose_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
@@ -36,4 +37,4 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     return DONE
 
 
-# Commands with modules of their own: mirror.add_command(verify).
+mirror.add_command(offsets)
