@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -105,7 +106,7 @@ def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -
     return [partitions for partitions in tasks if partitions]
 
 
-def timestamp_of(field: str, value: memoryview | None) -> int:
+def timestamp_of(field: str, value: bytes | None) -> int:
     """
     Return the timestamp in a field of a JSON value, in milliseconds, or 0 if there is none.
 
@@ -114,7 +115,7 @@ def timestamp_of(field: str, value: memoryview | None) -> int:
         value: The value of the record.
     """
     try:
-        found = json.loads(bytes(value or b""))[field]
+        found = json.loads(value or b"")[field]
         if isinstance(found, str):
             moment = datetime.fromisoformat(found)
             found = moment.timestamp() * 1000 if moment.tzinfo else 0
@@ -158,6 +159,26 @@ def _is_properties(password: Password) -> bool:
 
 def _target_name(settings: Settings, topic: str) -> str:
     return check_name(target_topic(settings["target.topic.format"], topic), "topic")
+
+
+def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
+    """
+    Return the number of partitions that a topic gets on the target, or 0 if records keep their partitions.
+
+    Args:
+        setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".
+        topic: The name of the topic on the source.
+        partitions: The number of partitions on the source.
+
+    Raises:
+        ConfigError: The source has more partitions.
+    """
+    wanted = partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
+    if setting and wanted < partitions:
+        raise ConfigError(
+            f"target.partitions: {setting} given; expected at least {partitions}, the number of partitions of {topic}"
+        )
+    return wanted
 
 
 _source = partial(ConfigKey, group="Source", importance="high")
@@ -231,6 +252,17 @@ _CONFIG = ConfigDefinition(
         -1,
         documentation="The replicas of topics that are created; -1 leaves the number to the target.",
         validator=Validator(lambda number: number == -1 or 0 < number < 1 << 15, "-1, or a number from 1"),
+        importance="medium",
+    ),
+    _target(
+        "target.partitions",
+        default="",
+        documentation="The number of partitions of topics that are created, or a factor such as x2. Keys are then "
+        "hashed anew as by Java: the order within a key is kept, and that within a partition is not. Records without a "
+        "key keep their partition. Without this setting, all records do. It cannot change.",
+        validator=Validator(
+            lambda text: re.fullmatch(r"(x?[1-9]\d{0,4})?", text) is not None, "a number, or a factor such as x2"
+        ),
         importance="medium",
     ),
     _target(
@@ -357,8 +389,9 @@ class MirrorTask(SourceTask):
             return []
         self._report_source("")
         by_set: dict[int, list[SourceBatch]] = {}
+        is_hashed = bool(self._settings["target.partitions"])
         for partition, columns in found.items():
-            batch = SourceBatch(partition, columns, self._names[partition.topic])
+            batch = SourceBatch(partition, columns, self._names[partition.topic], is_hashed)
             by_set.setdefault(self._set_of(partition), []).append(batch)
         written: list[SourcePosition] = []
         for number, batches in by_set.items():
@@ -501,7 +534,8 @@ class MirrorConnector(SourceConnector):
         config: Mapping[str, str] | None = None
         if hosts := self._settings["source.zookeeper"]:
             config = ZooKeeperTopics(hosts).describe([topic]).states[0].config
-        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {})
+        hashed = hashed_partitions(self._settings["target.partitions"], topic, partitions)
+        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, hashed)
 
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):

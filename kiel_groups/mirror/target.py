@@ -129,18 +129,21 @@ class TargetCluster:
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
-        Create the topics that do not exist, with the partitions of the source and the settings that still exist.
+        Create the topics that do not exist, with their partitions and the settings that still exist.
 
         Raises:
-            ConfigError: A topic exists with fewer partitions, or the target refuses to create a topic.
+            ConfigError: A topic exists with too few partitions, or the target refuses to create a topic.
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
         for topic in topics:
-            if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
+            if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
+                asked = (
+                    "target.partitions asks for" if topic.hashed_partitions else f"the source topic {topic.source} has"
+                )
                 raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
-                    f" {topic.partitions}; expected at least as many: add partitions on the target"
+                    f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least as"
+                    " many: add partitions on the target"
                 )
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:
@@ -149,7 +152,7 @@ class TargetCluster:
         carried = [
             NewTopic(
                 topic.target,
-                topic.partitions,
+                topic.target_partitions,
                 replication,
                 config={name: text for name, text in topic.config.items() if name in CARRIED_SETTINGS},
             )
@@ -157,7 +160,14 @@ class TargetCluster:
         ]
         self._create(carried)
         for topic in missing:
-            log.info("created the target topic %s with %s", topic.target, counted(topic.partitions, "partition"))
+            log.info("created the target topic %s with %s", topic.target, counted(topic.target_partitions, "partition"))
+        for topic in topics:
+            if topic.hashed_partitions:
+                log.info(
+                    "the keys of %s are hashed anew on the target: the order within a key is kept, and that within a"
+                    " partition is not; records without a key keep their partition",
+                    topic.source,
+                )
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
         """

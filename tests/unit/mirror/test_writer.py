@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, cast
 
 import pytest
@@ -14,7 +15,9 @@ from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import SourceBatch, WriterSettings
 from kiel_groups.mirror.writer import TargetWriter
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.columns import columns_of
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.connector_contexts import RecordingTaskContext
 
 pytestmark = pytest.mark.unit
@@ -27,17 +30,13 @@ class Stored(NamedTuple):
     """A record as the producer reports it: the broker has stored or refused it."""
 
     at: int
-    record_key: bytes | None
-    record_value: bytes | None
+    number: int
 
     def offset(self) -> int:
         return self.at
 
-    def key(self) -> bytes | None:
-        return self.record_key
-
-    def value(self) -> bytes | None:
-        return self.record_value
+    def partition(self) -> int:
+        return self.number
 
 
 class FakeProducer:
@@ -67,12 +66,29 @@ class FakeProducer:
         **_: object,
     ) -> None:
         records = self.written.setdefault(topic, [])
-        record = Stored(len(records), key, value)
+        record = Stored(len(records), partition if partition >= 0 else len(key or b""))
         if len(value or b"") > self.limits.get(topic, LIMIT):
             done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), record)
         else:
             records.append(value)
             done(None, record)
+
+    def produce_batch(
+        self,
+        topic: str,
+        messages: Sequence[Mapping[str, Any]],
+        partition: int,
+        done: Callable[[KafkaError | None, Stored], None],
+    ) -> int:
+        for message in messages:
+            self.produce(topic, message["value"], message["key"], partition, message.get("callback", done))
+        return len(messages)
+
+    def __len__(self) -> int:
+        return 0
+
+    def poll(self, _: float) -> None:
+        pass
 
     def flush(self, _: float) -> int:
         self.calls.append("flush")
@@ -102,21 +118,6 @@ class FakeTarget:
         return [(key.encode(), json.dumps(value).encode()) for key, value in self._checkpoints.items()]
 
 
-class FakeColumns(NamedTuple):
-    """The columns of consecutive records without keys."""
-
-    offsets: list[int]
-    values: list[memoryview]
-
-    @property
-    def keys(self) -> list[None]:
-        return [None] * len(self.offsets)
-
-    @property
-    def next_offset(self) -> int:
-        return self.offsets[-1] + 1
-
-
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Producer", FakeProducer)
@@ -135,11 +136,12 @@ def writer_of(
     return writer, FakeProducer.made[-1]
 
 
-def batch(first: int, *sizes: int) -> SourceBatch:
+def batch(first: int, *sizes: int, keys: Sequence[bytes | None] = (), is_hashed: bool = False) -> SourceBatch:
     """Return a batch of records with values of some sizes."""
-    offsets = list(range(first, first + len(sizes)))
-    columns = FakeColumns(offsets, [memoryview(b"x" * size) for size in sizes])
-    return SourceBatch(PARTITION, [cast("Any", columns)], "copy")
+    rows = zip_longest(sizes, keys)
+    records = [Record(*PARTITION, first + row, key, b"x" * size) for row, (size, key) in enumerate(rows)]
+    columns = columns_of(records, first + len(sizes))
+    return SourceBatch(PARTITION, [RecordColumns(PARTITION, None, columns, range(len(sizes)))], "copy", is_hashed)
 
 
 def checkpoints(producer: FakeProducer) -> list[Any]:
@@ -183,6 +185,21 @@ def test_a_checkpoint_has_the_last_known_position_of_the_target() -> None:
     assert successor.positions() == {PARTITION: 7}
     successor.write([batch(7, 500)])
     assert checkpoints(second) == [{"source": 8, "target": 5}]
+
+
+def test_where_keys_are_hashed_a_checkpoint_has_the_end_of_each_partition_of_the_target() -> None:
+    """
+    A record with a key goes where its hash says, one without keeps its partition. A checkpoint names the partitions of
+    the target that the set has written to, also after a restart.
+    """
+    writer, producer = writer_of()
+    writer.write([batch(0, 1, 1, 1, keys=[b"1", None, b"22"], is_hashed=True)])
+    found = checkpoints(producer)
+    assert found == [{"source": 3, "target": None, "targets": {"1": 1, "2": 2, "3": 3}}]
+    successor, second = writer_of(FakeTarget({'["a", 3, 0]': found[0]}))
+    assert successor.positions() == {PARTITION: 3}
+    successor.write([batch(3, 1, keys=[b"1"], is_hashed=True)])
+    assert checkpoints(second) == [{"source": 4, "target": None, "targets": {"1": 1, "2": 2, "3": 3}}]
 
 
 def test_transactions_may_last_as_long_as_brokers_allow() -> None:
