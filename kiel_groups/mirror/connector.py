@@ -13,11 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
-from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, SourceBatch, WriterSettings
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.mirror.values import (
+    CLAIMS_TOPIC,
+    PARTITIONS_KEY,
+    TOPIC_IN_FORMAT,
+    MirroredTopic,
+    SourceBatch,
+    WriterSettings,
+    target_topic,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import SingleConsumer
@@ -47,13 +55,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TOPIC = "${topic}"
-#: The setting of a task that has its partitions; the connector writes it.
-_PARTITIONS = "mirror.partitions"
 #: How long the target and the source may refuse the preparation of tasks, in seconds.
 _PATIENCE_S = 60.0
+#: The pause before a source that does not answer is asked again, in seconds.
+_SOURCE_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
+
+
+def source_topics(brokers: str, patterns: Iterable[str]) -> dict[str, int]:
+    """
+    Return the number of partitions of each topic of the source that a mirror copies.
+
+    Args:
+        brokers: Brokers of the source.
+        patterns: Names of topics, which may have the wildcards ``*`` and ``?``.
+
+    Raises:
+        ConfigError: No topic of the source has one of the names.
+        NoBrokersError: No broker answers.
+    """
+    found: dict[str, int] = {}
+    with SingleConsumer(brokers) as consumer:
+        names = consumer.topics()
+        for pattern in patterns:
+            matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
+            if not matching:
+                raise ConfigError(f"topics: the source has no topic {pattern!r}")
+            found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    return dict(sorted(found.items()))
 
 
 def set_of(partition: TopicPartition, sets: int) -> int:
@@ -95,15 +125,28 @@ def timestamp_of(field: str, value: bytes | None) -> int:
     return number if 0 < number < 1 << 63 else 0
 
 
-def _target_of(settings: Settings) -> TargetCluster:
+def open_target(config: Mapping[str, Any]) -> TargetCluster:
+    """
+    Return the target cluster of a mirror.
+
+    Args:
+        config: The settings of librdkafka for the clients of the target, such as ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed, or refuses a setting.
+    """
     try:
         from kiel_groups.mirror.target import TargetCluster
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Mirror: confluent-kafka is missing in {sys.executable}; install kiel-groups[mirror]"
         ) from error
+    return TargetCluster(config)
+
+
+def _target_of(settings: Settings) -> TargetCluster:
     properties = json.loads(settings["target.properties"].value or "{}")
-    return TargetCluster({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
+    return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
 
 
 def _is_properties(password: Password) -> bool:
@@ -115,8 +158,7 @@ def _is_properties(password: Password) -> bool:
 
 
 def _target_name(settings: Settings, topic: str) -> str:
-    name: str = settings["target.topic.format"].replace(_TOPIC, topic)
-    return check_name(name, "topic")
+    return check_name(target_topic(settings["target.topic.format"], topic), "topic")
 
 
 def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
@@ -199,9 +241,9 @@ _CONFIG = ConfigDefinition(
     ),
     _target(
         "target.topic.format",
-        default=_TOPIC,
+        default=TOPIC_IN_FORMAT,
         documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
-        validator=Validator(lambda text: _TOPIC in text, "a text with ${topic}"),
+        validator=Validator(lambda text: TOPIC_IN_FORMAT in text, "a text with ${topic}"),
         importance="medium",
     ),
     _target(
@@ -284,13 +326,17 @@ class MirrorTask(SourceTask):
     """
 
     config = _CONFIG + ConfigDefinition(
-        ConfigKey(_PARTITIONS, documentation="The topics and numbers of the task's partitions, as a JSON array.")
+        ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array.")
     )
 
     def __init__(self) -> None:
         self._consumer: SingleConsumer | None = None
         self._writers: dict[int, TargetWriter] = {}
         self._is_source_gone = False
+        #: The topics that are not subscribed yet, because the source has not answered since the start.
+        self._unsubscribed: list[str] = []
+        #: The numbers of the mirrored records and of their bytes, by partition.
+        self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
         self._error: KielGroupsError | None = None
 
@@ -299,7 +345,7 @@ class MirrorTask(SourceTask):
         from kiel_groups.mirror.writer import TargetWriter
 
         self._context, self._settings = context, settings
-        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[_PARTITIONS])]
+        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
         names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
         self._names = names
         field: str = settings["timestamp.field"]
@@ -315,28 +361,32 @@ class MirrorTask(SourceTask):
         batch_bytes = min(1_000_000, target.largest_messages(sorted(set(names.values()))) * 9 // 10)
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
-        positions = self._positions(context)
+        self._starts = self._positions(context)
+        for partition in self._partitions:
+            if partition not in self._starts:
+                self._writers[self._set_of(partition)].beginnings.add(partition)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
-        for topic in names:
-            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
-            own = {partition: offset for partition, offset in positions.items() if partition.topic == topic}
-            self._consumer.subscribe(topic, own, numbers)
+        self._unsubscribed = list(names)
 
     def poll(self) -> Sequence[SourcePosition]:
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
         try:
+            self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
-        except NoBrokersError as error:
-            self._report_source(f"the source does not answer: {error}; trying again")
-            return []
         except OffsetOutOfRangeError as error:
             raise KielGroupsError(
                 f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
             ) from error
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            self._report_source(f"the source does not answer: {error}; trying again")
+            self._context.run(self._context.pause(_SOURCE_PAUSE_S))
+            return []
         self._report_source("")
         by_set: dict[int, list[SourceBatch]] = {}
         is_hashed = bool(self._settings["target.partitions"])
@@ -352,9 +402,7 @@ class MirrorTask(SourceTask):
                     raise
                 self._error = error
                 break
-            written += [
-                SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset}) for batch in batches
-            ]
+            written += map(self._counted, batches)
         return written
 
     def stop(self) -> None:
@@ -362,6 +410,22 @@ class MirrorTask(SourceTask):
             writer.close()
         if self._consumer is not None:
             self._consumer.close()
+
+    def _subscribe(self, consumer: SingleConsumer) -> None:
+        """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""
+        while self._unsubscribed:
+            topic = self._unsubscribed[-1]
+            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
+            starts = {partition: offset for partition, offset in self._starts.items() if partition.topic == topic}
+            consumer.subscribe(topic, starts, numbers)
+            self._unsubscribed.pop()
+
+    def _counted(self, batch: SourceBatch) -> SourcePosition:
+        """Count the records of a batch that the target has stored, and return the position after them."""
+        records, size = self._counts.get(batch.partition, (0, 0))
+        counts = self._counts[batch.partition] = records + batch.records, size + batch.size_bytes
+        offset = {"offset": batch.next_offset, "records": counts[0], "bytes": counts[1]}
+        return SourcePosition(_source_partition(batch.partition), offset)
 
     def _report_source(self, problem: str) -> None:
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
@@ -375,16 +439,16 @@ class MirrorTask(SourceTask):
 
     def _positions(self, context: SourceTaskContext) -> dict[TopicPartition, int]:
         """
-        Return the source position of each partition that has one.
+        Return the source position of each partition that has one, and set the counts of the records before.
 
         Raises:
             KielGroupsError: The target has lost checkpoints of an exactly-once mirror.
         """
-        stored = {
-            partition: offset["offset"]
-            for partition in self._partitions
-            if (offset := context.run(context.offset(_source_partition(partition)))) is not None
-        }
+        stored: dict[TopicPartition, int] = {}
+        for partition in self._partitions:
+            if (offset := context.run(context.offset(_source_partition(partition)))) is not None:
+                stored[partition] = offset["offset"]
+                self._counts[partition] = offset.get("records", 0), offset.get("bytes", 0)
         if not self._settings["exactly.once"]:
             return stored
         found: dict[TopicPartition, int] = {}
@@ -398,6 +462,10 @@ class MirrorTask(SourceTask):
                 f" {at}: records would be written again; delete the connector's target topics and the connector, or"
                 " restore the checkpoints"
             )
+        for partition, before in stored.items():
+            # The records of transactions after the last stored offset; the size of these records is not known.
+            records, size = self._counts[partition]
+            self._counts[partition] = records + found[partition] - before, size
         return found
 
 
@@ -450,7 +518,7 @@ class MirrorConnector(SourceConnector):
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
         return [
-            {**self._context.config, _PARTITIONS: json.dumps(partitions)}
+            {**self._context.config, PARTITIONS_KEY: json.dumps(partitions)}
             for partitions in partitions_of_tasks(topics, settings["partition.sets"], most)
         ]
 
@@ -459,22 +527,8 @@ class MirrorConnector(SourceConnector):
             self._ended.set()
 
     def _topics(self) -> dict[str, int]:
-        """
-        Return the number of partitions of each topic to mirror.
-
-        Raises:
-            ConfigError: No topic of the source has one of the names.
-        """
-        with SingleConsumer(self._settings["source.bootstrap.servers"]) as consumer:
-            names = consumer.topics()
-            patterns: list[str] = self._settings["topics"]
-            found: dict[str, int] = {}
-            for pattern in patterns:
-                matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
-                if not matching:
-                    raise ConfigError(f"topics: the source has no topic {pattern!r}")
-                found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
-        return dict(sorted(found.items()))
+        """Return the number of partitions of each topic to mirror; see ``source_topics``."""
+        return source_topics(self._settings["source.bootstrap.servers"], self._settings["topics"])
 
     def _described(self, topic: str, partitions: int) -> MirroredTopic:
         config: Mapping[str, str] | None = None

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from kiel_groups import model
 from kiel_groups.config import parse_hosts
-from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, checkpoints_topic
-from kiel_groups.wording import counted
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
+from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, checkpoints_topic
+from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +25,8 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 30.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
-_COMPACTED = {"cleanup.policy": "compact"}
+#: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
     {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
@@ -57,13 +60,12 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
-def check_claims(
-    claims: Mapping[str, Mapping[str, str]], mirror: str, source: str, topics: Sequence[MirroredTopic]
-) -> None:
+def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
     """
     Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
 
-    A source is the same if it has an address in common with the source of a claim.
+    A source is the same if it has an address in common with the source of a claim. A topic of the source is the same
+    if it has the same creation zxid, or if one of the zxids is not known.
 
     Args:
         claims: The claims by target topic.
@@ -75,20 +77,28 @@ def check_claims(
         ConfigError: A claim is in the way.
     """
     for topic in topics:
-        claim = claims.get(topic.target, {"mirror": mirror, "topic": topic.source})
-        if (claim["mirror"], claim["topic"]) != (mirror, topic.source):
+        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+        if (claim.mirror, claim.topic) != (mirror, topic.source):
             raise ConfigError(
-                f"the target topic {topic.target} is the mirror of {claim['topic']} by the connector"
-                f" {claim['mirror']!r}; a topic has one mirror: choose another target.topic.format, or delete"
-                f" the claim in {CLAIMS_TOPIC}"
+                f"the target topic {topic.target} is the mirror of {claim.topic} by the connector {claim.mirror!r}; a"
+                " topic has one mirror: choose another target.topic.format, or delete the claim, which a record with"
+                f" the key {json.dumps(topic.target)} and a null value in {CLAIMS_TOPIC} does"
             )
     addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
     for name, claim in sorted(claims.items()):
-        if claim["mirror"] == mirror and addresses.isdisjoint(parse_hosts(claim["source"], 9092, CLAIMS_TOPIC)):
+        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, 9092, CLAIMS_TOPIC)):
             raise ConfigError(
-                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim['topic']} of"
-                f" {claim['source']} to {name}, and its checkpoints count the offsets of that source: add one of those"
+                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
+                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
                 " addresses if it is the same cluster, else choose another name for the connector"
+            )
+    for topic in topics:
+        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+        if topic.created and claim.created and topic.created != claim.created:
+            raise ConfigError(
+                f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
+                f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
+                " ones; mirror it by a connector of another name to another topic (target.topic.format)"
             )
 
 
@@ -108,6 +118,15 @@ class TargetCluster:
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
+    def check(self, timeout_s: float) -> None:
+        """Check that a broker of the target answers in time, or raise KielGroupsError."""
+        try:
+            self._admin.list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            raise KielGroupsError(
+                f"no broker of the target {self.servers} answers within {timeout_s:g} s: {error_of(error).str()}"
+            ) from error
+
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
         Create the topics that do not exist, with their partitions and the settings that still exist.
@@ -116,7 +135,7 @@ class TargetCluster:
             ConfigError: A topic exists with too few partitions, or the target refuses to create a topic.
             KielGroupsError: The target does not answer.
         """
-        present = self._partitions()
+        present = self.partitions()
         for topic in topics:
             if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
                 asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
@@ -157,7 +176,7 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         wanted = {checkpoints_topic(mirror): sets, CLAIMS_TOPIC: 1}
-        present = self._partitions()
+        present = self.partitions()
         self._create(
             [
                 NewTopic(name, count, replication, config=_COMPACTED)
@@ -172,12 +191,9 @@ class TargetCluster:
                 f" target topic {checkpoints_topic(mirror)}, which cannot change"
             )
 
-    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
-        Claim the target topics for a mirror.
-
-        The claims are written in a transaction, whose id all mirrors share. So of two mirrors that claim at the same
-        time, the first one is fenced, and fails.
+        Claim the target topics for a mirror, and return all claims. A topic that has a claim keeps its direction.
 
         Args:
             mirror: The name of the mirror.
@@ -185,28 +201,119 @@ class TargetCluster:
             topics: The topics to claim.
 
         Raises:
-            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name.
+            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name, or a topic of
+                the source was created again.
             KielGroupsError: The target does not answer, or another mirror claims topics at this moment.
+        """
+
+        def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
+            check_claims(claims, mirror, source, topics)
+            changed = {}
+            for topic in topics:
+                claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+                changed[topic.target] = claim._replace(source=source, created=topic.created or claim.created)
+            return changed
+
+        return self.change_claims(change)
+
+    def change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
+        """
+        Change claims in a transaction, and return all claims.
+
+        All mirrors share the id of the transaction. So of two mirrors that change claims at the same time, the first
+        one is fenced, and fails.
+
+        Args:
+            change: Returns the changed claims by target topic, from all claims. An error that it raises changes none.
+
+        Raises:
+            KielGroupsError: The target does not answer, or another mirror changes claims at this moment.
         """
         producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
         try:
             producer.init_transactions(_ANSWER_S)
-            claims = {json.loads(key): json.loads(value) for key, value in self.read(CLAIMS_TOPIC, 0) if value}
-            check_claims(claims, mirror, source, topics)
+            claims = self.claims()
+            changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
             producer.begin_transaction()
-            for topic in topics:
-                value = {"mirror": mirror, "topic": topic.source, "source": source}
-                if claims.get(topic.target) != value:
-                    producer.produce(CLAIMS_TOPIC, json.dumps(value), json.dumps(topic.target), 0)
+            for topic, claim in changed.items():
+                producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
             producer.commit_transaction(_ANSWER_S)
         except KafkaException as error:
             raise self.failure("claim topics", error) from error
+        return claims | changed
 
-    def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
+    def claims(self) -> dict[str, Claim]:
         """
-        Return the keys and values of the committed records of a partition, in their order.
+        Return the claims of all mirrors by target topic.
 
-        The caller has ended the transactions of the partition, so the end of the committed records is the end of all.
+        Raises:
+            KielGroupsError: The target does not answer, has no topic of claims, or has a claim that cannot be read.
+        """
+        # A null value deletes a claim. Until the topic is compacted, the former value precedes it.
+        latest = dict(self.read(CLAIMS_TOPIC, 0))
+        claims = {key: Claim.parse(value, key) for key, value in latest.items() if value}
+        try:
+            return {str(json.loads(key)): claim for key, claim in claims.items()}
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
+
+    def claims_end(self) -> int:
+        """
+        Return the end of the topic of claims, which grows with each change of a claim.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return end
+
+    def mirrored(self, mirror: str) -> tuple[dict[str, Claim], dict[model.TopicPartition, MirroredPartition]]:
+        """
+        Return what a mirror has on the target: its claims by target topic, and how far partitions of the source are.
+
+        Raises:
+            ConfigError: The target has no mirror of this name.
+            KielGroupsError: The target does not answer.
+        """
+        counts, topic = self.partitions(), checkpoints_topic(mirror)
+        claims = self.claims() if CLAIMS_TOPIC in counts else {}
+        if topic not in counts:
+            names = sorted({claim.mirror for claim in claims.values()})
+            others = f"; its mirrors are {some(names)}" if names else ", nor any other"
+            raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
+        own = {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+        return own, parse_checkpoints(self.read(topic, *range(counts[topic])))
+
+    def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
+        """
+        Return the start and the end of the log of each partition of the topics that exist.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        counts = self.partitions()
+        wanted = [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {
+            model.TopicPartition(each.topic, each.partition): (start, end)
+            for each, start, end in zip(wanted, starts, ends, strict=True)
+        }
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
+        if not partitions:
+            return []
+        try:
+            answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=_ANSWER_S)
+            return [int(answers[each].result().offset) for each in partitions]
+        except KafkaException as error:
+            raise self.failure("look up the ends of logs", error) from error
+
+    def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
+        """
+        Return the keys and values of the committed records of some partitions, in the order of each partition.
+
+        The caller has ended the transactions of the partitions, so the ends of the committed records are those of all.
 
         Raises:
             KielGroupsError: The target does not answer.
@@ -223,17 +330,19 @@ class TargetCluster:
         }
         found: list[tuple[bytes, bytes | None]] = []
         with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while True:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = set(partitions)
+            while left:
                 message = consumer.poll(_ANSWER_S)
                 if message is None:
                     raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
                 if (error := message.error()) is None:
                     found.append((message.key() or b"", message.value()))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    left.discard(message.partition())
                 elif not error.retriable():
                     raise self.failure(f"read {topic}", KafkaException(error))
+        return found
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""
@@ -254,7 +363,8 @@ class TargetCluster:
         """Return the error for users after the library has raised one."""
         return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
-    def _partitions(self) -> dict[str, int]:
+    def partitions(self) -> dict[str, int]:
+        """Return the number of partitions of each topic."""
         try:
             topics = self._admin.list_topics(timeout=_ANSWER_S).topics
         except KafkaException as error:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 #: The compacted topic of a target with the claims of all mirrors: the name of a target topic, and its mirror.
 CLAIMS_TOPIC = "kiel-mirror-claims"
+#: The slot of the checkpoint at the beginning of a mirrored partition.
+BEGINNING_SLOT = -1
+
+#: The setting of a task that has its partitions; the connector writes it.
+PARTITIONS_KEY = "mirror.partitions"
+#: In the format of the target's topics, the place of the name that the topic has on the source.
+TOPIC_IN_FORMAT = "${topic}"
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
 Timestamps: TypeAlias = Callable[[bytes | None], int]
 
 
 class MirroredTopic(NamedTuple):
-    """A topic of the source with its number of partitions and its settings, and its name on the target."""
+    """
+    A topic of the source with its number of partitions and its settings, and its name on the target.
+
+    ``created`` is the creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
+    """
 
     source: str
     target: str
     partitions: int
     config: Mapping[str, str]
+    created: int = 0
     #: The partitions of the topic on the target if keys are hashed anew, or 0 for the partitions of the source.
     hashed_partitions: int = 0
 
@@ -29,6 +43,58 @@ class MirroredTopic(NamedTuple):
     def target_partitions(self) -> int:
         """The number of partitions that the topic gets on the target."""
         return self.hashed_partitions or self.partitions
+
+
+#: The directions of a topic: the mirror copies it to the target, copies nothing, or copies it back to the source.
+FORWARD, STOPPED, BACK = "forward", "stopped", "back"
+
+
+class Claim(NamedTuple):
+    """
+    The claim of a mirror for a topic of the target, as the topic of claims has it.
+
+    Args:
+        mirror: The name of the mirror's connector.
+        topic: The name of the topic on the source.
+        source: The addresses of the source.
+        created: The creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
+        direction: ``FORWARD``, ``STOPPED`` or ``BACK``.
+        starts: For ``BACK``, the offset of each partition of the target from which records are copied to the source.
+    """
+
+    mirror: str
+    topic: str
+    source: str
+    created: int = 0
+    direction: str = FORWARD
+    starts: Sequence[int] = ()
+
+    def encode(self) -> bytes:
+        """Return the claim as JSON."""
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def parse(cls, data: bytes, target: bytes) -> Claim:
+        """
+        Return the claim of a target topic from its JSON. ``target`` is the key of its record.
+
+        Raises:
+            ProtocolError: The data is not a claim.
+        """
+        try:
+            claim = cls(**json.loads(data))
+            claim = claim._replace(starts=tuple(claim.starts))
+            is_legal = all(isinstance(text, str) for text in claim[:3]) and isinstance(claim.created, int)
+            is_legal &= claim.direction in (FORWARD, STOPPED, BACK)
+            is_legal &= all(isinstance(start, int) and start >= 0 for start in claim.starts)
+        except (ValueError, TypeError, RecursionError):
+            is_legal = False
+        if not is_legal:
+            raise ProtocolError(
+                f"the claim with the key {target[:100]!r} in {CLAIMS_TOPIC} cannot be read: {data[:100]!r}; a record"
+                " with this key and a null value deletes it"
+            )
+        return claim
 
 
 class SourceBatch(NamedTuple):
@@ -45,6 +111,16 @@ class SourceBatch(NamedTuple):
         """The offset after the last record."""
         return self.columns[-1].next_offset
 
+    @property
+    def records(self) -> int:
+        """The number of the records."""
+        return sum(map(len, self.columns))
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys and values."""
+        return sum(each.size_bytes for each in self.columns)
+
 
 class WriterSettings(NamedTuple):
     """The settings that all writers of a task share."""
@@ -56,6 +132,11 @@ class WriterSettings(NamedTuple):
     has_headers: bool
     #: The topic for records that are too large for the target, or "" to fail.
     dead_letter_topic: str
+
+
+def target_topic(template: str, topic: str) -> str:
+    """Return the name on the target of a topic of the source. ``template`` is the setting ``target.topic.format``."""
+    return template.replace(TOPIC_IN_FORMAT, topic)
 
 
 def checkpoints_topic(mirror: str) -> str:

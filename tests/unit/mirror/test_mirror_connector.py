@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -90,8 +90,16 @@ class FakeConsumer:
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
+        self.subscribed: list[Any] = []
 
     def consume_batches(self, **_: object) -> Any:
+        return self._answer()
+
+    def subscribe(self, topic: str, starts: Any, numbers: Any) -> None:
+        self._answer()
+        self.subscribed.append((topic, starts, numbers))
+
+    def _answer(self) -> Any:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -138,9 +146,31 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
 
 
+def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
+    """The task subscribes to its topics as soon as the source answers, at the positions of the start."""
+    context = RecordingTaskContext()
+    consumer = FakeConsumer(NoBrokersError(), None, {})
+    task = task_of(consumer, context=context)
+    vars(task).update(_unsubscribed=["a"], _starts={FIRST: 7})
+    assert [task.poll(), task.poll()] == [[], []]
+    assert consumer.subscribed == [("a", {FIRST: 7}, [FIRST.partition, SECOND.partition])]
+    assert [bool(problem) for problem in context.problems] == [True, False]
+
+
+class FakeColumns(NamedTuple):
+    """The columns of records up to an offset."""
+
+    next_offset: int
+    size_bytes: int
+    records: int
+
+    def __len__(self) -> int:
+        return self.records
+
+
 def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
     """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
-    columns = [SimpleNamespace(next_offset=7)]
+    columns = [FakeColumns(7, size_bytes=100, records=5)]
     stopped = TaskStoppedError("stopped")
     task = task_of(
         FakeConsumer({FIRST: columns, SECOND: columns}),
@@ -148,7 +178,8 @@ def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set(
         FakeWriter(stopped),
         context=RecordingTaskContext(),
     )
-    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+    task._counts[FIRST] = 2, 40
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7, "records": 7, "bytes": 140})]
     with pytest.raises(TaskStoppedError):
         task.poll()
 
