@@ -297,6 +297,9 @@ class MirrorTask(SourceTask):
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
         positions = self._positions(context)
+        for partition in self._partitions:
+            if partition not in positions:
+                self._writers[self._set_of(partition)].beginnings.add(partition)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
         for topic in names:

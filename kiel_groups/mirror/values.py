@@ -12,6 +12,8 @@ from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 #: The compacted topic of a target with the claims of all mirrors: the name of a target topic, and its mirror.
 CLAIMS_TOPIC = "kiel-mirror-claims"
+#: The slot of the checkpoint at the beginning of a mirrored partition.
+BEGINNING_SLOT = -1
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
 Timestamps: TypeAlias = Callable[[memoryview | None], int]

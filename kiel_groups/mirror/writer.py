@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.target import TargetCluster, error_of
-from kiel_groups.mirror.values import SourceBatch, WriterSettings, checkpoints_topic
+from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
@@ -55,6 +55,10 @@ class Waiting(Protocol):
     @property
     def should_stop(self) -> bool:
         """Whether the task must end."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it is certain that no other worker has claimed the task."""
 
     def report_problem(self, problem: str) -> None:
         """Show a problem in the status of the task, or, with "", that the problem is over."""
@@ -96,6 +100,8 @@ class TargetWriter:
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
+        #: The partitions that the mirror begins at the first record of the source. The task adds them.
+        self.beginnings: set[TopicPartition] = set()
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
@@ -194,13 +200,19 @@ class TargetWriter:
         self._check_errors()
         if self._errors:
             return False
+        # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
+        # readers skip them. The target refuses such transactions.
+        is_exact = self._settings.is_exactly_once or self._waiting.is_owner
         for batch in batches:
             self._bury(batch)
-            self._checkpoint(batch)
+            if is_exact:
+                self._checkpoint(batch)
         self._flush()
         if self._settings.is_exactly_once and not self._errors:
             self._commit()
         self._check_errors()
+        if is_exact and not self._errors:
+            self.beginnings.difference_update(batch.partition for batch in batches)
         return not self._errors
 
     def _commit(self) -> None:
@@ -254,9 +266,13 @@ class TargetWriter:
 
         The n-th checkpoint of a partition replaces one with as many zeros at the end of its number in binary. So the
         topic keeps few checkpoints of each partition: every second one is the latest of its kind, and the others are
-        further and further back.
+        further and further back. The checkpoint at the beginning of the mirror has a slot of its own, and stays.
         """
         partition = batch.partition
+        if partition in self.beginnings:
+            key = json.dumps([*partition, BEGINNING_SLOT]).encode()
+            value = json.dumps({"source": batch.columns[0].first_offset, "target": 0}).encode()
+            self._send(self._checkpoints_topic, key, value, self._number, self._stored, {})
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         slot = (count & -count).bit_length() - 1
         key = json.dumps([*partition, slot]).encode()
