@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
+from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import (
     BACK,
     FORWARD,
     STOPPED,
     Claim,
-    MirroredTopic,
     Waiting,
+    check_source,
     checkpoints_topic,
     set_of,
 )
@@ -109,14 +110,14 @@ class DirectionCheck:
             self._waiting.report_problem(problem)
 
 
-class MirroredPartition(NamedTuple):
+class PartitionReversal(NamedTuple):
     """
-    How far a partition is mirrored.
+    How far a partition is mirrored, and where it is copied back from.
 
     Args:
         end: The end of the source's partition.
         mirrored: The source offset up to which records are mirrored.
-        start: The target's offset after the last record that the mirror has written, or 0.
+        start: The target's offset after the last record that the mirror has written.
     """
 
     end: int
@@ -129,7 +130,7 @@ class TopicReversal(NamedTuple):
 
     target: str
     claim: Claim
-    partitions: Sequence[MirroredPartition]
+    partitions: Sequence[PartitionReversal]
 
     @property
     def ends(self) -> list[int]:
@@ -155,13 +156,12 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
     if (checkpoints := checkpoints_topic(mirror)) not in counts:
         raise ConfigError(f"the target {target.servers} has no mirror {mirror!r}: it has no topic {checkpoints}")
     claims = target.claims()
-    found = {claim.topic: name for name, claim in claims.items() if claim.mirror == mirror}
-    if missing := [topic for topic in topics if topic not in found]:
+    names = {claim.topic: name for name, claim in claims.items() if claim.mirror == mirror}
+    if missing := [topic for topic in topics if topic not in names]:
         raise ConfigError(
-            f"the mirror {mirror!r} has no topic {some(missing)}; its topics are {some(sorted(found), 10) or 'none'}"
+            f"the mirror {mirror!r} has no topic {some(missing)}; its topics are {some(sorted(names), 10) or 'none'}"
         )
-    target.check_claims(claims, mirror, brokers, [])
-    sets, positions = counts[checkpoints], dict[TopicPartition, tuple[int, int]]()
+    check_source(claims, mirror, brokers)
     with SingleConsumer(brokers) as consumer:
         known = consumer.topics()
         if gone := [topic for topic in topics if topic not in known]:
@@ -169,26 +169,33 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
         partitions = [
             TopicPartition(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()
         ]
-        # Read before the ends: what is mirrored by then is complete if the ends are not greater.
-        for number in sorted({set_of(partition, sets) for partition in partitions}):
-            positions |= target.positions(mirror, number)
+        # Read before the ends: a record that is written meanwhile counts as not mirrored.
+        numbers = {set_of(partition, counts[checkpoints]) for partition in partitions}
+        mirrored = parse_checkpoints(chain.from_iterable(target.read(checkpoints, number) for number in numbers))
         starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     plans = []
     for topic in topics:
         own = sorted(partition for partition in partitions if partition.topic == topic)
-        if (count := counts.get(found[topic], 0)) != len(own):
+        count = counts.get(names[topic], 0)
+        if count != len(own) or any(each in mirrored and mirrored[each].is_hashed for each in own):
             raise ConfigError(
-                f"the topic {topic} has {counted(own, 'partition')}, and {found[topic]} on the target has {count}:"
-                " records keep their partition on the way back, so the numbers must be equal"
+                f"the topic {topic} has {counted(own, 'partition')}, and {names[topic]} on the target has {count}:"
+                " records keep their partition on the way back, so the numbers must be equal, and keys must not have"
+                " been hashed anew"
             )
-        states = []
-        for partition in own:
-            mirrored, start = positions.get(partition, (starts[partition], 0))
-            states.append(MirroredPartition(ends[partition], mirrored, start))
-        plans.append(TopicReversal(found[topic], claims[found[topic]], states))
-    for plan in plans:
-        _check_mirrored(plan)
+        plan = [_partition_reversal(mirrored.get(each), each.partition, starts[each], ends[each]) for each in own]
+        plans.append(TopicReversal(names[topic], claims[names[topic]], plan))
+    for each in plans:
+        _check_mirrored(each)
     return plans
+
+
+def _partition_reversal(mirrored: MirroredPartition | None, number: int, start: int, end: int) -> PartitionReversal:
+    if mirrored is None:
+        # The mirror has copied no record, so a partition with records is not mirrored yet.
+        return PartitionReversal(end, start, 0)
+    last = max((checkpoint.targets[number] for checkpoint in mirrored.checkpoints), default=0)
+    return PartitionReversal(end, mirrored.position, last)
 
 
 def _check_mirrored(plan: TopicReversal) -> None:
@@ -198,6 +205,11 @@ def _check_mirrored(plan: TopicReversal) -> None:
         for number, each in enumerate(plan.partitions)
         if plan.claim.direction != BACK and each.mirrored != each.end
     }
+    if any(count < 0 for count in behind.values()):
+        raise ConfigError(
+            f"the topic {plan.claim.topic} of the source ends before the offset up to which it is mirrored: it was"
+            " deleted and created again, or has lost records"
+        )
     if behind:
         where = some(f"{counted(count, 'record')} of {partition}" for partition, count in behind.items())
         raise KielGroupsError(

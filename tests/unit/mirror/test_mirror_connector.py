@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, set_of, timestamp_of
-from kiel_groups.mirror.values import MirroredTopic
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
+from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, timestamp_of
+from kiel_groups.mirror.values import MirroredTopic, set_of
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
@@ -88,14 +88,43 @@ def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pyt
 class FakeConsumer:
     """A consumer of the source whose answers are given; an error is raised."""
 
-    def __init__(self, *answers: Any) -> None:
-        self._answers = list(answers)
+    def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
+        self._answers, self._ends = list(answers), ends
+        self.stopped: set[TopicPartition] = set()
+        self.seeks: list[tuple[TopicPartition, int]] = []
 
     def consume_batches(self, **_: object) -> Any:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
+        return self._ends
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self.stopped)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self.stopped |= set(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self.stopped -= set(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.seeks.append((partition, offset))
+
+
+class FakeCheck:
+    """The directions of topics: each answer has the topics that are not copied to the target any more."""
+
+    is_due = True
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+
+    def turned(self) -> frozenset[str]:
+        return frozenset(self._answers.pop(0) if self._answers else "")
 
 
 class FakeWriter:
@@ -126,6 +155,7 @@ def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTask
         _settings=typed(MirrorConnector, CONFIG | more),
         _names={"a": "a"},
         _partitions=[FIRST, SECOND],
+        _check=FakeCheck(),
     )
     return task
 
@@ -140,7 +170,7 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
 
 def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
     """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
-    columns = [SimpleNamespace(next_offset=7)]
+    columns = [SimpleNamespace(first_offset=6, next_offset=7)]
     stopped = TaskStoppedError("stopped")
     task = task_of(
         FakeConsumer({FIRST: columns, SECOND: columns}),
@@ -150,6 +180,35 @@ def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set(
     )
     assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
     with pytest.raises(TaskStoppedError):
+        task.poll()
+
+
+def test_records_of_a_topic_that_was_stopped_wait() -> None:
+    """The partition pauses at the first record that was not written, and continues there if the topic is copied on."""
+    first = {FIRST: [SimpleNamespace(first_offset=6, next_offset=7)]}
+    consumer = FakeConsumer(first, {}, first)
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_check=FakeCheck("a", ""))
+    assert task.poll() == []
+    assert (consumer.seeks, consumer.stopped) == ([(FIRST, 6)], {FIRST, SECOND})
+    assert task.poll() == []
+    assert consumer.stopped == set()
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({FIRST: [SimpleNamespace(first_offset=0, next_offset=3)]}, "up to offset 7, and its log is at 0 again"),
+        (OffsetOutOfRangeError("out of range"), "up to offset 7, and its log is at 5 again"),
+    ],
+    ids=["earliest", "none"],
+)
+def test_a_source_topic_that_was_created_again_fails_the_task(answer: Any, expected: str) -> None:
+    """Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log."""
+    task = task_of(FakeConsumer(answer, ends={FIRST: 5}), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_next={FIRST: 7})
+    with pytest.raises(KielGroupsError, match=f"{FIRST} of the source was mirrored {expected}"):
         task.poll()
 
 
