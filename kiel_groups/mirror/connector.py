@@ -15,18 +15,22 @@ from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.values import (
     BACK,
+    BACK_KEY,
     CLAIMS_TOPIC,
     FORWARD,
+    PARTITIONS_KEY,
     STOPPED,
+    TOPIC_IN_FORMAT,
     Claim,
     MirroredTopic,
     SourceBatch,
     WriterSettings,
     set_of,
+    target_topic,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
@@ -60,14 +64,45 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TOPIC = "${topic}"
-#: The settings of a task that the connector writes: the partitions that it copies to the target, and those that it
-#: copies back.
-_PARTITIONS, _BACK = "mirror.partitions", "mirror.back"
 #: How long the target and the source may refuse the preparation of tasks, in seconds.
 _PATIENCE_S = 60.0
+#: The pause before a source that does not answer is asked again, in seconds.
+_SOURCE_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
+
+
+def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool = False) -> dict[str, int]:
+    """
+    Return the number of partitions of each topic of the source that a mirror copies.
+
+    Args:
+        brokers: Brokers of the source.
+        patterns: Names of topics, which may have the wildcards ``*`` and ``?``.
+        may_be_mirrors: Whether the topics may be mirrors themselves.
+
+    Raises:
+        ConfigError: No topic of the source has one of the names, or a topic is a mirror.
+        NoBrokersError: No broker answers.
+    """
+    found: dict[str, int] = {}
+    with SingleConsumer(brokers) as consumer:
+        names = consumer.topics()
+        for pattern in patterns:
+            matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
+            if not matching:
+                raise ConfigError(f"topics: the source has no topic {pattern!r}")
+            found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    if CLAIMS_TOPIC in names and not may_be_mirrors:
+        claims = open_target({"bootstrap.servers": brokers}).claims()
+        if mirrored := sorted(claims.keys() & found.keys()):
+            claim = claims[mirrored[0]]
+            raise ConfigError(
+                f"topics: {mirrored[0]} of the source is itself the mirror of {claim.topic} of {claim.source} by the"
+                f" connector {claim.mirror!r}, and a topic has one direction: 'kiel-groups mirror reverse' turns it"
+                " round; for a chain of clusters that does not lead back, set source.mirrors to true"
+            )
+    return dict(sorted(found.items()))
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:
@@ -132,8 +167,7 @@ def _is_properties(password: Password) -> bool:
 
 
 def _target_name(settings: Settings, topic: str) -> str:
-    name: str = settings["target.topic.format"].replace(_TOPIC, topic)
-    return check_name(name, "topic")
+    return check_name(target_topic(settings["target.topic.format"], topic), "topic")
 
 
 _source = partial(ConfigKey, group="Source", importance="high")
@@ -205,9 +239,9 @@ _CONFIG = ConfigDefinition(
     ),
     _target(
         "target.topic.format",
-        default=_TOPIC,
+        default=TOPIC_IN_FORMAT,
         documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
-        validator=Validator(lambda text: _TOPIC in text, "a text with ${topic}"),
+        validator=Validator(lambda text: TOPIC_IN_FORMAT in text, "a text with ${topic}"),
         importance="medium",
     ),
     _target(
@@ -279,9 +313,9 @@ class MirrorTask(SourceTask):
     """
 
     config = _CONFIG + ConfigDefinition(
-        ConfigKey(_PARTITIONS, documentation="The topics and numbers of the task's partitions, as a JSON array."),
+        ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array."),
         ConfigKey(
-            _BACK,
+            BACK_KEY,
             default="[]",
             documentation="The topics and numbers of the partitions that are copied back, and the offset of the target "
             "to begin at, as a JSON array.",
@@ -297,16 +331,20 @@ class MirrorTask(SourceTask):
         #: The ways in which the task copies records, in turn.
         self._copies: Iterator[Callable[[], Sequence[SourcePosition]]] = repeat(self._copy)
         self._is_source_gone = False
+        #: The topics that are not subscribed yet, because the source has not answered since the start.
+        self._unsubscribed: list[str] = []
+        #: The numbers of the mirrored records and of their bytes, by partition.
+        self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
         self._error: KielGroupsError | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
         self._context, self._settings = context, settings
-        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[_PARTITIONS])]
+        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
         self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
         self._check = DirectionCheck(target, context.connector, dict.fromkeys(self._names.values(), FORWARD), context)
-        starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[_BACK])]
+        starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
         if self._partitions:
             self._start_forward(target)
         if starts:
@@ -330,16 +368,13 @@ class MirrorTask(SourceTask):
         batch_bytes = min(1_000_000, target.largest_messages(sorted(set(names.values()))) * 9 // 10)
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
-        self._next = positions = self._positions(context)
+        self._next = self._positions(context)
         for partition in self._partitions:
-            if partition not in positions:
+            if partition not in self._next:
                 self._writers[self._set_of(partition)].beginnings.add(partition)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
-        for topic in names:
-            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
-            own = {partition: offset for partition, offset in positions.items() if partition.topic == topic}
-            self._consumer.subscribe(topic, own, numbers)
+        self._unsubscribed = list(names)
 
     def _start_back(self, target: TargetCluster, starts: Sequence[tuple[TopicPartition, int]]) -> BackCopier:
         from kiel_groups.mirror.back import BackCopier, back_partition
@@ -371,16 +406,20 @@ class MirrorTask(SourceTask):
         if self._error is not None:
             raise self._error
         try:
+            self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
-        except NoBrokersError as error:
-            self._report_source(f"the source does not answer: {error}; trying again")
-            return []
         except OffsetOutOfRangeError as error:
             self._check_ends(self._consumer.end_offsets(self._next))
             raise KielGroupsError(
                 f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
             ) from error
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            self._report_source(f"the source does not answer: {error}; trying again")
+            self._context.run(self._context.pause(_SOURCE_PAUSE_S))
+            return []
         self._report_source("")
         self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
         found = self._kept(found)
@@ -397,9 +436,7 @@ class MirrorTask(SourceTask):
                     raise
                 self._error = error
                 break
-            written += [
-                SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset}) for batch in batches
-            ]
+            written += map(self._counted, batches)
             self._next |= {batch.partition: batch.next_offset for batch in batches}
         return written
 
@@ -448,6 +485,22 @@ class MirrorTask(SourceTask):
         if self._back is not None:
             self._back.close()
 
+    def _subscribe(self, consumer: SingleConsumer) -> None:
+        """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""
+        while self._unsubscribed:
+            topic = self._unsubscribed[-1]
+            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
+            starts = {partition: offset for partition, offset in self._next.items() if partition.topic == topic}
+            consumer.subscribe(topic, starts, numbers)
+            self._unsubscribed.pop()
+
+    def _counted(self, batch: SourceBatch) -> SourcePosition:
+        """Count the records of a batch that the target has stored, and return the position after them."""
+        records, size = self._counts.get(batch.partition, (0, 0))
+        counts = self._counts[batch.partition] = records + batch.records, size + batch.size_bytes
+        offset = {"offset": batch.next_offset, "records": counts[0], "bytes": counts[1]}
+        return SourcePosition(_source_partition(batch.partition), offset)
+
     def _report_source(self, problem: str) -> None:
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
         if self._is_source_gone != bool(problem):
@@ -460,16 +513,16 @@ class MirrorTask(SourceTask):
 
     def _positions(self, context: SourceTaskContext) -> dict[TopicPartition, int]:
         """
-        Return the source position of each partition that has one.
+        Return the source position of each partition that has one, and set the counts of the records before.
 
         Raises:
             KielGroupsError: The target has lost checkpoints of an exactly-once mirror.
         """
-        stored = {
-            partition: offset["offset"]
-            for partition in self._partitions
-            if (offset := context.run(context.offset(_source_partition(partition)))) is not None
-        }
+        stored: dict[TopicPartition, int] = {}
+        for partition in self._partitions:
+            if (offset := context.run(context.offset(_source_partition(partition)))) is not None:
+                stored[partition] = offset["offset"]
+                self._counts[partition] = offset.get("records", 0), offset.get("bytes", 0)
         found: dict[TopicPartition, int] = {}
         for writer in self._writers.values():
             # An at-least-once writer learns by its checkpoints where its records on the target end.
@@ -484,6 +537,10 @@ class MirrorTask(SourceTask):
                 f" {at}: records would be written again; delete the connector's target topics and the connector, or"
                 " restore the checkpoints"
             )
+        for partition, before in stored.items():
+            # The records of transactions after the last stored offset; the size of these records is not known.
+            records, size = self._counts[partition]
+            self._counts[partition] = records + found[partition] - before, size
         return found
 
 
@@ -548,8 +605,8 @@ class MirrorConnector(SourceConnector):
         return [
             {
                 **self._context.config,
-                _PARTITIONS: json.dumps([each for each in partitions if each.topic not in starts]),
-                _BACK: json.dumps(
+                PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in starts]),
+                BACK_KEY: json.dumps(
                     [(*each, starts[each.topic][each.partition]) for each in partitions if each.topic in starts]
                 ),
             }
@@ -565,35 +622,11 @@ class MirrorConnector(SourceConnector):
             self._ended.set()
 
     def _topics(self) -> dict[str, int]:
-        """
-        Return the number of partitions of each topic to mirror.
-
-        Raises:
-            ConfigError: No topic of the source has one of the names.
-        """
-        with SingleConsumer(self._settings["source.bootstrap.servers"]) as consumer:
-            names = consumer.topics()
-            patterns: list[str] = self._settings["topics"]
-            found: dict[str, int] = {}
-            for pattern in patterns:
-                matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
-                if not matching:
-                    raise ConfigError(f"topics: the source has no topic {pattern!r}")
-                found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
-        if CLAIMS_TOPIC in names and not self._settings["source.mirrors"]:
-            self._refuse_mirrors(found)
-        return dict(sorted(found.items()))
-
-    def _refuse_mirrors(self, topics: Iterable[str]) -> None:
-        """Raise ConfigError if one of these topics of the source is a mirror, as the source's own claims say."""
-        claims = open_target({"bootstrap.servers": self._settings["source.bootstrap.servers"]}).claims()
-        if mirrored := sorted(claims.keys() & set(topics)):
-            claim = claims[mirrored[0]]
-            raise ConfigError(
-                f"topics: {mirrored[0]} of the source is itself the mirror of {claim.topic} of {claim.source} by the"
-                f" connector {claim.mirror!r}, and a topic has one direction: 'kiel-groups mirror reverse' turns it"
-                " round; for a chain of clusters that does not lead back, set source.mirrors to true"
-            )
+        """Return the number of partitions of each topic to mirror; see ``source_topics``."""
+        settings = self._settings
+        return source_topics(
+            settings["source.bootstrap.servers"], settings["topics"], may_be_mirrors=settings["source.mirrors"]
+        )
 
     def _described(self, topic: str, partitions: int) -> MirroredTopic:
         config: Mapping[str, str] | None = None

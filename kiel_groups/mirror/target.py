@@ -72,6 +72,15 @@ class TargetCluster:
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
+    def check(self, timeout_s: float) -> None:
+        """Check that a broker of the target answers in time, or raise KielGroupsError."""
+        try:
+            self._admin.list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            raise KielGroupsError(
+                f"no broker of the target {self.servers} answers within {timeout_s:g} s: {error_of(error).str()}"
+            ) from error
+
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
         Create the topics that do not exist, with the partitions of the source and the settings that still exist.

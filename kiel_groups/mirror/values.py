@@ -17,6 +17,12 @@ CLAIMS_TOPIC = "kiel-mirror-claims"
 #: The slot of the checkpoint at the beginning of a mirrored partition.
 BEGINNING_SLOT = -1
 
+#: The settings of a task that the connector writes: the partitions that the task copies to the target, and those that
+#: it copies back.
+PARTITIONS_KEY, BACK_KEY = "mirror.partitions", "mirror.back"
+#: In the format of the target's topics, the place of the name that the topic has on the source.
+TOPIC_IN_FORMAT = "${topic}"
+
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
 Timestamps: TypeAlias = Callable[[memoryview | None], int]
 
@@ -99,6 +105,16 @@ class SourceBatch(NamedTuple):
         """The offset after the last record."""
         return self.columns[-1].next_offset
 
+    @property
+    def records(self) -> int:
+        """The number of the records."""
+        return sum(map(len, self.columns))
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys and values."""
+        return sum(each.size_bytes for each in self.columns)
+
 
 class WriterSettings(NamedTuple):
     """The settings that all writers of a task share."""
@@ -110,6 +126,11 @@ class WriterSettings(NamedTuple):
     has_headers: bool
     #: The topic for records that are too large for the target, or "" to fail.
     dead_letter_topic: str
+
+
+def target_topic(template: str, topic: str) -> str:
+    """Return the name on the target of a topic of the source. ``template`` is the setting ``target.topic.format``."""
+    return template.replace(TOPIC_IN_FORMAT, topic)
 
 
 def checkpoints_topic(mirror: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.options import SERVER_WAIT_S, checked_zookeeper
+from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper
 from kiel_groups.cli.parameters.worker_address import warn_if_open
 from kiel_groups.errors import ConfigError, NoBrokersError
 
@@ -56,81 +56,6 @@ class MirrorClusters(NamedTuple):
                 " and the chroot must be that of the brokers' zookeeper.connect"
             )
         return ",".join(addresses)
-
-
-def mirror_options(*, needs_target: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """
-    Return a decorator that adds ``--from``, ``--to``, ``--name``, ``--group`` and ``--target-properties`` to a command.
-
-    The command's function gets ``MirrorClusters`` as ``clusters``.
-
-    Args:
-        needs_target: Whether the user must give ``--to``.
-    """
-    default = "" if needs_target else "  [default: the target of the mirror]"
-
-    def with_options(command: Callable[..., int]) -> Callable[..., int]:
-        @click.option(
-            "--from",
-            "source",
-            required=True,
-            callback=checked_zookeeper,
-            envvar="KIEL_GROUPS_MIRROR_FROM",
-            show_envvar=True,
-            metavar="HOST:PORT",
-            help="ZooKeeper of the source, which also names its brokers. A chroot follows the last server: z:2181/x.",
-        )
-        @click.option(
-            "--to",
-            "target",
-            default="",
-            required=needs_target,
-            callback=_checked_brokers,
-            envvar="KIEL_GROUPS_MIRROR_TO",
-            show_envvar=True,
-            metavar="HOST:PORT",
-            help=f"One or more brokers of the target, separated by commas.{default}",
-        )
-        @click.option(
-            "--name", default="mirror", show_default=True, metavar="NAME", help="The name of the mirror's connector."
-        )
-        @click.option(
-            "--group",
-            metavar="NAME",
-            help="The group of workers that runs the mirror, in the source's ZooKeeper.  [default: the value of --name]",
-        )
-        @click.option(
-            "--target-properties",
-            "properties",
-            type=click.Path(path_type=Path, dir_okay=False),
-            callback=_read_properties,
-            metavar="FILE",
-            help="More settings of librdkafka for the target, as security.protocol=SSL: one on each line, or a JSON"
-            " object.",
-        )
-        @click.pass_context
-        @wraps(command)
-        def with_clusters(
-            context: click.Context,
-            /,
-            *,
-            source: str,
-            target: str,
-            name: str,
-            group: str | None,
-            properties: Mapping[str, Any],
-            **options: Any,
-        ) -> int:
-            from kiel_groups.config import check_name
-
-            check_name(name, "--name")
-            clusters = MirrorClusters(source, target, name, check_name(group or name, "--group"), properties)
-            result: int = context.invoke(command, clusters=clusters, **options)
-            return result
-
-        return with_clusters
-
-    return with_options
 
 
 def _checked_brokers(context: click.Context, parameter: click.Parameter, hosts: str) -> str:
@@ -190,3 +115,91 @@ def parse_properties(text: str) -> dict[str, Any]:
             raise ConfigError(f"has no setting in line {number}; expected NAME=VALUE")
         found[name] = value
     return found
+
+
+_source_option = click.option(
+    "--from",
+    "source",
+    required=True,
+    callback=checked_zookeeper,
+    envvar="KIEL_GROUPS_MIRROR_FROM",
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="ZooKeeper of the source, which also names its brokers. A chroot follows the last server: z:2181/x.",
+)
+
+
+def _target_option(*, required: bool) -> Callable[[FC], FC]:
+    default = "" if required else "  [default: the target of the mirror]"
+    return click.option(
+        "--to",
+        "target",
+        default="",
+        required=required,
+        callback=_checked_brokers,
+        envvar="KIEL_GROUPS_MIRROR_TO",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help=f"One or more brokers of the target, separated by commas.{default}",
+    )
+
+
+_name_option = click.option(
+    "--name", default="mirror", show_default=True, metavar="NAME", help="The name of the mirror's connector."
+)
+
+_group_option = click.option(
+    "--group",
+    metavar="NAME",
+    help="The group of workers that runs the mirror, in the source's ZooKeeper.  [default: the same as --name]",
+)
+
+_properties_option = click.option(
+    "--target-properties",
+    "properties",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_read_properties,
+    metavar="FILE",
+    help="More settings of librdkafka for the target, as security.protocol=SSL: one on each line, or a JSON object.",
+)
+
+
+def mirror_options(*, needs_target: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """
+    Return a decorator that adds ``--from``, ``--to``, ``--name``, ``--group`` and ``--target-properties`` to a command.
+
+    The command's function gets ``MirrorClusters`` as ``clusters``.
+
+    Args:
+        needs_target: Whether the user must give ``--to``.
+    """
+
+    def with_options(command: Callable[..., int]) -> Callable[..., int]:
+        @_source_option
+        @_target_option(required=needs_target)
+        @_name_option
+        @_group_option
+        @_properties_option
+        @click.pass_context
+        @wraps(command)
+        def with_clusters(
+            context: click.Context,
+            /,
+            *,
+            source: str,
+            target: str,
+            name: str,
+            group: str | None,
+            properties: Mapping[str, Any],
+            **options: Any,
+        ) -> int:
+            from kiel_groups.config import check_name
+
+            check_name(name, "--name")
+            clusters = MirrorClusters(source, target, name, check_name(group or name, "--group"), properties)
+            result: int = context.invoke(command, clusters=clusters, **options)
+            return result
+
+        return with_clusters
+
+    return with_options

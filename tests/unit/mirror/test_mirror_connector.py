@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -92,8 +92,16 @@ class FakeConsumer:
         self._answers, self._ends = list(answers), ends
         self.stopped: set[TopicPartition] = set()
         self.seeks: list[tuple[TopicPartition, int]] = []
+        self.subscribed: list[Any] = []
 
     def consume_batches(self, **_: object) -> Any:
+        return self._answer()
+
+    def subscribe(self, topic: str, starts: Any, numbers: Any) -> None:
+        self._answer()
+        self.subscribed.append((topic, starts, numbers))
+
+    def _answer(self) -> Any:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -168,9 +176,35 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
 
 
+def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
+    """The task subscribes to its topics as soon as the source answers, at the positions of the start."""
+    context = RecordingTaskContext()
+    consumer = FakeConsumer(NoBrokersError(), None, {})
+    task = task_of(consumer, context=context)
+    vars(task).update(_unsubscribed=["a"], _next={FIRST: 7})
+    assert [task.poll(), task.poll()] == [[], []]
+    assert consumer.subscribed == [("a", {FIRST: 7}, [FIRST.partition, SECOND.partition])]
+    assert [bool(problem) for problem in context.problems] == [True, False]
+
+
+class FakeColumns(NamedTuple):
+    """The columns of records up to an offset."""
+
+    next_offset: int
+    size_bytes: int = 0
+    records: int = 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.next_offset - self.records
+
+    def __len__(self) -> int:
+        return self.records
+
+
 def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
     """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
-    columns = [SimpleNamespace(first_offset=6, next_offset=7)]
+    columns = [FakeColumns(7, size_bytes=100, records=5)]
     stopped = TaskStoppedError("stopped")
     task = task_of(
         FakeConsumer({FIRST: columns, SECOND: columns}),
@@ -178,14 +212,15 @@ def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set(
         FakeWriter(stopped),
         context=RecordingTaskContext(),
     )
-    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+    task._counts[FIRST] = 2, 40
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7, "records": 7, "bytes": 140})]
     with pytest.raises(TaskStoppedError):
         task.poll()
 
 
 def test_records_of_a_topic_that_was_stopped_wait() -> None:
     """The partition pauses at the first record that was not written, and continues there if the topic is copied on."""
-    first = {FIRST: [SimpleNamespace(first_offset=6, next_offset=7)]}
+    first = {FIRST: [FakeColumns(7)]}
     consumer = FakeConsumer(first, {}, first)
     task = task_of(consumer, FakeWriter(), FakeWriter(), context=RecordingTaskContext())
     vars(task).update(_check=FakeCheck("a", ""))
@@ -193,13 +228,13 @@ def test_records_of_a_topic_that_was_stopped_wait() -> None:
     assert (consumer.seeks, consumer.stopped) == ([(FIRST, 6)], {FIRST, SECOND})
     assert task.poll() == []
     assert consumer.stopped == set()
-    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+    assert [position.source_offset["offset"] for position in task.poll()] == [7]
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ({FIRST: [SimpleNamespace(first_offset=0, next_offset=3)]}, "up to offset 7, and its log is at 0 again"),
+        ({FIRST: [FakeColumns(1)]}, "up to offset 7, and its log is at 0 again"),
         (OffsetOutOfRangeError("out of range"), "up to offset 7, and its log is at 5 again"),
     ],
     ids=["earliest", "none"],
