@@ -41,6 +41,7 @@ class RecordingTaskContext:
     pauses: list[float] = field(default_factory=list)
     produced: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    is_owner: bool = True
 
     @property
     def should_stop(self) -> bool:

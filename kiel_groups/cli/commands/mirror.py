@@ -221,7 +221,7 @@ def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
         settings = checked_config(MirrorConnector, config).settings
         open_target(clusters.target_config).check(_TARGET_WAIT_S)
         brokers: str = config["source.bootstrap.servers"]
-        topics = source_topics(brokers, settings["topics"])
+        topics = source_topics(brokers, settings["topics"], may_be_mirrors=settings["source.mirrors"])
     except ConfigError as error:
         name, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(name, name)}{colon}{rest}") from error
