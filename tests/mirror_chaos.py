@@ -130,15 +130,22 @@ class System:
         self.source, self.target, self.workers = source, target, workers
         self.failures: Counter[str] = Counter()
         self._frozen: set[Running] = set()
+        #: Faults of workers, of which two may overlap, and of each cluster.
+        self._turns = {
+            "work": asyncio.Semaphore(2),
+            "source brok": asyncio.Semaphore(),
+            "target brok": asyncio.Semaphore(),
+        }
 
     async def inflict(self, fault: Fault) -> None:
         """Inflict a fault, and return when its target runs again."""
         of, _, what = fault.kind.rpartition("er ")
-        if of == "work":
-            await self._inflict_worker(fault, what)
-        else:
-            brokers = (self.source if of.startswith("source") else self.target).kafka
-            await self._inflict_broker(brokers[fault.target % len(brokers)], fault, what)
+        async with self._turns[of]:
+            if of == "work":
+                await self._inflict_worker(fault, what)
+            else:
+                brokers = (self.source if of.startswith("source") else self.target).kafka
+                await self._inflict_broker(brokers[fault.target % len(brokers)], fault, what)
 
     async def _inflict_worker(self, fault: Fault, what: str) -> None:
         running = [each for each in self.workers.running if each not in self._frozen]
