@@ -23,7 +23,7 @@ from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_gro
 from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
 
 
-class MirroredPartition(NamedTuple):
+class PartitionProgress(NamedTuple):
     """
     How far a partition is mirrored.
 
@@ -79,7 +79,7 @@ class MirrorView:
 
     name: str
     group: WorkerGroup
-    partitions: tuple[MirroredPartition, ...] = ()
+    partitions: tuple[PartitionProgress, ...] = ()
     lag_problem: str = ""
     seen_ms: int = 0
 
@@ -146,7 +146,7 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
     return MirrorView(name, workers, tuple(known), logs.problem, seen_ms)
 
 
-def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> list[MirroredPartition]:
+def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> list[PartitionProgress]:
     """
     Return the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
 
@@ -172,7 +172,7 @@ def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> l
             target = target_topic(template, topic)
             place = ("target", target, partition) if is_back else (None, topic, partition)
             offset, stored_ms = stored.get(place, ({}, None))
-            row = MirroredPartition(
+            row = PartitionProgress(
                 TopicPartition(topic, partition),
                 target,
                 TaskId(name, number),

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.cli.terminal.worker_report import work_table, worker_group_problems
-from kiel_groups.mirror.mirror_view import MirroredPartition, MirrorView
+from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.ops.views.report import ago
 from kiel_groups.wording import counted
@@ -138,7 +138,7 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
     return report
 
 
-def _row(each: MirroredPartition, now_ms: int) -> tuple[str, ...]:
+def _row(each: PartitionProgress, now_ms: int) -> tuple[str, ...]:
     position, lag = ("-" if number is None else f"{number:,}" for number in (each.position, each.lag))
     target = f"{each.target} (back)" if each.is_back else each.target
     return str(each.partition), target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
