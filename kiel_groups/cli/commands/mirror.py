@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kiel_groups.cli.commands.mirror_offsets import offsets
+from kiel_groups.cli.commands.mirror_verify import verify
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
@@ -289,3 +290,4 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
 
 
 mirror.add_command(offsets)
+mirror.add_command(verify)

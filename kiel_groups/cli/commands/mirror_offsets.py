@@ -49,7 +49,7 @@ def offsets(
     dry_run: bool,
 ) -> int:
     """
-    Set the offsets of groups on the target of a mirror to where they are on the source.
+    Move the offsets of groups to the target of a mirror.
 
     A GROUP is one in the source's ZooKeeper, of Java's consumers or of ours. The checkpoints of the mirror translate
     its offsets. On the target, the group misses no record, and reads some again: 'read again' is the most it can be.
