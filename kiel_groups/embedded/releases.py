@@ -50,6 +50,7 @@ _KAFKA_39 = (
     "tools-api",
     "transaction-coordinator",
 )
+_KAFKA_41 = (*_KAFKA_39, "coordinator-common", "share-coordinator")
 _NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "transport-native-unix-common")
 
 
@@ -255,10 +256,7 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
         _class_path(
             "kafka-4.1.0",
             "org.apache.kafka:kafka_2.13:4.1.0",
-            *(
-                f"org.apache.kafka:kafka-{part}:4.1.0"
-                for part in (*_KAFKA_39, "coordinator-common", "share-coordinator")
-            ),
+            *(f"org.apache.kafka:kafka-{part}:4.1.0" for part in _KAFKA_41),
             "org.scala-lang:scala-library:2.13.16",
             "org.scala-lang:scala-reflect:2.13.16",
             "com.typesafe.scala-logging:scala-logging_2.13:3.9.5",

@@ -8,27 +8,37 @@ import re
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.values import (
+    BACK,
+    BACK_KEY,
     CLAIMS_TOPIC,
+    FORWARD,
     PARTITIONS_KEY,
+    STOPPED,
     TOPIC_IN_FORMAT,
+    Claim,
     MirroredTopic,
     SourceBatch,
     WriterSettings,
+    set_of,
     target_topic,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import SingleConsumer
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
@@ -50,6 +60,7 @@ from kiel_groups.workers.plugins.interfaces import (
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
 if TYPE_CHECKING:
+    from kiel_groups.mirror.back import BackCopier
     from kiel_groups.mirror.target import TargetCluster
     from kiel_groups.mirror.writer import TargetWriter
 
@@ -63,16 +74,17 @@ _SOURCE_PAUSE_S = 0.25
 _DEAD_LETTER_BYTES = 100_000_000
 
 
-def source_topics(brokers: str, patterns: Iterable[str]) -> dict[str, int]:
+def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool = False) -> dict[str, int]:
     """
     Return the number of partitions of each topic of the source that a mirror copies.
 
     Args:
         brokers: Brokers of the source.
         patterns: Names of topics, which may have the wildcards ``*`` and ``?``.
+        may_be_mirrors: Whether the topics may be mirrors themselves.
 
     Raises:
-        ConfigError: No topic of the source has one of the names.
+        ConfigError: No topic of the source has one of the names, or a topic is a mirror.
         NoBrokersError: No broker answers.
     """
     found: dict[str, int] = {}
@@ -83,17 +95,16 @@ def source_topics(brokers: str, patterns: Iterable[str]) -> dict[str, int]:
             if not matching:
                 raise ConfigError(f"topics: the source has no topic {pattern!r}")
             found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    if CLAIMS_TOPIC in names and not may_be_mirrors:
+        claims = open_target({"bootstrap.servers": brokers}).claims()
+        if mirrored := sorted(claims.keys() & found.keys()):
+            claim = claims[mirrored[0]]
+            raise ConfigError(
+                f"topics: {mirrored[0]} of the source is itself the mirror of {claim.topic} of {claim.source} by the"
+                f" connector {claim.mirror!r}, and a topic has one direction: 'kiel-groups mirror reverse' turns it"
+                " round; for a chain of clusters that does not lead back, set source.mirrors to true"
+            )
     return dict(sorted(found.items()))
-
-
-def set_of(partition: TopicPartition, sets: int) -> int:
-    """
-    Return the number of the set that a partition belongs to.
-
-    The number depends on nothing but the arguments. So every task that ever writes a partition uses the same
-    transactional id. The partitions of one topic are spread evenly.
-    """
-    return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:
@@ -216,10 +227,19 @@ _CONFIG = ConfigDefinition(
         importance="low",
     ),
     _source(
+        "source.mirrors",
+        "boolean",
+        False,
+        documentation="Whether topics of the source may be mirrored that are themselves mirrors, as in a chain of "
+        "clusters. Leave it false if the target is the cluster that they come from.",
+        importance="low",
+    ),
+    _source(
         "refresh.interval.ms",
         "int",
         60_000,
-        documentation="How often the source is asked for new topics and partitions, in milliseconds.",
+        documentation="How often the source is asked for new topics and partitions, and the target for topics that "
+        "were turned round, in milliseconds.",
         validator=between(100, 86_400_000),
         importance="low",
     ),
@@ -326,28 +346,50 @@ class MirrorTask(SourceTask):
     """
 
     config = _CONFIG + ConfigDefinition(
-        ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array.")
+        ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array."),
+        ConfigKey(
+            BACK_KEY,
+            default="[]",
+            documentation="The topics and numbers of the partitions that are copied back, and the offset of the target "
+            "to begin at, as a JSON array.",
+        ),
     )
 
     def __init__(self) -> None:
         self._consumer: SingleConsumer | None = None
         self._writers: dict[int, TargetWriter] = {}
+        #: A thread for each set: most of the time of a write, the target has to answer.
+        self._threads = ThreadPoolExecutor(1_000, "mirror")
+        self._back: BackCopier | None = None
+        #: The positions of the partitions of the source. Records before them are no new ones.
+        self._next: dict[TopicPartition, int] = {}
+        #: The ways in which the task copies records, in turn.
+        self._copies: Iterator[Callable[[], Sequence[SourcePosition]]] = repeat(self._copy)
         self._is_source_gone = False
         #: The topics that are not subscribed yet, because the source has not answered since the start.
         self._unsubscribed: list[str] = []
         #: The numbers of the mirrored records and of their bytes, by partition.
         self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
-        self._error: KielGroupsError | None = None
+        self._error: BaseException | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
-        from kiel_groups.mirror.writer import TargetWriter
-
         self._context, self._settings = context, settings
         self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
-        names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
-        self._names = names
+        self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
+        self._check = DirectionCheck(target, context.connector, dict.fromkeys(self._names.values(), FORWARD), context)
+        starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
+        if self._partitions:
+            self._start_forward(target)
+        if starts:
+            self._back = self._start_back(target, starts)
+            self._copies = cycle([self._copy, self._back.copy]) if self._partitions else repeat(self._back.copy)
+
+    def _start_forward(self, target: TargetCluster) -> None:
+        from kiel_groups.mirror.writer import TargetWriter
+
+        context, settings, names = self._context, self._settings, self._names
         field: str = settings["timestamp.field"]
         shared = WriterSettings(
             mirror=context.connector,
@@ -361,15 +403,40 @@ class MirrorTask(SourceTask):
         batch_bytes = min(1_000_000, target.largest_messages(sorted(set(names.values()))) * 9 // 10)
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
-        self._starts = self._positions(context)
+        self._next = self._positions(context)
         for partition in self._partitions:
-            if partition not in self._starts:
+            if partition not in self._next:
                 self._writers[self._set_of(partition)].beginnings.add(partition)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
         self._unsubscribed = list(names)
 
+    def _start_back(self, target: TargetCluster, starts: Sequence[tuple[TopicPartition, int]]) -> BackCopier:
+        from kiel_groups.mirror.back import BackCopier, back_partition
+
+        context, settings = self._context, self._settings
+        topics = {_target_name(settings, partition.topic): partition.topic for partition, _ in starts}
+        positions: dict[TopicPartition, int] = {}
+        for partition, start in starts:
+            target_partition = TopicPartition(_target_name(settings, partition.topic), partition.partition)
+            stored = context.run(context.offset(back_partition(target_partition)))
+            positions[target_partition] = max(start, stored["offset"] if stored else 0)
+        return BackCopier(
+            target,
+            settings["source.bootstrap.servers"],
+            topics,
+            positions,
+            DirectionCheck(target, context.connector, dict.fromkeys(topics, BACK), context),
+            context,
+            most=settings["batch.records"],
+            resets=settings["source.auto.offset.reset"] == "earliest",
+        )
+
     def poll(self) -> Sequence[SourcePosition]:
+        return next(self._copies)()
+
+    def _copy(self) -> Sequence[SourcePosition]:
+        """Copy the next records to the target, and return the positions after them."""
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
@@ -377,6 +444,7 @@ class MirrorTask(SourceTask):
             self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
         except OffsetOutOfRangeError as error:
+            self._check_ends(self._consumer.end_offsets(self._next))
             raise KielGroupsError(
                 f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
@@ -388,35 +456,83 @@ class MirrorTask(SourceTask):
             self._context.run(self._context.pause(_SOURCE_PAUSE_S))
             return []
         self._report_source("")
+        self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
+        found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
         is_hashed = bool(self._settings["target.partitions"])
         for partition, columns in found.items():
             batch = SourceBatch(partition, columns, self._names[partition.topic], is_hashed)
             by_set.setdefault(self._set_of(partition), []).append(batch)
+        return self._write(by_set)
+
+    def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
+        """Write the batches of all sets at once, and return the positions after those that the target has stored."""
+        writing = {number: self._threads.submit(self._writers[number].write, by_set[number]) for number in by_set}
         written: list[SourcePosition] = []
-        for number, batches in by_set.items():
-            try:
-                self._writers[number].write(batches)
-            except KielGroupsError as error:
-                if not written:
-                    raise
-                self._error = error
-                break
-            written += map(self._counted, batches)
+        failed: list[BaseException] = []
+        for number, outcome in writing.items():
+            if error := outcome.exception():
+                failed.append(error)
+                continue
+            written += map(self._counted, by_set[number])
+            self._next |= {batch.partition: batch.next_offset for batch in by_set[number]}
+        if failed and not written:
+            raise failed[0]
+        self._error = failed[0] if failed else None
         return written
 
+    def _check_ends(self, found: Mapping[TopicPartition, int]) -> None:
+        """
+        Check that the source's partitions have not started over: that none is at an offset before its position.
+
+        Raises:
+            KielGroupsError: A partition has, so its records would be taken for records that are mirrored.
+        """
+        for partition, offset in sorted(found.items()):
+            if offset < (position := self._next.get(partition, 0)):
+                raise KielGroupsError(
+                    f"{partition} of the source was mirrored up to offset {position}, and its log is at {offset} again:"
+                    " the topic was deleted and created again, or has lost records; mirror it by a connector of another"
+                    " name to another topic (target.topic.format)"
+                )
+
+    def _kept(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> dict[TopicPartition, Any]:
+        """
+        Return the records of topics that are still copied to the target.
+
+        The other topics were stopped or turned round after the task has started. Their partitions pause at the records
+        that the task has read, in case that they are copied to the target again.
+        """
+        assert self._consumer is not None
+        if not found and not self._check.is_due:
+            return {}
+        turned = self._check.turned()
+        stopped = {partition for partition in self._partitions if self._names[partition.topic] in turned}
+        paused = self._consumer.paused()
+        for partition in stopped & found.keys():
+            self._consumer.seek(partition, found[partition][0].first_offset)
+        if changed := stopped ^ paused:
+            self._consumer.pause(*stopped - paused)
+            self._consumer.resume(*paused - stopped)
+            text = "paused" if stopped - paused else "continued"
+            log.info("%s: %s of %s", self._context.connector, text, some(sorted({each.topic for each in changed})))
+        return {partition: columns for partition, columns in found.items() if partition not in stopped}
+
     def stop(self) -> None:
+        self._threads.shutdown()
         for writer in self._writers.values():
             writer.close()
         if self._consumer is not None:
             self._consumer.close()
+        if self._back is not None:
+            self._back.close()
 
     def _subscribe(self, consumer: SingleConsumer) -> None:
         """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""
         while self._unsubscribed:
             topic = self._unsubscribed[-1]
             numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
-            starts = {partition: offset for partition, offset in self._starts.items() if partition.topic == topic}
+            starts = {partition: offset for partition, offset in self._next.items() if partition.topic == topic}
             consumer.subscribe(topic, starts, numbers)
             self._unsubscribed.pop()
 
@@ -449,11 +565,12 @@ class MirrorTask(SourceTask):
             if (offset := context.run(context.offset(_source_partition(partition)))) is not None:
                 stored[partition] = offset["offset"]
                 self._counts[partition] = offset.get("records", 0), offset.get("bytes", 0)
-        if not self._settings["exactly.once"]:
-            return stored
         found: dict[TopicPartition, int] = {}
         for writer in self._writers.values():
+            # An at-least-once writer learns by its checkpoints where its records on the target end.
             found |= writer.positions()
+        if not self._settings["exactly.once"]:
+            return stored
         found = {partition: found[partition] for partition in self._partitions if partition in found}
         if lost := sorted(each for each in stored if found.get(each, -1) < stored[each]):
             at = f"at offset {found[lost[0]]}" if lost[0] in found else "missing"
@@ -485,8 +602,8 @@ class MirrorConnector(SourceConnector):
         self._settings = settings
         self._target = _target_of(settings)
         self._ended = threading.Event()
-        #: The topics that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: dict[str, int] = {}
+        #: The topics and the directions that the tasks were made for last. The worker calls ``task_configs`` next.
+        self._known: tuple[Mapping[str, int], Mapping[str, str]] = {}, {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
@@ -507,20 +624,40 @@ class MirrorConnector(SourceConnector):
 
     def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
         """Prepare the target for the topics of the source, and return the settings of each task."""
-        self._known = self._topics()
-        topics, settings = [self._described(*topic) for topic in self._known.items()], self._settings
+        known = self._topics()
+        topics, settings = [self._described(*topic) for topic in known.items()], self._settings
         target = self._target
         replication: int = settings["target.replication.factor"]
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
-        target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        self._known = known, self._directions(claims)
         target.create(topics, replication)
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
+        moving = [topic for topic in topics if claims[topic.target].direction != STOPPED]
+        for topic in topics:
+            if topic not in moving:
+                log.warning(
+                    "%s: topic %s is stopped, because 'kiel-groups mirror reverse' was interrupted; call it again",
+                    self._context.name,
+                    topic.source,
+                )
+        starts = {each.source: claims[each.target].starts for each in moving if claims[each.target].direction == BACK}
         return [
-            {**self._context.config, PARTITIONS_KEY: json.dumps(partitions)}
-            for partitions in partitions_of_tasks(topics, settings["partition.sets"], most)
+            {
+                **self._context.config,
+                PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in starts]),
+                BACK_KEY: json.dumps(
+                    [(*each, starts[each.topic][each.partition]) for each in partitions if each.topic in starts]
+                ),
+            }
+            for partitions in partitions_of_tasks(moving, settings["partition.sets"], most)
         ]
+
+    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, str]:
+        """Return the direction of each target topic of the mirror."""
+        return {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):
@@ -528,22 +665,27 @@ class MirrorConnector(SourceConnector):
 
     def _topics(self) -> dict[str, int]:
         """Return the number of partitions of each topic to mirror; see ``source_topics``."""
-        return source_topics(self._settings["source.bootstrap.servers"], self._settings["topics"])
+        settings = self._settings
+        return source_topics(
+            settings["source.bootstrap.servers"], settings["topics"], may_be_mirrors=settings["source.mirrors"]
+        )
 
     def _described(self, topic: str, partitions: int) -> MirroredTopic:
         config: Mapping[str, str] | None = None
+        created = 0
         if hosts := self._settings["source.zookeeper"]:
-            config = ZooKeeperTopics(hosts).describe([topic]).states[0].config
+            state = ZooKeeperTopics(hosts).describe([topic]).states[0]
+            config, created = state.config, state.created
         hashed = hashed_partitions(self._settings["target.partitions"], topic, partitions)
-        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, hashed)
+        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, created, hashed)
 
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):
             try:
-                if self._topics() != self._known:
+                if (self._topics(), self._directions(self._target.claims())) != self._known:
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
-                log.warning("%s: cannot read the topics of the source: %s", self._context.name, error)
+                log.warning("%s: cannot look for new topics: %s", self._context.name, error)
             except Exception as error:
                 self._context.raise_error(error)
                 return

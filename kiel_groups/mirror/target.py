@@ -13,10 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
-from kiel_groups.config import parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
-from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, checkpoints_topic
+from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
 from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
@@ -60,48 +59,6 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
-def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
-    """
-    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
-
-    A source is the same if it has an address in common with the source of a claim. A topic of the source is the same
-    if it has the same creation zxid, or if one of the zxids is not known.
-
-    Args:
-        claims: The claims by target topic.
-        mirror: The name of the mirror.
-        source: The addresses of the mirror's source.
-        topics: The topics that the mirror claims.
-
-    Raises:
-        ConfigError: A claim is in the way.
-    """
-    for topic in topics:
-        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
-        if (claim.mirror, claim.topic) != (mirror, topic.source):
-            raise ConfigError(
-                f"the target topic {topic.target} is the mirror of {claim.topic} by the connector {claim.mirror!r}; a"
-                " topic has one mirror: choose another target.topic.format, or delete the claim, which a record with"
-                f" the key {json.dumps(topic.target)} and a null value in {CLAIMS_TOPIC} does"
-            )
-    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
-    for name, claim in sorted(claims.items()):
-        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, 9092, CLAIMS_TOPIC)):
-            raise ConfigError(
-                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
-                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
-                " addresses if it is the same cluster, else choose another name for the connector"
-            )
-    for topic in topics:
-        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
-        if topic.created and claim.created and topic.created != claim.created:
-            raise ConfigError(
-                f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
-                f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
-                " ones; mirror it by a connector of another name to another topic (target.topic.format)"
-            )
-
-
 class TargetCluster:
     """
     The target cluster, asked through the library's own clients.
@@ -138,12 +95,10 @@ class TargetCluster:
         present = self.partitions()
         for topic in topics:
             if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
-                asked = (
-                    "target.partitions asks for" if topic.hashed_partitions else f"the source topic {topic.source} has"
-                )
+                asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
                 raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least as"
-                    " many: add partitions on the target"
+                    f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
+                    " as many: add partitions on the target"
                 )
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:
@@ -195,7 +150,9 @@ class TargetCluster:
 
     def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
-        Claim the target topics for a mirror, and return all claims. A topic that has a claim keeps its direction.
+        Claim the target topics for a mirror, and return all claims.
+
+        A topic that the mirror has claimed already keeps its direction.
 
         Args:
             mirror: The name of the mirror.
@@ -307,13 +264,21 @@ class TargetCluster:
         }
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
-        if not partitions:
-            return []
         try:
-            answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=_ANSWER_S)
-            return [int(answers[each].result().offset) for each in partitions]
+            return self._listed(partitions, spec, _ANSWER_S)
         except KafkaException as error:
             raise self.failure("look up the ends of logs", error) from error
+
+    def ends(self, partitions: Sequence[model.TopicPartition], timeout_s: float) -> list[int]:
+        """Return the end of the log of each partition. Raise KafkaException if the target does not answer in time."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        return self._listed(wanted, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
+
+    def _listed(self, partitions: Sequence[TopicPartition], spec: OffsetSpec, timeout_s: float) -> list[int]:
+        if not partitions:
+            return []
+        answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
+        return [int(answers[each].result().offset) for each in partitions]
 
     def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
         """

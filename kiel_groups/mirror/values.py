@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.config import parse_hosts
+from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
@@ -15,8 +17,9 @@ CLAIMS_TOPIC = "kiel-mirror-claims"
 #: The slot of the checkpoint at the beginning of a mirrored partition.
 BEGINNING_SLOT = -1
 
-#: The setting of a task that has its partitions; the connector writes it.
-PARTITIONS_KEY = "mirror.partitions"
+#: The settings of a task that the connector writes: the partitions that the task copies to the target, and those that
+#: it copies back.
+PARTITIONS_KEY, BACK_KEY = "mirror.partitions", "mirror.back"
 #: In the format of the target's topics, the place of the name that the topic has on the source.
 TOPIC_IN_FORMAT = "${topic}"
 
@@ -147,8 +150,85 @@ def checkpoints_topic(mirror: str) -> str:
     the records from offset S of the source's partition on are those from offset T of the target's partition on. T is
     null if it is not known.
 
-    If keys are hashed anew (``target.partitions``), T is null, and the value also has ``"targets": {"0": T0, "3": T3}``:
+    If keys are hashed anew (``target.partitions``), T is null, and the value has ``"targets": {"0": T0, "3": T3}``:
     records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
     target that is not named may have them from its start on.
     """
     return f"kiel-mirror-{mirror}"
+
+
+def set_of(partition: TopicPartition, sets: int) -> int:
+    """
+    Return the number of the set that a partition belongs to.
+
+    The number depends on nothing but the arguments. So every task that ever writes a partition uses the same
+    transactional id. The partitions of one topic are spread evenly.
+    """
+    return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
+
+
+class Waiting(Protocol):
+    """The functions of a worker that a part of a task needs while it waits for a cluster."""
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the task must end."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it is certain that no other worker has claimed the task."""
+
+    def report_problem(self, problem: str) -> None:
+        """Show a problem in the status of the task, or, with "", that the problem is over."""
+
+
+def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+    """
+    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
+
+    A source is the same if it has an address in common with the source of a claim. A topic of the source is the same
+    if it has the same creation zxid, or if one of the zxids is not known.
+
+    Args:
+        claims: The claims by target topic.
+        mirror: The name of the mirror.
+        source: The addresses of the mirror's source.
+        topics: The topics that the mirror claims.
+
+    Raises:
+        ConfigError: A claim is in the way.
+    """
+    for topic in topics:
+        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+        if (claim.mirror, claim.topic) != (mirror, topic.source):
+            raise ConfigError(
+                f"the target topic {topic.target} is the mirror of {claim.topic} by the connector {claim.mirror!r}; a"
+                " topic has one mirror: choose another target.topic.format, or delete the claim, which a record with"
+                f" the key {json.dumps(topic.target)} and a null value in {CLAIMS_TOPIC} does"
+            )
+    check_source(claims, mirror, source)
+    for topic in topics:
+        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+        if topic.created and claim.created and topic.created != claim.created:
+            raise ConfigError(
+                f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
+                f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
+                " ones; mirror it by a connector of another name to another topic (target.topic.format)"
+            )
+
+
+def check_source(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
+    """
+    Check that a mirror has no claim with another source. Sources are the same if they have an address in common.
+
+    Raises:
+        ConfigError: A claim is in the way.
+    """
+    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
+    for name, claim in sorted(claims.items()):
+        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, 9092, CLAIMS_TOPIC)):
+            raise ConfigError(
+                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
+                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
+                " addresses if it is the same cluster, else choose another name for the connector"
+            )

@@ -9,23 +9,28 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.target import TargetCluster, error_of
-from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, WriterSettings, checkpoints_topic
+from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
 
-DeliveryCallback: TypeAlias = Callable[[KafkaError | None, Message | None], None]
+#: Takes the error of a record that is not stored, and the record, if the library has taken it before.
+DeliveryCallback: TypeAlias = Callable[..., None]
 
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
+#: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
+_ENDS_S, _PAUSE_S = 5.0, 0.05
+#: How long the end of a log may be smaller than it was, in seconds.
+_SETTLED_S = 2.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
 #: The most records that a producer has in memory, with those whose outcomes are not taken yet.
@@ -35,12 +40,16 @@ _BY_HASH = -1
 #: How long a task that ends waits for the records in flight, in seconds.
 _CLOSE_S = 1.0
 
-#: Errors of a transaction that recur each time that it is written.
-_PERMANENT = frozenset(
+_UNAUTHORIZED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+#: Errors of a transaction that recur each time that it is written.
+_PERMANENT = _UNAUTHORIZED | frozenset(
+    {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
@@ -54,21 +63,6 @@ _PERMANENT = frozenset(
 #: Errors of records that an abort drops.
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-
-
-class Waiting(Protocol):
-    """The functions of a worker that a writer needs while it waits for the target."""
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the task must end."""
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether it is certain that no other worker has claimed the task."""
-
-    def report_problem(self, problem: str) -> None:
-        """Show a problem in the status of the task, or, with "", that the problem is over."""
 
 
 class TargetWriter:
@@ -101,8 +95,10 @@ class TargetWriter:
         self._last_error = ""
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
-        #: The offset after the last record that the target has stored, by source topic and partition of the target.
+        #: The ends of the target's logs at the last checkpoint, by source topic and partition of the target.
         self._ends: dict[TopicPartition, int] = {}
+        #: The number of partitions of each target topic whose keys are hashed, as first seen.
+        self._widths: dict[str, int] = {}
         #: The records of this batch that are too large for the target, by partition and offset.
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
@@ -122,6 +118,8 @@ class TargetWriter:
             "queue.buffering.max.messages": _MOST_QUEUED,
             # That of Java: a record with a key goes to the partition of its hash unless the writer names another one.
             "partitioner": "murmur2_random",
+            # Callbacks of stored records would take as long as the rest of the work for them.
+            "delivery.report.only.error": True,
             "error_cb": self._on_error,
             # Problems of connections reach the callback, and are reported once.
             "log_level": 2,
@@ -215,6 +213,8 @@ class TargetWriter:
         # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
         # readers skip them. The target refuses such transactions.
         is_exact = self._settings.is_exactly_once or self._waiting.is_owner
+        if is_exact:
+            self._look_up_ends(batches)
         for batch in batches:
             self._bury(batch)
             if is_exact:
@@ -249,7 +249,7 @@ class TargetWriter:
     def _produce(self, batch: SourceBatch) -> None:
         """Give the records of a batch to the producer. An error of a record reaches its callback."""
         partition = batch.partition.partition
-        done = partial(self._done, batch.partition, None)
+        done = partial(self._done, None)
         for columns in batch.columns:
             messages = self._messages(batch, columns)
             if batch.is_hashed:
@@ -261,7 +261,8 @@ class TargetWriter:
         if self._settings.has_headers or self._settings.timestamps is not None:
             # The library takes headers and timestamps of single records only.
             for message in messages:
-                self._send(topic, **({"partition": partition, "callback": callback} | message))
+                shared: dict[str, Any] = {"partition": partition, "callback": callback}
+                self._send(topic, **(shared | message))
             return
         while len(self._producer) + len(messages) > _MOST_QUEUED:
             self._check_stop()
@@ -271,7 +272,7 @@ class TargetWriter:
             # A record that the library itself refuses gets no callback.
             for message in messages:
                 if (error := message.get("_error")) is not None:
-                    message.get("callback", callback)(error, None)
+                    message.get("callback", callback)(error)
 
     def _messages(self, batch: SourceBatch, columns: RecordColumns) -> list[dict[str, Any]]:
         """Return the records of some columns as arguments of the producer, without records that the target refuses."""
@@ -288,7 +289,7 @@ class TargetWriter:
             # The target may refuse such a record for its size, and its offset has to be known then.
             for offset, message in zip(columns.offsets, messages, strict=True):
                 if len(message["key"] or b"") + len(message["value"] or b"") > self._batch_bytes:
-                    message["callback"] = partial(self._done, partition, offset)
+                    message["callback"] = partial(self._done, (partition, offset))
         if self._refused:
             refused = {offset for each, offset in self._refused if each == partition}
             return [each for offset, each in zip(columns.offsets, messages, strict=True) if offset not in refused]
@@ -351,37 +352,73 @@ class TargetWriter:
                 self._producer.poll(_SLICE_S)
             except KafkaException as error:
                 # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
-                callback(error_of(error), None)
+                callback(error_of(error))
                 return
 
-    def _done(
-        self, partition: TopicPartition, offset: int | None, error: KafkaError | None, message: Message | None
-    ) -> None:
+    def _done(self, offset: tuple[TopicPartition, int] | None, error: KafkaError, _: Message | None = None) -> None:
         """
-        Take the outcome of a record.
+        Take the error of a record.
 
         Args:
-            partition: The source partition of the record.
-            offset: The source offset of the record if the record by itself may be too large, else None. A batch of
-                other records is refused, too, if the limit of its topic was lowered. These records fail the task, which
-                has the new limit after a restart.
-            error: Why the target does not store the record, or None.
-            message: The record, or None if the library itself has refused it.
+            offset: The source partition and offset of the record if the record by itself may be too large, else None. A
+                batch of other records is refused, too, if the limit of its topic was lowered. These records fail the
+                task, which has the new limit after a restart.
+            error: Why the target does not store the record.
         """
-        if error is None:
-            assert message is not None
-            end = TopicPartition(partition.topic, message.partition() or 0)
-            self._ends[end] = (message.offset() or 0) + 1
-        elif offset is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self._refused[partition, offset] = error
+        if offset is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._refused[offset] = error
             if self._settings.is_exactly_once:
                 # The library aborts a transaction that lacks a record.
                 self._errors.append(error)
         elif error.code() not in _PURGED:
             self._errors.append(error)
 
-    def _stored(self, error: KafkaError | None, _: Message | None) -> None:
-        if error is not None and error.code() not in _PURGED:
+    def _look_up_ends(self, batches: Sequence[SourceBatch]) -> None:
+        """
+        Look up where the logs of the target end: after all records of the batches, and before all later ones.
+
+        Raises:
+            KielGroupsError: A log is shorter than before.
+            KafkaException: The target refuses to answer.
+        """
+        ends: dict[TopicPartition, TopicPartition] = {}
+        least: dict[TopicPartition, int] = {}
+        for batch in batches:
+            numbers = range(self._width(batch.topic)) if batch.is_hashed else [batch.partition.partition]
+            for number in numbers:
+                own = TopicPartition(batch.partition.topic, number)
+                ends[own], least[own] = TopicPartition(batch.topic, number), self._ends.get(own, 0)
+            if not batch.is_hashed:
+                least[batch.partition] += batch.records - sum(batch.partition == each for each, _ in self._refused)
+        began_s = time.monotonic()
+        while True:
+            try:
+                found = dict(zip(ends, self._target.ends(list(ends.values()), _ENDS_S), strict=True))
+            except KafkaException as error:
+                if error_of(error).code() in _UNAUTHORIZED:
+                    raise
+            else:
+                if not (short := [own for own, end in found.items() if end < least[own]]):
+                    self._ends |= found
+                    return
+                # Until 2.1, a new leader may report an earlier end for a moment.
+                if time.monotonic() - began_s > _SETTLED_S:
+                    raise KielGroupsError(
+                        f"the target's partition {ends[short[0]]} had {least[short[0]]} records, and ends at"
+                        f" {found[short[0]]} now: the topic was deleted and created again, or has lost records; mirror"
+                        " it by a connector of another name to another topic (target.topic.format)"
+                    )
+            self._check_stop()
+            self._report_delay("does not say where its logs end", began_s)
+            time.sleep(_PAUSE_S)
+
+    def _width(self, topic: str) -> int:
+        if topic not in self._widths:
+            self._widths[topic] = self._target.partitions()[topic]
+        return self._widths[topic]
+
+    def _stored(self, error: KafkaError, _: Message | None = None) -> None:
+        if error.code() not in _PURGED:
             self._errors.append(error)
 
     def _flush(self) -> None:

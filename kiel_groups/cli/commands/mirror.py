@@ -24,7 +24,7 @@ from kiel_groups.wording import counted, own_command
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.mirror_view import MirrorView
-    from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.loaded_groups import Logs
 
 #: How long the target may take to answer before anything is written, in seconds.
 _TARGET_WAIT_S = 10.0
@@ -162,7 +162,7 @@ def start(
         session_timeout_ms=session_timeout_ms,
     )
     config["source.bootstrap.servers"] = settings.brokers
-    ends = _checked_ends(clusters, config)
+    logs = _checked_logs(clusters, config)
     first = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
     _check_stored(lines, first, config)
     run = MirrorRun(
@@ -170,7 +170,7 @@ def start(
         config=config,
         worker=settings,
         first=first,
-        ends=ends if until_caught_up else None,
+        logs=logs if until_caught_up else None,
         lines=lines,
         quiet=quiet,
         metrics_port=metrics_port,
@@ -203,9 +203,9 @@ def _more_settings(given: Sequence[str], options: Mapping[str, str]) -> dict[str
     return found
 
 
-def _checked_ends(clusters: MirrorClusters, config: Mapping[str, str]) -> dict[TopicPartition, int]:
+def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
     """
-    Check the settings, both clusters and the topics before anything is written. Return the ends of the source's logs.
+    Check the settings, both clusters and the topics before anything is written. Return the logs of the topics.
 
     Raises:
         KielGroupsError: There is a mistake, or a cluster does not answer.
@@ -223,7 +223,7 @@ def _checked_ends(clusters: MirrorClusters, config: Mapping[str, str]) -> dict[T
         settings = checked_config(MirrorConnector, config).settings
         open_target(clusters.target_config).check(_TARGET_WAIT_S)
         brokers: str = config["source.bootstrap.servers"]
-        topics = source_topics(brokers, settings["topics"])
+        topics = source_topics(brokers, settings["topics"], may_be_mirrors=settings["source.mirrors"])
     except ConfigError as error:
         name, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(name, name)}{colon}{rest}") from error
@@ -231,7 +231,7 @@ def _checked_ends(clusters: MirrorClusters, config: Mapping[str, str]) -> dict[T
     logs = asyncio.run(find_logs(parse_hosts(brokers, KAFKA_PORT, "brokers"), partitions))
     if logs.problem:
         raise KielGroupsError(f"the ends of the source's logs are not known: {logs.problem}")
-    return dict(logs.ends)
+    return logs
 
 
 def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str]) -> None:

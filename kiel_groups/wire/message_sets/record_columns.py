@@ -59,7 +59,7 @@ class ByteColumn(Sequence["memoryview | None"]):
             start = end
 
     def to_list(self) -> list[bytes | None]:
-        """Return a copy of each key or value, or None for null. ``bytes`` of each view would take three times as long."""
+        """Return a copy of each key or value, or None for null. Copies of single views take three times as long."""
         rows, validity = self._rows, self._validity
         if validity is not None and not validity.strip(b"\0"):
             return [None] * len(rows)

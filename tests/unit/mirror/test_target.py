@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.mirror.target import check_claims
-from kiel_groups.mirror.values import Claim, MirroredTopic
+from kiel_groups.mirror.values import Claim, MirroredTopic, check_claims
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -26,21 +26,8 @@ PARTITION = TopicPartition("a", 3)
 LIMIT = 100
 
 
-class Stored(NamedTuple):
-    """A record as the producer reports it: the broker has stored or refused it."""
-
-    at: int
-    number: int
-
-    def offset(self) -> int:
-        return self.at
-
-    def partition(self) -> int:
-        return self.number
-
-
 class FakeProducer:
-    """A producer for topics whose limits are known; it calls each callback at once."""
+    """A producer for topics whose limits are known; it calls the callback of a refused record at once."""
 
     limits: ClassVar[Mapping[str, int]] = {}
     #: The errors of ``init_transactions``, in turn.
@@ -50,6 +37,8 @@ class FakeProducer:
     def __init__(self, config: Mapping[str, Any], logger: object) -> None:
         self.config, self.calls = config, list[str]()
         self.written: dict[str, list[bytes | None]] = {}
+        #: The key and the partition of each record.
+        self.placed: list[tuple[bytes | None, int]] = []
         self.made.append(self)
 
     def init_transactions(self, _: float) -> None:
@@ -62,23 +51,22 @@ class FakeProducer:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        done: Callable[[KafkaError | None, Stored], None],
+        done: Callable[[KafkaError], None],
         **_: object,
     ) -> None:
         records = self.written.setdefault(topic, [])
-        record = Stored(len(records), partition if partition >= 0 else len(key or b""))
         if len(value or b"") > self.limits.get(topic, LIMIT):
-            done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), record)
+            done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         else:
             records.append(value)
-            done(None, record)
+            self.placed.append((key, partition))
 
     def produce_batch(
         self,
         topic: str,
         messages: Sequence[Mapping[str, Any]],
         partition: int,
-        done: Callable[[KafkaError | None, Stored], None],
+        done: Callable[[KafkaError], None],
     ) -> int:
         for message in messages:
             self.produce(topic, message["value"], message["key"], partition, message.get("callback", done))
@@ -108,11 +96,20 @@ class FakeProducer:
 
 
 class FakeTarget:
-    """A target whose topics of checkpoints have some records."""
+    """A target with some checkpoints. Its logs end as the answers say, in turn; the last answer stays."""
 
-    def __init__(self, checkpoints: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, checkpoints: Mapping[str, Any] | None = None, *answers: Sequence[int]) -> None:
         self.config, self.servers = {"bootstrap.servers": "new:9092"}, "new:9092"
         self._checkpoints = checkpoints or {}
+        self._answers = list(answers) or [[1_000]]
+
+    def partitions(self) -> Mapping[str, int]:
+        return {"copy": 4}
+
+    def ends(self, partitions: Sequence[TopicPartition], _: float) -> Sequence[int]:
+        found = self._answers.pop(0) if self._answers[1:] else self._answers[0]
+        assert len(found) == len(partitions)
+        return found
 
     def read(self, _: str, __: int) -> list[tuple[bytes, bytes]]:
         return [(key.encode(), json.dumps(value).encode()) for key, value in self._checkpoints.items()]
@@ -173,33 +170,32 @@ def test_a_dead_letter_is_written_in_the_next_transaction() -> None:
     assert producer.written["dead"] == [b"x" * 500]
 
 
-def test_a_checkpoint_has_the_last_known_position_of_the_target() -> None:
-    """A batch of dead letters only does not hide the target's position, also after a restart."""
-    writer, producer = writer_of()
+def test_a_checkpoint_has_the_end_of_the_target() -> None:
+    """A batch of dead letters has a checkpoint, too. An end that is too small for a moment is looked up again."""
+    writer, producer = writer_of(FakeTarget(None, [2], [2], [3], [4]))
     writer.write([batch(0, 10, 20)])
     writer.write([batch(2, 500)])
-    assert checkpoints(producer) == [{"source": 2, "target": 2}, {"source": 3, "target": 2}]
+    writer.write([batch(3, 10, 500, 10)])
+    found = [(each["source"], each["target"]) for each in checkpoints(producer)]
+    assert found == [(2, 2), (3, 2), (6, 4)]
 
-    stored = {'["a", 3, 0]': {"source": 7, "target": 5}, '["a", 3, 1]': {"source": 6, "target": None}}
-    successor, second = writer_of(FakeTarget(stored))
-    assert successor.positions() == {PARTITION: 7}
-    successor.write([batch(7, 500)])
-    assert checkpoints(second) == [{"source": 8, "target": 5}]
+
+def test_a_log_of_the_target_that_is_shorter_than_before_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was deleted and created again, perhaps while no task ran: its checkpoints would skip records."""
+    monkeypatch.setattr(module, "_SETTLED_S", 0.0)
+    writer, producer = writer_of(FakeTarget({'["a", 3, 0]': {"source": 7, "target": 5}}, [1]))
+    assert writer.positions() == {PARTITION: 7}
+    with pytest.raises(KielGroupsError, match=r"had 6 records, and ends at 1 now: the topic was deleted and created"):
+        writer.write([batch(7, 10)])
+    assert "commit" not in producer.calls
 
 
 def test_where_keys_are_hashed_a_checkpoint_has_the_end_of_each_partition_of_the_target() -> None:
-    """
-    A record with a key goes where its hash says, one without keeps its partition. A checkpoint names the partitions of
-    the target that the set has written to, also after a restart.
-    """
-    writer, producer = writer_of()
+    """A record with a key goes where its hash says, one without keeps its partition."""
+    writer, producer = writer_of(FakeTarget(None, [1, 2, 3, 4]))
     writer.write([batch(0, 1, 1, 1, keys=[b"1", None, b"22"], is_hashed=True)])
-    found = checkpoints(producer)
-    assert found == [{"source": 3, "target": None, "targets": {"1": 1, "2": 2, "3": 3}}]
-    successor, second = writer_of(FakeTarget({'["a", 3, 0]': found[0]}))
-    assert successor.positions() == {PARTITION: 3}
-    successor.write([batch(3, 1, keys=[b"1"], is_hashed=True)])
-    assert checkpoints(second) == [{"source": 4, "target": None, "targets": {"1": 1, "2": 2, "3": 3}}]
+    assert producer.placed[:3] == [(b"1", -1), (b"22", -1), (None, 3)]
+    assert checkpoints(producer) == [{"source": 3, "target": None, "targets": {"0": 1, "1": 2, "2": 3, "3": 4}}]
 
 
 def test_transactions_may_last_as_long_as_brokers_allow() -> None:
