@@ -210,11 +210,10 @@ class TargetWriter:
         self._check_errors()
         if self._errors:
             return False
-        # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
-        # readers skip them. The target refuses such transactions.
+        self._look_up_ends(batches)
+        # Without a claim, records of a later owner may be before these ends, and readers of the checkpoint would skip
+        # them. The claim is checked after the look-up, so it was valid then. A transaction needs no check: it is fenced.
         is_exact = self._settings.is_exactly_once or self._waiting.is_owner
-        if is_exact:
-            self._look_up_ends(batches)
         for batch in batches:
             self._bury(batch)
             if is_exact:
