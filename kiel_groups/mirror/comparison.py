@@ -311,7 +311,8 @@ def compare(
         result.is_cut = True
     comparison.report_missing()
     result.records = sides[0].records, sides[1].records
-    result.sums = list(zip(sides[0].sums(), sides[1].sums(), strict=True))
+    sums = zip(sides[0].sums(), sides[1].sums(), strict=True)
+    result.sums = [(one, other) for one, other in sums if one.records or other.records]
 
 
 class _Explained(NamedTuple):

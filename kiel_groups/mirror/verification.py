@@ -189,8 +189,10 @@ class MirrorVerification:
         self, consumer: SingleConsumer, partition: model.TopicPartition, start: int, end: int
     ) -> Iterator[Records]:
         """Yield the records of a partition of the source between two offsets."""
-        consumer.assign([partition])
-        consumer.seek(partition, start)
+        if start >= end:
+            return
+        consumer.unsubscribe()
+        consumer.subscribe(partition.topic, {partition: start}, [partition.partition])
         position, idle_s = start, time.monotonic()
         while position < end:
             try:

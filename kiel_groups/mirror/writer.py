@@ -212,7 +212,7 @@ class TargetWriter:
             return False
         self._look_up_ends(batches)
         # Without a claim, records of a later owner may be before these ends, and readers of the checkpoint would skip
-        # them. The claim is checked after the look-up, so it was valid then. A transaction needs no check: it is fenced.
+        # them. The claim is checked after the look-up, so it was valid then. Transactions are fenced by the target.
         is_exact = self._settings.is_exactly_once or self._waiting.is_owner
         for batch in batches:
             self._bury(batch)
