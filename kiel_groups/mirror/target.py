@@ -28,7 +28,24 @@ _PAUSE_S = 0.05
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+#: Errors of the target that only a user can remove.
+_DENIED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
 )
 
 #: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
@@ -367,8 +384,9 @@ class TargetCluster:
                 time.sleep(_PAUSE_S)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        """Return the error for users after the library has raised one."""
-        return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+        """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""
+        kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
+        return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""

@@ -53,6 +53,11 @@ _PERMANENT = _UNAUTHORIZED | frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         # These errors do not name the invalid record of a batch reliably, so none is a dead letter (decision 49).
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_RECORD,
@@ -240,10 +245,10 @@ class TargetWriter:
                 raise self._failure(
                     "write: max.message.bytes of a topic was lowered, or the dead letters' is too small", error
                 )
-            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT:
+            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT | _FENCED:
                 raise self._failure("write", error)
         if self._errors:
-            self._report(f"a transaction is aborted, and written again: {self._errors[0].str()}")
+            self._report(f"has refused a transaction, which is written again: {self._errors[0].str()}")
 
     def _produce(self, batch: SourceBatch) -> None:
         """Give the records of a batch to the producer. An error of a record reaches its callback."""
