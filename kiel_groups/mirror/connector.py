@@ -603,7 +603,7 @@ class MirrorConnector(SourceConnector):
         self._target = _target_of(settings)
         self._ended = threading.Event()
         #: The topics and the directions that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: tuple[Mapping[str, int], Mapping[str, str]] = {}, {}
+        self._known: tuple[Mapping[str, int], Mapping[str, tuple[str, int]]] = {}, {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
@@ -653,33 +653,50 @@ class MirrorConnector(SourceConnector):
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
         claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
-        self._known = known, self._directions(claims)
         target.create(topics, replication)
+        directions = self._directions(claims)
+        self._known = known, directions
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
-        moving = [topic for topic in topics if claims[topic.target].direction != STOPPED]
+        moving, starts = list[MirroredTopic](), dict[str, dict[int, int]]()
         for topic in topics:
-            if topic not in moving:
+            direction, partitions = directions[topic.target]
+            if direction == STOPPED:
                 log.warning(
-                    "%s: topic %s is stopped, because 'kiel-groups mirror reverse' was interrupted; call it again",
+                    "%s: topic %s is stopped while 'kiel-groups mirror reverse' turns it round; if that command was"
+                    " interrupted, call it again",
                     self._context.name,
                     topic.source,
                 )
-        starts = {each.source: claims[each.target].starts for each in moving if claims[each.target].direction == BACK}
+                continue
+            moving.append(topic)
+            if direction == BACK:
+                starts[topic.source] = dict(enumerate(claims[topic.target].starts))
+                if partitions > topic.partitions:
+                    raise ConfigError(
+                        f"the target topic {topic.target} has {partitions} partitions, and the source topic"
+                        f" {topic.source}, which it is copied back to, has {topic.partitions}; expected as many: add"
+                        " partitions on the source"
+                    )
         return [
             {
                 **self._context.config,
                 PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in starts]),
                 BACK_KEY: json.dumps(
-                    [(*each, starts[each.topic][each.partition]) for each in partitions if each.topic in starts]
+                    # A partition that is newer than the turn is copied back from its beginning.
+                    [(*each, starts[each.topic].get(each.partition, 0)) for each in partitions if each.topic in starts]
                 ),
             }
             for partitions in partitions_of_tasks(moving, settings["partition.sets"], most)
         ]
 
-    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, str]:
-        """Return the direction of each target topic of the mirror."""
-        return {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
+    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, tuple[str, int]]:
+        """Return the direction of each target topic of the mirror, and the partitions of those that are copied back."""
+        own = {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
+        counts = self._target.partitions() if BACK in own.values() else {}
+        return {
+            topic: (direction, counts.get(topic, 0) if direction == BACK else 0) for topic, direction in own.items()
+        }
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):

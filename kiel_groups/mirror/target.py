@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
@@ -28,7 +28,24 @@ _PAUSE_S = 0.05
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+#: Errors of the target that only a user can remove.
+_DENIED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
 )
 
 #: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
@@ -252,22 +269,26 @@ class TargetCluster:
         (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return end
 
-    def mirrored(self, mirror: str) -> tuple[dict[str, Claim], dict[model.TopicPartition, MirroredPartition]]:
+    def claims_of(self, mirror: str) -> dict[str, Claim]:
         """
-        Return what a mirror has on the target: its claims by target topic, and how far partitions of the source are.
+        Return the claims of one mirror by target topic.
 
         Raises:
             ConfigError: The target has no mirror of this name.
             KielGroupsError: The target does not answer.
         """
-        counts, topic = self.partitions(), checkpoints_topic(mirror)
+        counts = self.partitions()
         claims = self.claims() if CLAIMS_TOPIC in counts else {}
-        if topic not in counts:
+        if checkpoints_topic(mirror) not in counts:
             names = sorted({claim.mirror for claim in claims.values()})
             others = f"; its mirrors are {some(names)}" if names else ", nor any other"
             raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
-        own = {name: claim for name, claim in claims.items() if claim.mirror == mirror}
-        return own, parse_checkpoints(self.read(topic, *range(counts[topic])))
+        return {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+
+    def mirrored(self, mirror: str) -> dict[model.TopicPartition, MirroredPartition]:
+        """Return how far each partition of the source is mirrored. Raises as ``read``."""
+        topic = checkpoints_topic(mirror)
+        return parse_checkpoints(self.read(topic, *range(self.partitions().get(topic, 0))))
 
     def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
         """
@@ -311,6 +332,26 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
+        return [(message.key() or b"", message.value()) for message in self.messages(topic, *partitions)]
+
+    def messages(self, topic: str, *partitions: int) -> Iterator[Message]:
+        """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
+        with closing(self.consumer()) as consumer:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = set(partitions)
+            while left:
+                message = consumer.poll(_ANSWER_S)
+                if message is None:
+                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                if (error := message.error()) is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                elif not error.retriable():
+                    raise self.failure(f"read {topic}", KafkaException(error))
+
+    def consumer(self) -> Consumer:
+        """Return a consumer of committed records, without a group, that reports the ends of partitions."""
         config = {
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
@@ -321,30 +362,20 @@ class TargetCluster:
             # The end is reported after an empty answer, for which the broker waits.
             "fetch.wait.max.ms": 10,
         }
-        found: list[tuple[bytes, bytes | None]] = []
-        with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
-            left = set(partitions)
-            while left:
-                message = consumer.poll(_ANSWER_S)
-                if message is None:
-                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
-                if (error := message.error()) is None:
-                    found.append((message.key() or b"", message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
-                elif not error.retriable():
-                    raise self.failure(f"read {topic}", KafkaException(error))
-        return found
+        return Consumer(self.config | config, logger=log)
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""
+        return min(map(int, self.settings(topics, "max.message.bytes").values()))
+
+    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
+        """Return the value of a setting for each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         deadline_s = time.monotonic() + _ANSWER_S
         while True:
             try:
-                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S).values()
-                return min(int(answer.result()["max.message.bytes"].value) for answer in answers)
+                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S)
+                return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
             except KafkaException as error:
                 # A broker of KRaft learns of a new topic after the controller has created it.
                 is_new = error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -353,8 +384,9 @@ class TargetCluster:
                 time.sleep(_PAUSE_S)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        """Return the error for users after the library has raised one."""
-        return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+        """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""
+        kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
+        return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
