@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from kiel_groups import model
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,8 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 30.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
-_COMPACTED = {"cleanup.policy": "compact"}
+#: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
     {
@@ -73,6 +76,27 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
+def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
+    """Raise ConfigError if one of the topics exists with too few partitions."""
+    for topic in topics:
+        if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
+            asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
+            raise ConfigError(
+                f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
+                " as many: add partitions on the target"
+            )
+
+
+def _check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
+    """Raise ConfigError if the topic of checkpoints has another number of partitions than there are sets."""
+    found = present.get(checkpoints_topic(mirror), sets)
+    if found != sets:
+        raise ConfigError(
+            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+            f" target topic {checkpoints_topic(mirror)}, which cannot change"
+        )
+
+
 class TargetCluster:
     """
     The target cluster, asked through the library's own clients.
@@ -84,35 +108,46 @@ class TargetCluster:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
         self.servers: str = self.config["bootstrap.servers"]
+        #: The last error of a connection. The answer to a request only says that a connection has failed.
+        self._last_error = ""
         try:
-            self._admin = AdminClient(self.config, logger=log)
+            # Problems of connections reach the callback.
+            more = {"error_cb": self._on_error, "log_level": 2}
+            self._admin = AdminClient(self.config | more, logger=log)
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
-    def check(self, timeout_s: float) -> None:
-        """Check that a broker of the target answers in time, or raise KielGroupsError."""
-        try:
-            self._admin.list_topics(timeout=timeout_s)
-        except KafkaException as error:
-            raise KielGroupsError(
-                f"no broker of the target {self.servers} answers within {timeout_s:g} s: {error_of(error).str()}"
-            ) from error
+    def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
+        """
+        Check, without a change, whether the target permits a mirror.
+
+        Args:
+            mirror: The name of the mirror.
+            source: The addresses of the source.
+            sets: The number of sets of partitions.
+            topics: The topics to mirror.
+            timeout_s: How long to wait for the first answer, in seconds.
+
+        Raises:
+            ConfigError: As ``create``, ``create_checkpoints`` and ``claim``.
+            KielGroupsError: The target does not answer.
+        """
+        present = self.partitions(timeout_s)
+        _check_sets(present, mirror, sets)
+        _check_sizes(present, topics)
+        if CLAIMS_TOPIC in present:
+            check_claims(self.claims(), mirror, source, topics)
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
-        Create the topics that do not exist, with the partitions of the source and the settings that still exist.
+        Create the topics that do not exist, with their partitions and the settings that still exist.
 
         Raises:
-            ConfigError: A topic exists with fewer partitions, or the target refuses to create a topic.
+            ConfigError: A topic exists with too few partitions, or the target refuses to create a topic.
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
-        for topic in topics:
-            if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
-                raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
-                    f" {topic.partitions}; expected at least as many: add partitions on the target"
-                )
+        _check_sizes(present, topics)
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
@@ -120,7 +155,7 @@ class TargetCluster:
         carried = [
             NewTopic(
                 topic.target,
-                topic.partitions,
+                topic.target_partitions,
                 replication,
                 config={name: text for name, text in topic.config.items() if name in CARRIED_SETTINGS},
             )
@@ -128,7 +163,14 @@ class TargetCluster:
         ]
         self._create(carried)
         for topic in missing:
-            log.info("created the target topic %s with %s", topic.target, counted(topic.partitions, "partition"))
+            log.info("created the target topic %s with %s", topic.target, counted(topic.target_partitions, "partition"))
+        for topic in topics:
+            if topic.hashed_partitions:
+                log.info(
+                    "the keys of %s are hashed anew on the target: the order within a key is kept, and that within a"
+                    " partition is not; records without a key keep their partition",
+                    topic.source,
+                )
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
         """
@@ -147,12 +189,7 @@ class TargetCluster:
                 if name not in present
             ]
         )
-        found = present.get(checkpoints_topic(mirror), sets)
-        if found != sets:
-            raise ConfigError(
-                f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
-                f" target topic {checkpoints_topic(mirror)}, which cannot change"
-            )
+        _check_sets(present, mirror, sets)
 
     def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
@@ -229,23 +266,92 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        try:
-            wanted = {TopicPartition(CLAIMS_TOPIC, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
-            answers = self._admin.list_offsets(wanted, request_timeout=_ANSWER_S)
-            (end,) = (answer.result().offset for answer in answers.values())
-        except KafkaException as error:
-            raise self.failure("look for changed claims", error) from error
-        return int(end)
+        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return end
 
-    def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
+    def claims_of(self, mirror: str) -> dict[str, Claim]:
         """
-        Return the keys and values of the committed records of a partition, in their order.
+        Return the claims of one mirror by target topic.
 
-        The caller has ended the transactions of the partition, so the end of the committed records is the end of all.
+        Raises:
+            ConfigError: The target has no mirror of this name.
+            KielGroupsError: The target does not answer.
+        """
+        counts = self.partitions()
+        claims = self.claims() if CLAIMS_TOPIC in counts else {}
+        if checkpoints_topic(mirror) not in counts:
+            names = sorted({claim.mirror for claim in claims.values()})
+            others = f"; its mirrors are {some(names)}" if names else ", nor any other"
+            raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
+        return {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+
+    def mirrored(self, mirror: str) -> dict[model.TopicPartition, MirroredPartition]:
+        """Return how far each partition of the source is mirrored. Raises as ``read``."""
+        topic = checkpoints_topic(mirror)
+        return parse_checkpoints(self.read(topic, *range(self.partitions().get(topic, 0))))
+
+    def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
+        """
+        Return the start and the end of the log of each partition of the topics that exist.
 
         Raises:
             KielGroupsError: The target does not answer.
         """
+        counts = self.partitions()
+        wanted = [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {
+            model.TopicPartition(each.topic, each.partition): (start, end)
+            for each, start, end in zip(wanted, starts, ends, strict=True)
+        }
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
+        try:
+            return self._listed(partitions, spec, _ANSWER_S)
+        except KafkaException as error:
+            raise self.failure("look up the ends of logs", error) from error
+
+    def ends(self, partitions: Sequence[model.TopicPartition], timeout_s: float) -> list[int]:
+        """Return the end of the log of each partition. Raise KafkaException if the target does not answer in time."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        return self._listed(wanted, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
+
+    def _listed(self, partitions: Sequence[TopicPartition], spec: OffsetSpec, timeout_s: float) -> list[int]:
+        if not partitions:
+            return []
+        answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
+        return [int(answers[each].result().offset) for each in partitions]
+
+    def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
+        """
+        Return the keys and values of the committed records of some partitions, in the order of each partition.
+
+        The caller has ended the transactions of the partitions, so the ends of the committed records are those of all.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        return [(message.key() or b"", message.value()) for message in self.messages(topic, *partitions)]
+
+    def messages(self, topic: str, *partitions: int) -> Iterator[Message]:
+        """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
+        with closing(self.consumer()) as consumer:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = set(partitions)
+            while left:
+                message = consumer.poll(_ANSWER_S)
+                if message is None:
+                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                if (error := message.error()) is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                elif not error.retriable():
+                    raise self.failure(f"read {topic}", KafkaException(error))
+
+    def consumer(self) -> Consumer:
+        """Return a consumer of committed records, without a group, that reports the ends of partitions."""
         config = {
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
@@ -256,28 +362,20 @@ class TargetCluster:
             # The end is reported after an empty answer, for which the broker waits.
             "fetch.wait.max.ms": 10,
         }
-        found: list[tuple[bytes, bytes | None]] = []
-        with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while True:
-                message = consumer.poll(_ANSWER_S)
-                if message is None:
-                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
-                if (error := message.error()) is None:
-                    found.append((message.key() or b"", message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                elif not error.retriable():
-                    raise self.failure(f"read {topic}", KafkaException(error))
+        return Consumer(self.config | config, logger=log)
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""
+        return min(map(int, self.settings(topics, "max.message.bytes").values()))
+
+    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
+        """Return the value of a setting for each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         deadline_s = time.monotonic() + _ANSWER_S
         while True:
             try:
-                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S).values()
-                return min(int(answer.result()["max.message.bytes"].value) for answer in answers)
+                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S)
+                return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
             except KafkaException as error:
                 # A broker of KRaft learns of a new topic after the controller has created it.
                 is_new = error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -290,13 +388,19 @@ class TargetCluster:
         kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
         return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
-    def partitions(self) -> dict[str, int]:
+    def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
         try:
-            topics = self._admin.list_topics(timeout=_ANSWER_S).topics
+            topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
-            raise self.failure("list topics", error) from error
+            self._admin.poll(0)  # This calls ``_on_error``.
+            cause = self._last_error or error_of(error).str()
+            raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = error.str()
 
     def _create(self, topics: list[NewTopic]) -> None:
         for name, creation in (self._admin.create_topics(topics) if topics else {}).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
-from tests.helpers.commands import kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
@@ -463,3 +464,49 @@ async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> Non
             pass
 
     await asyncio.to_thread(run)
+
+
+async def test_one_command_mirrors_topics(pair: Pair) -> None:
+    """
+    A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
+    was killed. Processes with other settings, and topics that do not exist, are refused.
+    """
+    await pair.create()
+    await pair.fill(0, 300)
+    place = ["--from", pair.source.zk_hosts, "--name", pair.name]
+    words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
+    words += ["--topics", pair.topic, "--session-timeout-ms", "4000"]
+
+    async def mirror(*more: str) -> tuple[int, str, str]:
+        ended = await asyncio.to_thread(kiel_groups, "mirror", *more)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
+    assert status == 0
+    assert re.fullmatch(r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n", out)
+    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
+    assert status == 0
+    assert re.fullmatch(
+        r"mirrored nothing new of 1 topic in .* s, after 900 records of earlier runs; 0 records behind\n", out
+    )
+    with Running(["-m", "kiel_groups", "mirror", *words, "--exactly-once"]) as running:
+        await pair.fill(300, 400)
+        await pair.mirrored(400)
+        refused = await asyncio.gather(mirror(*words), mirror(*words, "--topics", "none", "--name", "other"))
+        assert [code for code, *_ in refused] == [2, 2]
+        assert "runs in 1 other process with other settings (exactly.once)" in refused[0][2]
+        assert refused[1][2] == "error: --topics: the source has no topic 'none'\n"
+        running.process.kill()
+    await pair.fill(400, 500)
+    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
+    assert status == 0
+    assert out.endswith(" records of earlier runs; 0 records behind\n")
+    assert [contents(messages) for messages in await pair.mirrored(500)] == [expected(0, 500)] * PARTITIONS
+    (status, out, _), (_, document, _) = await asyncio.gather(
+        mirror("status", *place), mirror("status", *place, "--json")
+    )
+    assert status == 0
+    assert out.startswith(
+        f"mirror {pair.name} to {pair.target.brokers[0]}, exactly once, in 0 processes\n1,500 records "
+    )
+    assert [(each["position"], each["lag"]) for each in json.loads(document)["partitions"]] == [(500, 0)] * PARTITIONS

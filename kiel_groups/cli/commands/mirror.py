@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.commands.mirror_offsets import offsets
 from kiel_groups.cli.commands.mirror_reverse import reverse
+from kiel_groups.cli.commands.mirror_verify import verify
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
@@ -23,7 +25,7 @@ from kiel_groups.wording import counted, own_command
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.mirror_view import MirrorView
-    from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.loaded_groups import Logs
 
 #: How long the target may take to answer before anything is written, in seconds.
 _TARGET_WAIT_S = 10.0
@@ -161,7 +163,7 @@ def start(
         session_timeout_ms=session_timeout_ms,
     )
     config["source.bootstrap.servers"] = settings.brokers
-    ends = _checked_ends(clusters, config)
+    logs = _checked_logs(clusters, config)
     first = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
     _check_stored(lines, first, config)
     run = MirrorRun(
@@ -169,7 +171,7 @@ def start(
         config=config,
         worker=settings,
         first=first,
-        ends=ends if until_caught_up else None,
+        logs=logs if until_caught_up else None,
         lines=lines,
         quiet=quiet,
         metrics_port=metrics_port,
@@ -202,9 +204,9 @@ def _more_settings(given: Sequence[str], options: Mapping[str, str]) -> dict[str
     return found
 
 
-def _checked_ends(clusters: MirrorClusters, config: Mapping[str, str]) -> dict[TopicPartition, int]:
+def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
     """
-    Check the settings, both clusters and the topics before anything is written. Return the ends of the source's logs.
+    Check the settings, both clusters and the topics before anything is written. Return the logs of the topics.
 
     Raises:
         KielGroupsError: There is a mistake, or a cluster does not answer.
@@ -213,24 +215,23 @@ def _checked_ends(clusters: MirrorClusters, config: Mapping[str, str]) -> dict[T
 
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import ConfigError, KielGroupsError
-    from kiel_groups.mirror.connector import MirrorConnector, open_target, source_topics
+    from kiel_groups.mirror.connector import MirrorConnector
     from kiel_groups.model import TopicPartition
     from kiel_groups.ops.loaded_groups import find_logs
     from kiel_groups.workers.plugins.connector_checks import checked_config
 
     try:
         settings = checked_config(MirrorConnector, config).settings
-        open_target(clusters.target_config).check(_TARGET_WAIT_S)
-        brokers: str = config["source.bootstrap.servers"]
-        topics = source_topics(brokers, settings["topics"], may_be_mirrors=settings["source.mirrors"])
+        topics = MirrorConnector().checked_topics(clusters.name, settings, timeout_s=_TARGET_WAIT_S)
     except ConfigError as error:
         name, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(name, name)}{colon}{rest}") from error
     partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-    logs = asyncio.run(find_logs(parse_hosts(brokers, KAFKA_PORT, "brokers"), partitions))
+    brokers = parse_hosts(config["source.bootstrap.servers"], KAFKA_PORT, "brokers")
+    logs = asyncio.run(find_logs(brokers, partitions))
     if logs.problem:
         raise KielGroupsError(f"the ends of the source's logs are not known: {logs.problem}")
-    return dict(logs.ends)
+    return logs
 
 
 def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str]) -> None:
@@ -288,4 +289,5 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     return DONE if is_well else FAILED
 
 
-mirror.add_command(reverse)
+for command in (offsets, reverse, verify):
+    mirror.add_command(command)

@@ -11,8 +11,8 @@ from rich.filesize import decimal
 
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.cli.terminal.worker_report import work_table, worker_group_problems
-from kiel_groups.mirror.mirror_view import MirroredPartition, MirrorView
-from kiel_groups.model import TopicPartition
+from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
+from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.ops.views.report import ago
 from kiel_groups.wording import counted
 from kiel_groups.workers.values import TaskId
@@ -29,25 +29,28 @@ class MirrorProgress:
 
     Args:
         first: The view at the start of the run.
-        ends: The ends that the logs of the source had at the start of the run, by partition, or None for a run without
-            an end.
+        logs: The logs of the source at the start of the run, or None if the run does not end at their ends.
     """
 
-    def __init__(self, first: MirrorView, ends: Mapping[TopicPartition, int] | None) -> None:
+    def __init__(self, first: MirrorView, logs: Logs | None) -> None:
         self._first = self.last = first
-        self._ends = ends
+        self._logs = logs
         self._views = deque([first])
 
     def add(self, view: MirrorView) -> str:
         """Add a view, and return a text about the progress: records, rates, lag, and the time that is left."""
         self.last = view
         self._views.append(view)
-        while len(self._views) > 2 and self._views[1].seen_ms <= view.seen_ms - _WINDOW_MS:
+        while len(self._views) > 2 and (
+            self._views[1].seen_ms <= view.seen_ms - _WINDOW_MS or self._views[0].lag is None
+        ):
             self._views.popleft()
+        if not view.partitions:
+            return "starting"
         before = self._views[0]
         passed_s = max(view.seen_ms - before.seen_ms, 1) / 1000
         rate, speed = (view.records - before.records) / passed_s, (view.size_bytes - before.size_bytes) / passed_s
-        text = f"{self.records:,} records, {rate:,.0f} records/s, {speed / 1e6:,.1f} MB/s"
+        text = f"{self.records:,} records, {rate:,.0f}/s, {speed / 1e6:,.1f} MB/s"
         if view.lag is None:
             return f"{text}, unknown lag"
         shrinks = 0.0 if before.lag is None else (before.lag - view.lag) / passed_s
@@ -61,12 +64,23 @@ class MirrorProgress:
 
     @property
     def left(self) -> int | None:
-        """How many offsets before the ends at the start of the run are not mirrored yet, or None if unknown."""
-        if self._ends is None:
+        """How many offsets are not mirrored of those that the logs had at the start of the run, or None if unknown."""
+        if self._logs is None:
             return None
         known = {each.partition: each for each in self.last.partitions}
-        lags = [known[each].behind(end) if each in known else None for each, end in self._ends.items()]
+        starts = self._logs.starts
+        lags = [
+            known[each].behind(end) if each in known else end - starts.get(each, 0)
+            for each, end in self._logs.ends.items()
+            if each not in known or not known[each].is_back
+        ]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the mirror has tasks for all partitions of the logs, and has reached the ends of the logs."""
+        known = {each.partition for each in self.last.partitions}
+        return self._logs is not None and self._logs.ends.keys() <= known and self.left == 0
 
     def summary(self, took_s: float) -> str:
         """Return the last line of a run: what it has mirrored, and how far the mirror is behind."""
@@ -107,10 +121,10 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
     config: Mapping[str, str] = {} if connector is None else connector.config
     lag = "unknown" if view.lag is None else f"{view.lag:,}"
     delivery = "exactly once" if config.get("exactly.once") == "true" else "at least once"
-    process = counted(view.group.workers, "process", "processes")
+    processes = counted(view.group.workers, "process", "processes")
     report: list[RenderableType] = [
-        f"mirror {view.name} to {config.get('target.bootstrap.servers')}, {delivery}: {counted(view.topics, 'topic')},"
-        f" {counted(view.records, 'record')} ({decimal(view.size_bytes)}), lag {lag}, {process}",
+        f"mirror {view.name} to {config.get('target.bootstrap.servers')}, {delivery}, in {processes}",
+        f"{counted(view.records, 'record')} ({decimal(view.size_bytes)}) of {counted(view.topics, 'topic')}, lag {lag}",
         *(f"problem: {problem}" for problem in mirror_problems(view)),
     ]
     if view.partitions:
@@ -120,13 +134,14 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
     if view.group.workers:
         report.append(work_table(view.group))
     else:
-        report.append("no process runs the mirror; the next start continues at these positions")
+        report.append("no process runs the mirror; 'kiel-groups mirror start' continues at these positions")
     return report
 
 
-def _row(each: MirroredPartition, now_ms: int) -> tuple[str, ...]:
+def _row(each: PartitionProgress, now_ms: int) -> tuple[str, ...]:
     position, lag = ("-" if number is None else f"{number:,}" for number in (each.position, each.lag))
-    return str(each.partition), each.target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
+    target = f"{each.target} (back)" if each.is_back else each.target
+    return str(each.partition), target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
 
 
 def mirror_document(view: MirrorView) -> dict[str, Any]:
@@ -149,6 +164,7 @@ def mirror_document(view: MirrorView) -> dict[str, Any]:
                 "topic": each.partition.topic,
                 "partition": each.partition.partition,
                 "target": each.target,
+                "direction": "back" if each.is_back else "forward",
                 "task": each.task.task,
                 "position": each.position,
                 "start": each.start,

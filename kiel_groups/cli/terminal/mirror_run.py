@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
-from kiel_groups.model import TopicPartition
+from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.rest.metrics_text import serving_metrics
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -30,6 +31,8 @@ from kiel_groups.workers.values import Work
 _INTERVAL_S, _PAUSE_FACTOR = 1.0, 4.0
 #: How often a line shows the progress where no bar can be shown, in seconds.
 _LINE_INTERVAL_S = 10.0
+#: The type of an error at the beginning of its text.
+_TYPE = re.compile(r"^\w*Error: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class MirrorRun:
         config: The settings of its connector. They are stored if they differ from those in ``first``.
         worker: The settings of the worker.
         first: The mirror as it was before the run.
-        ends: The offsets up to which all partitions are mirrored when the run ends. Without them, the run does not end.
+        logs: The logs of the source, at whose ends the run ends, or None for a run without an end.
         lines: Prints the progress if no bar can be shown.
         quiet: Whether to show neither progress nor summary.
         metrics_port: The port for Prometheus, or None.
@@ -52,7 +55,7 @@ class MirrorRun:
     config: Mapping[str, str]
     worker: WorkerSettings
     first: MirrorView
-    ends: Mapping[TopicPartition, int] | None
+    logs: Logs | None
     lines: Lines
     quiet: bool
     metrics_port: int | None
@@ -68,7 +71,7 @@ class MirrorRun:
             KielGroupsError: The worker, the connector, or a task of this process has failed. Or any task has failed,
                 and the run waits for it.
         """
-        began_s, progress = time.monotonic(), MirrorProgress(self.first, self.ends)
+        began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
             with self._shown(progress) as show:
                 return asyncio.run(self._run(progress, show))
@@ -143,7 +146,7 @@ class MirrorRun:
                 continue
             show(progress.add(view))
             self._check(view, urlsplit(worker.url).netloc, warned)
-            if progress.left == 0:
+            if progress.is_caught_up:
                 return
             await asyncio.sleep(max(_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began_s)))
 
@@ -156,8 +159,9 @@ class MirrorRun:
         if self.config.get("restart.policy") == "backoff":
             return
         for work, status in view.failed.items():
-            cause = cause_of(status.trace)
-            if self.ends is not None or status.worker == address:
+            # The log line of the worker has no type either, so it is not repeated.
+            cause = _TYPE.sub("", cause_of(status.trace), 1)
+            if self.logs is not None or status.worker == address:
                 raise KielGroupsError(f"{work} failed: {cause}")
             if work not in warned:
                 warned.add(work)
