@@ -126,12 +126,14 @@ async def test_clusters_of_a_file_and_their_connectors(
             assert list((await ask(connectors)).document) == [name]
             assert (await put(f"{name}-bad", {**config, "file": str(tmp_path)})).status == 200
 
-            async def failed() -> str:
+            async def failed() -> dict[str, str]:
                 found = (await ask(f"{url}/v1/clusters/main/groups/{workers}/findings")).document["findings"]
-                return next((each["text"] for each in found if each["kind"] == "failed"), "")
+                return next((each for each in found if each["kind"] == "failed"), {})
 
-            text = await eventually(failed, "the service finds the failed task")
-            assert text.startswith(f"task {name}-bad-0 has failed: ConfigError: file: ")
+            finding = await eventually(failed, "the service finds the failed task")
+            assert finding["text"].startswith(f"task {name}-bad-0 has failed: ConfigError: file: ")
+            command = f"'kiel-groups workers describe {workers} --zookeeper {cluster.zk_hosts}' shows all causes"
+            assert finding["remedy"].endswith(command)
             assert f'kiel_group_findings{{cluster="main",group="{workers}",kind="failed"}} 1.0' in await text_at(
                 f"{url}/metrics"
             )
