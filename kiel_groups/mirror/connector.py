@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
+from kiel_groups.mirror.metrics import MirrorMetrics
 from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, SourceBatch, WriterSettings
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
@@ -268,6 +269,7 @@ class MirrorTask(SourceTask):
 
         self._context, self._settings = context, settings
         self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[_PARTITIONS])]
+        self._progress = MirrorMetrics(context.metrics, self._partitions)
         names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
         self._names = names
         field: str = settings["timestamp.field"]
@@ -295,6 +297,7 @@ class MirrorTask(SourceTask):
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
+        self._progress.measure(self._consumer.lag)
         try:
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
         except NoBrokersError as error:
@@ -312,6 +315,7 @@ class MirrorTask(SourceTask):
             by_set.setdefault(self._set_of(partition), []).append(batch)
         written: list[SourcePosition] = []
         for number, batches in by_set.items():
+            self._progress.begin(batches)
             try:
                 self._writers[number].write(batches)
             except KielGroupsError as error:
@@ -319,6 +323,7 @@ class MirrorTask(SourceTask):
                     raise
                 self._error = error
                 break
+            self._progress.end(batches)
             written += [
                 SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset}) for batch in batches
             ]
@@ -334,6 +339,7 @@ class MirrorTask(SourceTask):
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
         if self._is_source_gone != bool(problem):
             self._is_source_gone = bool(problem)
+            self._context.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._context.connector, problem or "the source answers again")
             self._context.report_problem(problem)
 

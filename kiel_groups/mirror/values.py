@@ -36,6 +36,16 @@ class SourceBatch(NamedTuple):
         """The offset after the last record."""
         return self.columns[-1].next_offset
 
+    @property
+    def records(self) -> int:
+        """The number of the records."""
+        return sum(map(len, self.columns))
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys and values."""
+        return sum(each.size_bytes for each in self.columns)
+
 
 class WriterSettings(NamedTuple):
     """The settings that all writers of a task share."""

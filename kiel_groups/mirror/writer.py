@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.metrics import Metrics
 from kiel_groups.mirror.target import TargetCluster, error_of
 from kiel_groups.mirror.values import SourceBatch, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
@@ -50,7 +51,11 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 
 class Waiting(Protocol):
-    """The functions of a worker that a writer needs while it waits for the target."""
+    """The functions of a worker that a writer needs."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the task."""
 
     @property
     def should_stop(self) -> bool:
@@ -161,6 +166,7 @@ class TargetWriter:
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
+                self._waiting.metrics.count("mirror_transactions_aborted")
                 self._check_stop()
                 time.sleep(_SLICE_S)
         except (KafkaException, SystemError) as error:
@@ -169,6 +175,7 @@ class TargetWriter:
             if not isinstance(cause, KafkaException):
                 raise
             raise self._failure("write", error_of(cause)) from error
+        self._waiting.metrics.count("mirror_dead_letters", len(self._refused))
         self._waiting.report_problem("")
 
     def close(self) -> None:
@@ -347,6 +354,7 @@ class TargetWriter:
     def _report(self, what: str) -> None:
         problem = f"the target {self._target.servers} {what}"
         log.warning("%s-%d: %s", self._settings.mirror, self._number, problem)
+        self._waiting.metrics.count("mirror_problems")
         self._waiting.report_problem(problem)
 
     def _on_error(self, error: KafkaError) -> None:

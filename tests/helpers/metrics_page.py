@@ -23,6 +23,9 @@ FILES = ("rules.yml", "rules-test.yml", "grafana-dashboard.json")
 #: The labels of the service's metrics and of its leaders', which the text above its table names.
 _SERVICE_LABELS = frozenset({"cluster", "group"})
 
+#: The labels of the metrics of tasks, which the text above their table names.
+_TASK_LABELS = frozenset({"connector", "task"})
+
 
 class Described(NamedTuple):
     """A metric on the page: its section, kind, unit, meaning, and labels."""
@@ -70,14 +73,16 @@ def check_exposed(text: str) -> set[str]:
         on_page = described()[family.name]
         assert on_page.kind == family.type, family
         for sample in family.samples:
-            assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS, sample
+            own = _TASK_LABELS if on_page.section == "Tasks of workers" else frozenset[str]()
+            assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS | own, sample
     return {family.name for family in families}
 
 
-def names_in_files(exposed: Iterable[str]) -> None:
-    """Check that alarms and dashboard use only these metrics."""
+def names_in_files(exposed: Iterable[str], *, of_mirrors: bool = False) -> None:
+    """Check that alarms and dashboard use only these metrics, of mirrors or else of groups."""
     names = {f"{name}_total" if described()[name].kind == "counter" else name for name in exposed}
     for file in FILES:
         used = set(re.findall(r"\bkiel_\w+", (REPOSITORY / "monitoring" / file).read_text(encoding="utf-8")))
+        used = {name for name in used if name.startswith("kiel_mirror_") == of_mirrors}
         assert used
         assert used <= names, file

@@ -31,6 +31,11 @@ class ByteColumn(Sequence["memoryview | None"]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys or values."""
+        return self._ends[self._rows.stop] - self._ends[self._rows.start]
+
     @overload
     def __getitem__(self, index: int) -> memoryview | None: ...
 
@@ -90,6 +95,11 @@ class RecordColumns:
     def values(self) -> ByteColumn:
         """The values of the records, as memoryviews or None."""
         return ByteColumn(self.columns.values, self.rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys and values."""
+        return self.keys.size_bytes + self.values.size_bytes
 
     @property
     def first_offset(self) -> int:
