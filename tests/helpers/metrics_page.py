@@ -12,10 +12,12 @@ from typing import NamedTuple
 from docutils import nodes
 from docutils.core import publish_doctree
 from prometheus_client.parser import text_string_to_metric_families
+from tornado.httpclient import AsyncHTTPClient
 
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.waiting import eventually
 
-__all__ = ["FILES", "Described", "check_exposed", "described", "names_in_files", "tables"]
+__all__ = ["FILES", "Described", "check_exposed", "described", "exposed", "names_in_files", "tables"]
 
 #: The files for Prometheus and Grafana that have names of metrics.
 FILES = ("rules.yml", "rules-test.yml", "grafana-dashboard.json")
@@ -76,6 +78,20 @@ def check_exposed(text: str) -> set[str]:
             own = _TASK_LABELS if on_page.section == "Tasks of workers" else frozenset[str]()
             assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS | own, sample
     return {family.name for family in families}
+
+
+async def exposed(url: str, *needed: str) -> set[str]:
+    """Wait until a process exposes these metrics, check all metrics that it exposes, and return their names."""
+
+    async def names() -> set[str]:
+        try:
+            answer = await AsyncHTTPClient().fetch(f"{url}/metrics")
+        except OSError:
+            return set()
+        found = check_exposed(answer.body.decode())
+        return found if found.issuperset(needed) else set()
+
+    return await eventually(names, f"{url} exposes {needed}")
 
 
 def names_in_files(exposed: Iterable[str], *, of_mirrors: bool = False) -> None:
