@@ -63,6 +63,7 @@ _SECTIONS = {
         "workers": "Run and show workers, which share connectors.",
         "connectors": "List, create and change the connectors of workers.",
         "connector-plugins": "List the connectors that are installed at a worker.",
+        "mirror": "Copy topics to another cluster; show and verify the copies.",
         "spark": "Run jobs on Spark: copy topics into Parquet, and verify the copies.",
     },
     "Begin": {

@@ -7,20 +7,37 @@ import logging
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from itertools import cycle, repeat
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import MirrorMetrics
-from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, SourceBatch, WriterSettings
+from kiel_groups.mirror.values import (
+    BACK,
+    BACK_KEY,
+    CLAIMS_TOPIC,
+    FORWARD,
+    PARTITIONS_KEY,
+    STOPPED,
+    TOPIC_IN_FORMAT,
+    Claim,
+    MirroredTopic,
+    SourceBatch,
+    WriterSettings,
+    set_of,
+    target_topic,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import SingleConsumer
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
@@ -42,28 +59,51 @@ from kiel_groups.workers.plugins.interfaces import (
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
 if TYPE_CHECKING:
+    from kiel_groups.mirror.back import BackCopier
     from kiel_groups.mirror.target import TargetCluster
     from kiel_groups.mirror.writer import TargetWriter
 
 log = logging.getLogger(__name__)
 
-_TOPIC = "${topic}"
-#: The setting of a task that has its partitions; the connector writes it.
-_PARTITIONS = "mirror.partitions"
 #: How long the target and the source may refuse the preparation of tasks, in seconds.
 _PATIENCE_S = 60.0
+#: The pause before a source that does not answer is asked again, in seconds.
+_SOURCE_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
 
 
-def set_of(partition: TopicPartition, sets: int) -> int:
+def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool = False) -> dict[str, int]:
     """
-    Return the number of the set that a partition belongs to.
+    Return the number of partitions of each topic of the source that a mirror copies.
 
-    The number depends on nothing but the arguments. So every task that ever writes a partition uses the same
-    transactional id. The partitions of one topic are spread evenly.
+    Args:
+        brokers: Brokers of the source.
+        patterns: Names of topics, which may have the wildcards ``*`` and ``?``.
+        may_be_mirrors: Whether the topics may be mirrors themselves.
+
+    Raises:
+        ConfigError: No topic of the source has one of the names, or a topic is a mirror.
+        NoBrokersError: No broker answers.
     """
-    return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
+    found: dict[str, int] = {}
+    with SingleConsumer(brokers) as consumer:
+        names = consumer.topics()
+        for pattern in patterns:
+            matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
+            if not matching:
+                raise ConfigError(f"topics: the source has no topic {pattern!r}")
+            found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    if CLAIMS_TOPIC in names and not may_be_mirrors:
+        claims = open_target({"bootstrap.servers": brokers}).claims()
+        if mirrored := sorted(claims.keys() & found.keys()):
+            claim = claims[mirrored[0]]
+            raise ConfigError(
+                f"topics: {mirrored[0]} of the source is itself the mirror of {claim.topic} of {claim.source} by the"
+                f" connector {claim.mirror!r}, and a topic has one direction: 'kiel-groups mirror reverse' turns it"
+                " round; for a chain of clusters that does not lead back, set source.mirrors to true"
+            )
+    return dict(sorted(found.items()))
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:
@@ -95,15 +135,28 @@ def timestamp_of(field: str, value: memoryview | None) -> int:
     return number if 0 < number < 1 << 63 else 0
 
 
-def _target_of(settings: Settings) -> TargetCluster:
+def open_target(config: Mapping[str, Any]) -> TargetCluster:
+    """
+    Return the target cluster of a mirror.
+
+    Args:
+        config: The settings of librdkafka for the clients of the target, such as ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed, or refuses a setting.
+    """
     try:
         from kiel_groups.mirror.target import TargetCluster
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Mirror: confluent-kafka is missing in {sys.executable}; install kiel-groups[mirror]"
         ) from error
+    return TargetCluster(config)
+
+
+def _target_of(settings: Settings) -> TargetCluster:
     properties = json.loads(settings["target.properties"].value or "{}")
-    return TargetCluster({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
+    return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
 
 
 def _is_properties(password: Password) -> bool:
@@ -115,8 +168,7 @@ def _is_properties(password: Password) -> bool:
 
 
 def _target_name(settings: Settings, topic: str) -> str:
-    name: str = settings["target.topic.format"].replace(_TOPIC, topic)
-    return check_name(name, "topic")
+    return check_name(target_topic(settings["target.topic.format"], topic), "topic")
 
 
 _source = partial(ConfigKey, group="Source", importance="high")
@@ -154,10 +206,19 @@ _CONFIG = ConfigDefinition(
         importance="low",
     ),
     _source(
+        "source.mirrors",
+        "boolean",
+        False,
+        documentation="Whether topics of the source may be mirrored that are themselves mirrors, as in a chain of "
+        "clusters. Leave it false if the target is the cluster that they come from.",
+        importance="low",
+    ),
+    _source(
         "refresh.interval.ms",
         "int",
         60_000,
-        documentation="How often the source is asked for new topics and partitions, in milliseconds.",
+        documentation="How often the source is asked for new topics and partitions, and the target for topics that "
+        "were turned round, in milliseconds.",
         validator=between(100, 86_400_000),
         importance="low",
     ),
@@ -179,9 +240,9 @@ _CONFIG = ConfigDefinition(
     ),
     _target(
         "target.topic.format",
-        default=_TOPIC,
+        default=TOPIC_IN_FORMAT,
         documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
-        validator=Validator(lambda text: _TOPIC in text, "a text with ${topic}"),
+        validator=Validator(lambda text: TOPIC_IN_FORMAT in text, "a text with ${topic}"),
         importance="medium",
     ),
     _target(
@@ -253,25 +314,49 @@ class MirrorTask(SourceTask):
     """
 
     config = _CONFIG + ConfigDefinition(
-        ConfigKey(_PARTITIONS, documentation="The topics and numbers of the task's partitions, as a JSON array.")
+        ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array."),
+        ConfigKey(
+            BACK_KEY,
+            default="[]",
+            documentation="The topics and numbers of the partitions that are copied back, and the offset of the target "
+            "to begin at, as a JSON array.",
+        ),
     )
 
     def __init__(self) -> None:
         self._consumer: SingleConsumer | None = None
         self._writers: dict[int, TargetWriter] = {}
+        self._back: BackCopier | None = None
+        #: The positions of the partitions of the source. Records before them are no new ones.
+        self._next: dict[TopicPartition, int] = {}
+        #: The ways in which the task copies records, in turn.
+        self._copies: Iterator[Callable[[], Sequence[SourcePosition]]] = repeat(self._copy)
         self._is_source_gone = False
+        #: The topics that are not subscribed yet, because the source has not answered since the start.
+        self._unsubscribed: list[str] = []
+        #: The numbers of the mirrored records and of their bytes, by partition.
+        self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
         self._error: KielGroupsError | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
+        self._context, self._settings = context, settings
+        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
+        self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
+        self._check = DirectionCheck(target, context.connector, dict.fromkeys(self._names.values(), FORWARD), context)
+        starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
+        if self._partitions:
+            self._start_forward(target)
+        if starts:
+            self._back = self._start_back(target, starts)
+            self._copies = cycle([self._copy, self._back.copy]) if self._partitions else repeat(self._back.copy)
+
+    def _start_forward(self, target: TargetCluster) -> None:
         from kiel_groups.mirror.writer import TargetWriter
 
-        self._context, self._settings = context, settings
-        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[_PARTITIONS])]
+        context, settings, names = self._context, self._settings, self._names
         self._progress = MirrorMetrics(context.metrics, self._partitions)
-        names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
-        self._names = names
         field: str = settings["timestamp.field"]
         shared = WriterSettings(
             mirror=context.connector,
@@ -285,30 +370,62 @@ class MirrorTask(SourceTask):
         batch_bytes = min(1_000_000, target.largest_messages(sorted(set(names.values()))) * 9 // 10)
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
-        positions = self._positions(context)
+        self._next = self._positions(context)
+        for partition in self._partitions:
+            if partition not in self._next:
+                self._writers[self._set_of(partition)].beginnings.add(partition)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
-        for topic in names:
-            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
-            own = {partition: offset for partition, offset in positions.items() if partition.topic == topic}
-            self._consumer.subscribe(topic, own, numbers)
+        self._unsubscribed = list(names)
+
+    def _start_back(self, target: TargetCluster, starts: Sequence[tuple[TopicPartition, int]]) -> BackCopier:
+        from kiel_groups.mirror.back import BackCopier, back_partition
+
+        context, settings = self._context, self._settings
+        topics = {_target_name(settings, partition.topic): partition.topic for partition, _ in starts}
+        positions: dict[TopicPartition, int] = {}
+        for partition, start in starts:
+            target_partition = TopicPartition(_target_name(settings, partition.topic), partition.partition)
+            stored = context.run(context.offset(back_partition(target_partition)))
+            positions[target_partition] = max(start, stored["offset"] if stored else 0)
+        return BackCopier(
+            target,
+            settings["source.bootstrap.servers"],
+            topics,
+            positions,
+            DirectionCheck(target, context.connector, dict.fromkeys(topics, BACK), context),
+            context,
+            most=settings["batch.records"],
+            resets=settings["source.auto.offset.reset"] == "earliest",
+        )
 
     def poll(self) -> Sequence[SourcePosition]:
+        return next(self._copies)()
+
+    def _copy(self) -> Sequence[SourcePosition]:
+        """Copy the next records to the target, and return the positions after them."""
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
-        self._progress.measure(self._consumer.lag)
+        self._progress.measure(self._lags)
         try:
+            self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
-        except NoBrokersError as error:
-            self._report_source(f"the source does not answer: {error}; trying again")
-            return []
         except OffsetOutOfRangeError as error:
+            self._check_ends(self._consumer.end_offsets(self._next))
             raise KielGroupsError(
                 f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
             ) from error
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            self._report_source(f"the source does not answer: {error}; trying again")
+            self._context.run(self._context.pause(_SOURCE_PAUSE_S))
+            return []
         self._report_source("")
+        self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
+        found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
         for partition, columns in found.items():
             batch = SourceBatch(partition, columns, self._names[partition.topic])
@@ -324,16 +441,76 @@ class MirrorTask(SourceTask):
                 self._error = error
                 break
             self._progress.end(batches)
-            written += [
-                SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset}) for batch in batches
-            ]
+            written += map(self._counted, batches)
+            self._next |= {batch.partition: batch.next_offset for batch in batches}
         return written
+
+    def _lags(self) -> dict[TopicPartition, int]:
+        """Return the lag of each partition that is copied to the target, as of the last answer of the source."""
+        assert self._consumer is not None
+        paused = self._consumer.paused()
+        return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
+
+    def _check_ends(self, found: Mapping[TopicPartition, int]) -> None:
+        """
+        Check that the source's partitions have not started over: that none is at an offset before its position.
+
+        Raises:
+            KielGroupsError: A partition has, so its records would be taken for records that are mirrored.
+        """
+        for partition, offset in sorted(found.items()):
+            if offset < (position := self._next.get(partition, 0)):
+                raise KielGroupsError(
+                    f"{partition} of the source was mirrored up to offset {position}, and its log is at {offset} again:"
+                    " the topic was deleted and created again, or has lost records; mirror it by a connector of another"
+                    " name to another topic (target.topic.format)"
+                )
+
+    def _kept(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> dict[TopicPartition, Any]:
+        """
+        Return the records of topics that are still copied to the target.
+
+        The other topics were stopped or turned round after the task has started. Their partitions pause at the records
+        that the task has read, in case that they are copied to the target again.
+        """
+        assert self._consumer is not None
+        if not found and not self._check.is_due:
+            return {}
+        turned = self._check.turned()
+        stopped = {partition for partition in self._partitions if self._names[partition.topic] in turned}
+        paused = self._consumer.paused()
+        for partition in stopped & found.keys():
+            self._consumer.seek(partition, found[partition][0].first_offset)
+        if changed := stopped ^ paused:
+            self._consumer.pause(*stopped - paused)
+            self._consumer.resume(*paused - stopped)
+            text = "paused" if stopped - paused else "continued"
+            log.info("%s: %s of %s", self._context.connector, text, some(sorted({each.topic for each in changed})))
+        return {partition: columns for partition, columns in found.items() if partition not in stopped}
 
     def stop(self) -> None:
         for writer in self._writers.values():
             writer.close()
         if self._consumer is not None:
             self._consumer.close()
+        if self._back is not None:
+            self._back.close()
+
+    def _subscribe(self, consumer: SingleConsumer) -> None:
+        """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""
+        while self._unsubscribed:
+            topic = self._unsubscribed[-1]
+            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
+            starts = {partition: offset for partition, offset in self._next.items() if partition.topic == topic}
+            consumer.subscribe(topic, starts, numbers)
+            self._unsubscribed.pop()
+
+    def _counted(self, batch: SourceBatch) -> SourcePosition:
+        """Count the records of a batch that the target has stored, and return the position after them."""
+        records, size = self._counts.get(batch.partition, (0, 0))
+        counts = self._counts[batch.partition] = records + batch.records, size + batch.size_bytes
+        offset = {"offset": batch.next_offset, "records": counts[0], "bytes": counts[1]}
+        return SourcePosition(_source_partition(batch.partition), offset)
 
     def _report_source(self, problem: str) -> None:
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
@@ -348,21 +525,22 @@ class MirrorTask(SourceTask):
 
     def _positions(self, context: SourceTaskContext) -> dict[TopicPartition, int]:
         """
-        Return the source position of each partition that has one.
+        Return the source position of each partition that has one, and set the counts of the records before.
 
         Raises:
             KielGroupsError: The target has lost checkpoints of an exactly-once mirror.
         """
-        stored = {
-            partition: offset["offset"]
-            for partition in self._partitions
-            if (offset := context.run(context.offset(_source_partition(partition)))) is not None
-        }
-        if not self._settings["exactly.once"]:
-            return stored
+        stored: dict[TopicPartition, int] = {}
+        for partition in self._partitions:
+            if (offset := context.run(context.offset(_source_partition(partition)))) is not None:
+                stored[partition] = offset["offset"]
+                self._counts[partition] = offset.get("records", 0), offset.get("bytes", 0)
         found: dict[TopicPartition, int] = {}
         for writer in self._writers.values():
+            # An at-least-once writer learns by its checkpoints where its records on the target end.
             found |= writer.positions()
+        if not self._settings["exactly.once"]:
+            return stored
         found = {partition: found[partition] for partition in self._partitions if partition in found}
         if lost := sorted(each for each in stored if found.get(each, -1) < stored[each]):
             at = f"at offset {found[lost[0]]}" if lost[0] in found else "missing"
@@ -371,6 +549,10 @@ class MirrorTask(SourceTask):
                 f" {at}: records would be written again; delete the connector's target topics and the connector, or"
                 " restore the checkpoints"
             )
+        for partition, before in stored.items():
+            # The records of transactions after the last stored offset; the size of these records is not known.
+            records, size = self._counts[partition]
+            self._counts[partition] = records + found[partition] - before, size
         return found
 
 
@@ -390,8 +572,8 @@ class MirrorConnector(SourceConnector):
         self._settings = settings
         self._target = _target_of(settings)
         self._ended = threading.Event()
-        #: The topics that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: dict[str, int] = {}
+        #: The topics and the directions that the tasks were made for last. The worker calls ``task_configs`` next.
+        self._known: tuple[Mapping[str, int], Mapping[str, str]] = {}, {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
@@ -412,56 +594,67 @@ class MirrorConnector(SourceConnector):
 
     def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
         """Prepare the target for the topics of the source, and return the settings of each task."""
-        self._known = self._topics()
-        topics, settings = [self._described(*topic) for topic in self._known.items()], self._settings
+        known = self._topics()
+        topics, settings = [self._described(*topic) for topic in known.items()], self._settings
         target = self._target
         replication: int = settings["target.replication.factor"]
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
-        target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        self._known = known, self._directions(claims)
         target.create(topics, replication)
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
+        moving = [topic for topic in topics if claims[topic.target].direction != STOPPED]
+        for topic in topics:
+            if topic not in moving:
+                log.warning(
+                    "%s: topic %s is stopped, because 'kiel-groups mirror reverse' was interrupted; call it again",
+                    self._context.name,
+                    topic.source,
+                )
+        starts = {each.source: claims[each.target].starts for each in moving if claims[each.target].direction == BACK}
         return [
-            {**self._context.config, _PARTITIONS: json.dumps(partitions)}
-            for partitions in partitions_of_tasks(topics, settings["partition.sets"], most)
+            {
+                **self._context.config,
+                PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in starts]),
+                BACK_KEY: json.dumps(
+                    [(*each, starts[each.topic][each.partition]) for each in partitions if each.topic in starts]
+                ),
+            }
+            for partitions in partitions_of_tasks(moving, settings["partition.sets"], most)
         ]
+
+    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, str]:
+        """Return the direction of each target topic of the mirror."""
+        return {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):
             self._ended.set()
 
     def _topics(self) -> dict[str, int]:
-        """
-        Return the number of partitions of each topic to mirror.
-
-        Raises:
-            ConfigError: No topic of the source has one of the names.
-        """
-        with SingleConsumer(self._settings["source.bootstrap.servers"]) as consumer:
-            names = consumer.topics()
-            patterns: list[str] = self._settings["topics"]
-            found: dict[str, int] = {}
-            for pattern in patterns:
-                matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
-                if not matching:
-                    raise ConfigError(f"topics: the source has no topic {pattern!r}")
-                found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
-        return dict(sorted(found.items()))
+        """Return the number of partitions of each topic to mirror; see ``source_topics``."""
+        settings = self._settings
+        return source_topics(
+            settings["source.bootstrap.servers"], settings["topics"], may_be_mirrors=settings["source.mirrors"]
+        )
 
     def _described(self, topic: str, partitions: int) -> MirroredTopic:
         config: Mapping[str, str] | None = None
+        created = 0
         if hosts := self._settings["source.zookeeper"]:
-            config = ZooKeeperTopics(hosts).describe([topic]).states[0].config
-        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {})
+            state = ZooKeeperTopics(hosts).describe([topic]).states[0]
+            config, created = state.config, state.created
+        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, created=created)
 
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):
             try:
-                if self._topics() != self._known:
+                if (self._topics(), self._directions(self._target.claims())) != self._known:
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
-                log.warning("%s: cannot read the topics of the source: %s", self._context.name, error)
+                log.warning("%s: cannot look for new topics: %s", self._context.name, error)
             except Exception as error:
                 self._context.raise_error(error)
                 return

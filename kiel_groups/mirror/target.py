@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from kiel_groups.config import parse_hosts
-from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, checkpoints_topic
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
@@ -57,41 +56,6 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
-def check_claims(
-    claims: Mapping[str, Mapping[str, str]], mirror: str, source: str, topics: Sequence[MirroredTopic]
-) -> None:
-    """
-    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
-
-    A source is the same if it has an address in common with the source of a claim.
-
-    Args:
-        claims: The claims by target topic.
-        mirror: The name of the mirror.
-        source: The addresses of the mirror's source.
-        topics: The topics that the mirror claims.
-
-    Raises:
-        ConfigError: A claim is in the way.
-    """
-    for topic in topics:
-        claim = claims.get(topic.target, {"mirror": mirror, "topic": topic.source})
-        if (claim["mirror"], claim["topic"]) != (mirror, topic.source):
-            raise ConfigError(
-                f"the target topic {topic.target} is the mirror of {claim['topic']} by the connector"
-                f" {claim['mirror']!r}; a topic has one mirror: choose another target.topic.format, or delete"
-                f" the claim in {CLAIMS_TOPIC}"
-            )
-    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
-    for name, claim in sorted(claims.items()):
-        if claim["mirror"] == mirror and addresses.isdisjoint(parse_hosts(claim["source"], 9092, CLAIMS_TOPIC)):
-            raise ConfigError(
-                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim['topic']} of"
-                f" {claim['source']} to {name}, and its checkpoints count the offsets of that source: add one of those"
-                " addresses if it is the same cluster, else choose another name for the connector"
-            )
-
-
 class TargetCluster:
     """
     The target cluster, asked through the library's own clients.
@@ -108,6 +72,15 @@ class TargetCluster:
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
+    def check(self, timeout_s: float) -> None:
+        """Check that a broker of the target answers in time, or raise KielGroupsError."""
+        try:
+            self._admin.list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            raise KielGroupsError(
+                f"no broker of the target {self.servers} answers within {timeout_s:g} s: {error_of(error).str()}"
+            ) from error
+
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
         Create the topics that do not exist, with the partitions of the source and the settings that still exist.
@@ -116,7 +89,7 @@ class TargetCluster:
             ConfigError: A topic exists with fewer partitions, or the target refuses to create a topic.
             KielGroupsError: The target does not answer.
         """
-        present = self._partitions()
+        present = self.partitions()
         for topic in topics:
             if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
                 raise ConfigError(
@@ -149,7 +122,7 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         wanted = {checkpoints_topic(mirror): sets, CLAIMS_TOPIC: 1}
-        present = self._partitions()
+        present = self.partitions()
         self._create(
             [
                 NewTopic(name, count, replication, config=_COMPACTED)
@@ -164,12 +137,11 @@ class TargetCluster:
                 f" target topic {checkpoints_topic(mirror)}, which cannot change"
             )
 
-    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
-        Claim the target topics for a mirror.
+        Claim the target topics for a mirror, and return all claims.
 
-        The claims are written in a transaction, whose id all mirrors share. So of two mirrors that claim at the same
-        time, the first one is fenced, and fails.
+        A topic that the mirror has claimed already keeps its direction.
 
         Args:
             mirror: The name of the mirror.
@@ -177,22 +149,76 @@ class TargetCluster:
             topics: The topics to claim.
 
         Raises:
-            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name.
+            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name, or a topic of
+                the source was created again.
             KielGroupsError: The target does not answer, or another mirror claims topics at this moment.
+        """
+
+        def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
+            check_claims(claims, mirror, source, topics)
+            changed = {}
+            for topic in topics:
+                claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+                changed[topic.target] = claim._replace(source=source, created=topic.created or claim.created)
+            return changed
+
+        return self.change_claims(change)
+
+    def change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
+        """
+        Change claims in a transaction, and return all claims.
+
+        All mirrors share the id of the transaction. So of two mirrors that change claims at the same time, the first
+        one is fenced, and fails.
+
+        Args:
+            change: Returns the changed claims by target topic, from all claims. An error that it raises changes none.
+
+        Raises:
+            KielGroupsError: The target does not answer, or another mirror changes claims at this moment.
         """
         producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
         try:
             producer.init_transactions(_ANSWER_S)
-            claims = {json.loads(key): json.loads(value) for key, value in self.read(CLAIMS_TOPIC, 0) if value}
-            check_claims(claims, mirror, source, topics)
+            claims = self.claims()
+            changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
             producer.begin_transaction()
-            for topic in topics:
-                value = {"mirror": mirror, "topic": topic.source, "source": source}
-                if claims.get(topic.target) != value:
-                    producer.produce(CLAIMS_TOPIC, json.dumps(value), json.dumps(topic.target), 0)
+            for topic, claim in changed.items():
+                producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
             producer.commit_transaction(_ANSWER_S)
         except KafkaException as error:
             raise self.failure("claim topics", error) from error
+        return claims | changed
+
+    def claims(self) -> dict[str, Claim]:
+        """
+        Return the claims of all mirrors by target topic.
+
+        Raises:
+            KielGroupsError: The target does not answer, has no topic of claims, or has a claim that cannot be read.
+        """
+        # A null value deletes a claim. Until the topic is compacted, the former value precedes it.
+        latest = dict(self.read(CLAIMS_TOPIC, 0))
+        claims = {key: Claim.parse(value, key) for key, value in latest.items() if value}
+        try:
+            return {str(json.loads(key)): claim for key, claim in claims.items()}
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
+
+    def claims_end(self) -> int:
+        """
+        Return the end of the topic of claims, which grows with each change of a claim.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        try:
+            wanted = {TopicPartition(CLAIMS_TOPIC, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+            answers = self._admin.list_offsets(wanted, request_timeout=_ANSWER_S)
+            (end,) = (answer.result().offset for answer in answers.values())
+        except KafkaException as error:
+            raise self.failure("look for changed claims", error) from error
+        return int(end)
 
     def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
         """
@@ -246,7 +272,8 @@ class TargetCluster:
         """Return the error for users after the library has raised one."""
         return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
-    def _partitions(self) -> dict[str, int]:
+    def partitions(self) -> dict[str, int]:
+        """Return the number of partitions of each topic."""
         try:
             topics = self._admin.list_topics(timeout=_ANSWER_S).topics
         except KafkaException as error:

@@ -9,14 +9,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
-from kiel_groups.metrics import Metrics
 from kiel_groups.mirror.target import TargetCluster, error_of
-from kiel_groups.mirror.values import SourceBatch, WriterSettings, checkpoints_topic
+from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
@@ -48,21 +47,6 @@ _PERMANENT = frozenset(
 #: Errors of records that an abort drops.
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-
-
-class Waiting(Protocol):
-    """The functions of a worker that a writer needs."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """The metrics of the task."""
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the task must end."""
-
-    def report_problem(self, problem: str) -> None:
-        """Show a problem in the status of the task, or, with "", that the problem is over."""
 
 
 class TargetWriter:
@@ -97,10 +81,14 @@ class TargetWriter:
         self._reported_s = 0.0
         #: The offset after the last record that the target has stored, by source partition.
         self._ends: dict[TopicPartition, int] = {}
+        #: Why the records that were mirrored are no longer on the target, or "".
+        self._shrunk = ""
         #: The records of this batch that are too large for the target, by partition and offset.
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
+        #: The partitions that the mirror begins at the first record of the source. The task adds them.
+        self.beginnings: set[TopicPartition] = set()
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
@@ -201,13 +189,19 @@ class TargetWriter:
         self._check_errors()
         if self._errors:
             return False
+        # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
+        # readers skip them. The target refuses such transactions.
+        is_exact = self._settings.is_exactly_once or self._waiting.is_owner
         for batch in batches:
             self._bury(batch)
-            self._checkpoint(batch)
+            if is_exact:
+                self._checkpoint(batch)
         self._flush()
         if self._settings.is_exactly_once and not self._errors:
             self._commit()
         self._check_errors()
+        if is_exact and not self._errors:
+            self.beginnings.difference_update(batch.partition for batch in batches)
         return not self._errors
 
     def _commit(self) -> None:
@@ -218,6 +212,11 @@ class TargetWriter:
 
     def _check_errors(self) -> None:
         """Raise KielGroupsError if an error of this batch is permanent, and report a transaction that is aborted."""
+        if self._shrunk:
+            raise KielGroupsError(
+                f"the target's partition {self._shrunk} again: the topic was deleted and created again, or has lost"
+                " records; mirror it by a connector of another name to another topic (target.topic.format)"
+            )
         buried = {id(error) for error in self._refused.values()}
         for error in self._errors:
             if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and id(error) not in buried:
@@ -261,9 +260,13 @@ class TargetWriter:
 
         The n-th checkpoint of a partition replaces one with as many zeros at the end of its number in binary. So the
         topic keeps few checkpoints of each partition: every second one is the latest of its kind, and the others are
-        further and further back.
+        further and further back. The checkpoint at the beginning of the mirror has a slot of its own, and stays.
         """
         partition = batch.partition
+        if partition in self.beginnings:
+            key = json.dumps([*partition, BEGINNING_SLOT]).encode()
+            value = json.dumps({"source": batch.columns[0].first_offset, "target": 0}).encode()
+            self._send(self._checkpoints_topic, key, value, self._number, self._stored, {})
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         slot = (count & -count).bit_length() - 1
         key = json.dumps([*partition, slot]).encode()
@@ -293,7 +296,11 @@ class TargetWriter:
 
     def _done(self, partition: TopicPartition, offset: int, error: KafkaError | None, message: Message | None) -> None:
         if message is not None and error is None:
-            self._ends[partition] = (message.offset() or 0) + 1
+            # The offset is negative if the broker has recognised a record that was sent twice.
+            if 0 <= (offset := message.offset() or 0) < self._ends.get(partition, 0):
+                place = f"{message.topic()}:{partition.partition}"
+                self._shrunk = f"{place} had offset {self._ends[partition]}, and is at {offset}"
+            self._ends[partition] = max(offset + 1, self._ends.get(partition, 0))
         elif error is not None and self._is_too_large(error, message):
             self._refused[partition, offset] = error
             if self._settings.is_exactly_once:

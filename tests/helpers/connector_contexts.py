@@ -43,6 +43,7 @@ class RecordingTaskContext:
     produced: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
+    is_owner: bool = True
 
     @property
     def should_stop(self) -> bool:

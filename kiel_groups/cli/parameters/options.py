@@ -58,8 +58,8 @@ def coordination_option(help_text: str, **settings: Any) -> Callable[[FC], FC]:
     )
 
 
-def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
-    """Return the value of ``--zookeeper``, or raise BadParameter for a wrong address before the command starts."""
+def checked_zookeeper(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
+    """Return the address of a ZooKeeper, or raise BadParameter for a wrong one before the command starts."""
     from kiel_groups.config import ZooKeeperConfig
 
     try:
@@ -67,7 +67,7 @@ def _checked(context: click.Context, parameter: click.Parameter, hosts: str | No
             ZooKeeperConfig.parse(hosts)
     except ConfigError as error:
         text = str(error).removeprefix("zk_hosts: ")
-        raise click.BadParameter(text, context, parameter, param_hint="'--zookeeper'") from None
+        raise click.BadParameter(text, context, parameter, param_hint=f"'{parameter.opts[0]}'") from None
     return hosts
 
 
@@ -75,7 +75,7 @@ def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
     return click.option(
         "--zookeeper",
         required=required,
-        callback=_checked,
+        callback=checked_zookeeper,
         envvar="KIEL_GROUPS_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT",

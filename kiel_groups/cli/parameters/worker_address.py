@@ -51,15 +51,24 @@ def read_token(path: Path, warn: Callable[[str], object]) -> str:
 
     try:
         token = path.read_text(encoding="utf-8").strip()
-        is_open = bool(path.stat().st_mode & _OTHERS) and not _is_managed(path)
+        warn_if_open(path, warn)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
-    if is_open:
-        warn(f"other users can read the secret in {path}; 'chmod 600' denies it")
     try:
         return checked_token(token)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix('token: ')}") from error
+
+
+def warn_if_open(path: Path, warn: Callable[[str], object]) -> None:
+    """
+    Call ``warn`` with a text if other users can read a file with a secret.
+
+    Raises:
+        OSError: The file is not accessible.
+    """
+    if path.stat().st_mode & _OTHERS and not _is_managed(path):
+        warn(f"other users can read the secret in {path}; 'chmod 600' denies it")
 
 
 def _is_managed(path: Path) -> bool:

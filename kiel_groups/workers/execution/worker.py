@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
@@ -96,6 +96,11 @@ class Worker:
         """The URL of the REST interface."""
         return self._server.url
 
+    @property
+    def requests(self) -> WorkerRequests:
+        """Carries out requests of this process, without the REST interface."""
+        return self._requests
+
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of the membership by the names of Kafka Connect; ``metrics`` has all counters."""
         return self._herder.hooks.kafka_metrics()
@@ -151,9 +156,13 @@ class Worker:
         """
         await self.start()
         try:
-            await self._failed.wait()
+            await self.failed()
         finally:
             await self.close()
+
+    async def failed(self) -> NoReturn:
+        """Wait until the worker has failed for good, and raise the error."""
+        await self._failed.wait()
         assert self._failure is not None
         raise self._failure
 

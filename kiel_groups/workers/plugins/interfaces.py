@@ -85,6 +85,15 @@ class TaskContext(Protocol):
     def should_stop(self) -> bool:
         """Whether the task must return soon from its present method. Then the worker calls ``stop``."""
 
+    @property
+    def is_owner(self) -> bool:
+        """
+        Whether it is certain that no other worker has claimed the task.
+
+        False may be temporary, for example while ZooKeeper does not answer. After a freeze of the process, True is never
+        out of date: the answer depends on the clock.
+        """
+
     async def pause(self, seconds: float) -> bool:
         """Wait for the given time, or until the task must stop. Return ``should_stop``."""
 

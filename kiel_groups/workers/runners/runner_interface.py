@@ -382,6 +382,10 @@ class TaskRunnerContext:
     def should_stop(self) -> bool:
         return self._runner.should_stop
 
+    @property
+    def is_owner(self) -> bool:
+        return self._runner.context.fence.is_open
+
     async def pause(self, seconds: float) -> bool:
         return await self._runner.pause(seconds)
 

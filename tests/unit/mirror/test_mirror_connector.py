@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.metrics import Metrics
 from kiel_groups.mirror import metrics as mirror_metrics
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, set_of, timestamp_of
+from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, timestamp_of
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
-from kiel_groups.mirror.values import MirroredTopic, SourceBatch
+from kiel_groups.mirror.values import MirroredTopic, SourceBatch, set_of
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
@@ -91,10 +91,20 @@ def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pyt
 class FakeConsumer:
     """A consumer of the source whose answers are given; an error is raised."""
 
-    def __init__(self, *answers: Any) -> None:
-        self._answers = list(answers)
+    def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
+        self._answers, self._ends = list(answers), ends
+        self.stopped: set[TopicPartition] = set()
+        self.seeks: list[tuple[TopicPartition, int]] = []
+        self.subscribed: list[Any] = []
 
     def consume_batches(self, **_: object) -> Any:
+        return self._answer()
+
+    def subscribe(self, topic: str, starts: Any, numbers: Any) -> None:
+        self._answer()
+        self.subscribed.append((topic, starts, numbers))
+
+    def _answer(self) -> Any:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -102,6 +112,33 @@ class FakeConsumer:
 
     def lag(self) -> dict[TopicPartition, int]:
         return {}
+
+    def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
+        return self._ends
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self.stopped)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self.stopped |= set(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self.stopped -= set(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.seeks.append((partition, offset))
+
+
+class FakeCheck:
+    """The directions of topics: each answer has the topics that are not copied to the target any more."""
+
+    is_due = True
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+
+    def turned(self) -> frozenset[str]:
+        return frozenset(self._answers.pop(0) if self._answers else "")
 
 
 class FakeWriter:
@@ -133,6 +170,7 @@ def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTask
         _names={"a": "a"},
         _partitions=[FIRST, SECOND],
         _progress=MirrorMetrics(context.metrics, [FIRST, SECOND]),
+        _check=FakeCheck(),
     )
     return task
 
@@ -180,12 +218,27 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     assert context.metrics.counter("mirror_problems") == 1
 
 
+def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
+    """The task subscribes to its topics as soon as the source answers, at the positions of the start."""
+    context = RecordingTaskContext()
+    consumer = FakeConsumer(NoBrokersError(), None, {})
+    task = task_of(consumer, context=context)
+    vars(task).update(_unsubscribed=["a"], _next={FIRST: 7})
+    assert [task.poll(), task.poll()] == [[], []]
+    assert consumer.subscribed == [("a", {FIRST: 7}, [FIRST.partition, SECOND.partition])]
+    assert [bool(problem) for problem in context.problems] == [True, False]
+
+
 class FakeColumns(NamedTuple):
     """The columns of records up to an offset."""
 
     next_offset: int
-    size_bytes: int
-    records: int
+    size_bytes: int = 0
+    records: int = 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.next_offset - self.records
 
     def __len__(self) -> int:
         return self.records
@@ -201,8 +254,38 @@ def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set(
         FakeWriter(stopped),
         context=RecordingTaskContext(),
     )
-    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+    task._counts[FIRST] = 2, 40
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7, "records": 7, "bytes": 140})]
     with pytest.raises(TaskStoppedError):
+        task.poll()
+
+
+def test_records_of_a_topic_that_was_stopped_wait() -> None:
+    """The partition pauses at the first record that was not written, and continues there if the topic is copied on."""
+    first = {FIRST: [FakeColumns(7)]}
+    consumer = FakeConsumer(first, {}, first)
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_check=FakeCheck("a", ""))
+    assert task.poll() == []
+    assert (consumer.seeks, consumer.stopped) == ([(FIRST, 6)], {FIRST, SECOND})
+    assert task.poll() == []
+    assert consumer.stopped == set()
+    assert [position.source_offset["offset"] for position in task.poll()] == [7]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({FIRST: [FakeColumns(1)]}, "up to offset 7, and its log is at 0 again"),
+        (OffsetOutOfRangeError("out of range"), "up to offset 7, and its log is at 5 again"),
+    ],
+    ids=["earliest", "none"],
+)
+def test_a_source_topic_that_was_created_again_fails_the_task(answer: Any, expected: str) -> None:
+    """Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log."""
+    task = task_of(FakeConsumer(answer, ends={FIRST: 5}), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_next={FIRST: 7})
+    with pytest.raises(KielGroupsError, match=f"{FIRST} of the source was mirrored {expected}"):
         task.poll()
 
 

@@ -1,0 +1,177 @@
+"""Read how far a mirror is: its tasks and positions in ZooKeeper, and the logs of the source."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import Snapshot, Znode
+from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
+from kiel_groups.mirror.values import PARTITIONS_KEY, TOPIC_IN_FORMAT, target_topic
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.loaded_groups import find_logs
+from kiel_groups.ops.zookeeper_client import zookeeper
+from kiel_groups.ops.zookeeper_reader import broker_addresses, read_brokers, read_tree
+from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_group_of
+from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
+
+
+class MirroredPartition(NamedTuple):
+    """
+    How far a partition is mirrored.
+
+    Args:
+        partition: The partition of the source.
+        target: The name of its topic on the target.
+        task: The task of the mirror that writes it.
+        position: The source offset after the last mirrored record, or None before the first one.
+        start: Where the log of the source begins, or None if unknown.
+        end: Where the log of the source ends, or None if unknown.
+        records: The number of mirrored records.
+        size_bytes: The number of bytes of their keys and values.
+        stored_ms: When the position was stored, in epoch milliseconds, or None before the first record.
+    """
+
+    partition: TopicPartition
+    target: str
+    task: TaskId
+    position: int | None = None
+    start: int | None = None
+    end: int | None = None
+    records: int = 0
+    size_bytes: int = 0
+    stored_ms: int | None = None
+
+    def behind(self, end: int | None) -> int | None:
+        """Return how many offsets before ``end`` are not mirrored yet, or None if unknown."""
+        if end is None or (self.position is None and self.start is None):
+            return None
+        return max(0, end - max(self.position or 0, self.start or 0))
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets of the log are not mirrored yet, or None if unknown."""
+        return self.behind(self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorView:
+    """
+    A mirror at one moment.
+
+    Args:
+        name: The name of the mirror's connector.
+        group: The worker group, with this connector only.
+        partitions: The partitions of the mirror's tasks, in their order; empty before the connector has made its tasks.
+        lag_problem: The first reason why ends of logs are unknown, or "".
+        seen_ms: When the mirror was read, in epoch milliseconds.
+    """
+
+    name: str
+    group: WorkerGroup
+    partitions: tuple[MirroredPartition, ...] = ()
+    lag_problem: str = ""
+    seen_ms: int = 0
+
+    @property
+    def connector(self) -> ConnectorEntry | None:
+        """The stored connector, or None if there is none of this name."""
+        return self.group.configuration.connectors.get(self.name)
+
+    @property
+    def topics(self) -> int:
+        """The number of mirrored topics."""
+        return len({each.partition.topic for each in self.partitions})
+
+    @property
+    def records(self) -> int:
+        """The number of mirrored records, since the mirror was created."""
+        return sum(each.records for each in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all mirrored keys and values, since the mirror was created."""
+        return sum(each.size_bytes for each in self.partitions)
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets of all logs are not mirrored yet, or None if not all are known, or no task is made yet."""
+        lags = [each.lag for each in self.partitions] or [None]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def failed(self) -> Mapping[Work, WorkStatus]:
+        """The statuses of the connector and of its tasks that have failed."""
+        return {work: status for work, status in self.group.statuses.items() if status.state is WorkState.FAILED}
+
+
+def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> MirrorView:
+    """
+    Read a mirror. The call blocks, and changes nothing.
+
+    Args:
+        hosts: ZooKeeper of the source, with its chroot.
+        group: The group of workers that runs the mirror.
+        name: The name of the mirror's connector.
+        timeout_s: How long to wait for ZooKeeper's first answer, and then for the brokers, in seconds.
+
+    Raises:
+        CoordinationError: ZooKeeper does not answer, or has no such chroot.
+    """
+    layout = WorkerLayout(group)
+    with zookeeper(hosts, timeout_s=timeout_s) as client:
+        found: dict[str, Znode] = {}
+        # A status that is read after its owner is not older than the owner's claim.
+        for path in (layout.workers, layout.connector(name), layout.connector_owners(name), layout.status(name)):
+            found |= read_tree(client, path)
+        offsets = read_tree(client, layout.connector_offsets(name))
+        brokers = broker_addresses(read_brokers(client))
+    seen_ms = time.time_ns() // 1_000_000
+    workers = worker_group_of(group, found)
+    partitions = list(mirrored_partitions(name, workers, offsets))
+    logs = asyncio.run(find_logs(brokers, [each.partition for each in partitions], timeout_s=timeout_s))
+    known = [
+        each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
+    ]
+    return MirrorView(name, workers, tuple(known), logs.problem, seen_ms)
+
+
+def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> Iterator[MirroredPartition]:
+    """
+    Yield the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
+
+    Args:
+        name: The name of the mirror's connector.
+        workers: The worker group.
+        offsets: The znodes of the connector's source offsets. A znode with garbage is ignored.
+    """
+    entry = workers.configuration.connectors.get(name)
+    tasks = () if entry is None else entry.tasks or ()
+    stored = {}
+    for path, znode in offsets.items():
+        with suppress(ProtocolError, LookupError):
+            each = SourceOffset.parse(znode.data, path)
+            stored[each.partition["topic"], each.partition["partition"]] = each.offset, znode.modified_ms
+    owned = {
+        TopicPartition(topic, partition): (number, config.get("target.topic.format", TOPIC_IN_FORMAT))
+        for number, config in enumerate(tasks)
+        for topic, partition in json.loads(config.get(PARTITIONS_KEY, "[]"))
+    }
+    for partition, (number, template) in sorted(owned.items()):
+        offset, stored_ms = stored.get(partition, ({}, None))
+        yield MirroredPartition(
+            partition,
+            target_topic(template, partition.topic),
+            TaskId(name, number),
+            position=offset.get("offset"),
+            records=offset.get("records", 0),
+            size_bytes=offset.get("bytes", 0),
+            stored_ms=stored_ms,
+        )
