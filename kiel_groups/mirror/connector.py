@@ -577,6 +577,28 @@ class MirrorConnector(SourceConnector):
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
+    def checked_topics(self, name: str, settings: Settings, *, timeout_s: float) -> dict[str, int]:
+        """
+        Check, without a change, whether both clusters permit a mirror. No other method was called before.
+
+        Args:
+            name: The name of the mirror.
+            settings: The settings of the mirror.
+            timeout_s: How long to wait for the target's first answer, in seconds.
+
+        Returns:
+            The number of partitions of each topic to mirror.
+
+        Raises:
+            ConfigError: A setting is wrong, or claims or topics of the target are in the way.
+            KielGroupsError: A cluster does not answer.
+        """
+        self._settings = settings
+        known, target = self._topics(), _target_of(settings)
+        topics, source = [self._described(*topic) for topic in known.items()], settings["source.bootstrap.servers"]
+        target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        return known
+
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
         began_s, pause_s = time.monotonic(), 1
         while True:

@@ -56,6 +56,26 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
+def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
+    """Raise ConfigError if one of the topics exists with too few partitions."""
+    for topic in topics:
+        if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
+            raise ConfigError(
+                f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
+                f" {topic.partitions}; expected at least as many: add partitions on the target"
+            )
+
+
+def _check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
+    """Raise ConfigError if the topic of checkpoints has another number of partitions than there are sets."""
+    found = present.get(checkpoints_topic(mirror), sets)
+    if found != sets:
+        raise ConfigError(
+            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+            f" target topic {checkpoints_topic(mirror)}, which cannot change"
+        )
+
+
 class TargetCluster:
     """
     The target cluster, asked through the library's own clients.
@@ -67,19 +87,35 @@ class TargetCluster:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
         self.servers: str = self.config["bootstrap.servers"]
+        #: The last error of a connection. The answer to a request only says that a connection has failed.
+        self._last_error = ""
         try:
-            self._admin = AdminClient(self.config, logger=log)
+            # Problems of connections reach the callback.
+            more = {"error_cb": self._on_error, "log_level": 2}
+            self._admin = AdminClient(self.config | more, logger=log)
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
-    def check(self, timeout_s: float) -> None:
-        """Check that a broker of the target answers in time, or raise KielGroupsError."""
-        try:
-            self._admin.list_topics(timeout=timeout_s)
-        except KafkaException as error:
-            raise KielGroupsError(
-                f"no broker of the target {self.servers} answers within {timeout_s:g} s: {error_of(error).str()}"
-            ) from error
+    def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
+        """
+        Check, without a change, whether the target permits a mirror.
+
+        Args:
+            mirror: The name of the mirror.
+            source: The addresses of the source.
+            sets: The number of sets of partitions.
+            topics: The topics to mirror.
+            timeout_s: How long to wait for the first answer, in seconds.
+
+        Raises:
+            ConfigError: As ``create``, ``create_checkpoints`` and ``claim``.
+            KielGroupsError: The target does not answer.
+        """
+        present = self.partitions(timeout_s)
+        _check_sets(present, mirror, sets)
+        _check_sizes(present, topics)
+        if CLAIMS_TOPIC in present:
+            check_claims(self.claims(), mirror, source, topics)
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
@@ -90,12 +126,7 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
-        for topic in topics:
-            if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
-                raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
-                    f" {topic.partitions}; expected at least as many: add partitions on the target"
-                )
+        _check_sizes(present, topics)
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
@@ -130,12 +161,7 @@ class TargetCluster:
                 if name not in present
             ]
         )
-        found = present.get(checkpoints_topic(mirror), sets)
-        if found != sets:
-            raise ConfigError(
-                f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
-                f" target topic {checkpoints_topic(mirror)}, which cannot change"
-            )
+        _check_sets(present, mirror, sets)
 
     def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
@@ -272,13 +298,19 @@ class TargetCluster:
         """Return the error for users after the library has raised one."""
         return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
-    def partitions(self) -> dict[str, int]:
+    def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
         try:
-            topics = self._admin.list_topics(timeout=_ANSWER_S).topics
+            topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
-            raise self.failure("list topics", error) from error
+            self._admin.poll(0)  # This calls ``_on_error``.
+            cause = self._last_error or error_of(error).str()
+            raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = error.str()
 
     def _create(self, topics: list[NewTopic]) -> None:
         for name, creation in (self._admin.create_topics(topics) if topics else {}).items():
