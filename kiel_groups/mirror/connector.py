@@ -631,7 +631,8 @@ class MirrorConnector(SourceConnector):
         for topic in topics:
             if topic not in moving:
                 log.warning(
-                    "%s: topic %s is stopped, because 'kiel-groups mirror reverse' was interrupted; call it again",
+                    "%s: topic %s is stopped while 'kiel-groups mirror reverse' turns it round; if that command was"
+                    " interrupted, call it again",
                     self._context.name,
                     topic.source,
                 )

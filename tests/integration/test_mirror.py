@@ -11,21 +11,23 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Producer as TargetProducer
 from confluent_kafka import TopicPartition as TargetPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from tornado.httpclient import AsyncHTTPClient
 
-from kiel_groups import Producer
+from kiel_groups import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask
+from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import checkpoints_topic
+from kiel_groups.mirror.values import STOPPED, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
 from tests.helpers.browser import served
+from tests.helpers.commands import kiel_groups
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 from tests.helpers.metrics_page import exposed, names_in_files
 from tests.helpers.waiting import eventually
@@ -126,6 +128,34 @@ class Pair:
             yield task
         finally:
             task.stop()
+
+    def produce(self, first: int, last: int) -> None:
+        """Write numbered records with headers to each partition of the first target topic, and records of no effect."""
+        producer = TargetProducer({"bootstrap.servers": ",".join(self.target.brokers), "transactional.id": self.name})
+        producer.init_transactions(30)
+        for numbers, commit in ((range(1_000, 1_005), False), (range(first, last), True)):
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                for number in numbers:
+                    producer.produce(
+                        f"copy.{self.topic}", value_of(number), key_of(number), partition, headers={"from": b"new"}
+                    )
+            producer.flush()
+            producer.commit_transaction() if commit else producer.abort_transaction()
+
+    async def originals(self, count: int) -> list[list[tuple[bytes | None, bytes | None]]]:
+        """Wait until each partition of the first source topic has a number of records, and return all of them."""
+        found: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(PARTITIONS)]
+        async with SingleConsumer(self.source.brokers) as consumer:
+            await consumer.subscribe(self.topic, SingleConsumer.BEGINNING)
+
+            async def is_complete() -> bool:
+                for partition, records in (await consumer.getmany(timeout_ms=500)).items():
+                    found[partition.partition] += [(record.key, record.value) for record in records]
+                return all(len(records) >= count for records in found)
+
+            await eventually(is_complete, f"{count} records of each partition of the source", 60.0)
+        return found
 
 
 def value_of(number: int) -> bytes | None:
@@ -230,6 +260,59 @@ async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
         page = await answer(f"/clusters/main/groups/{workers}/connectors")
         assert "Running: all records are mirrored; " in page
         assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
+async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str]) -> None:
+    """
+    Records that are written on the target after the turn flow to the source, in order, with keys and null values. No
+    record that the mirror has written flows back, and none that flowed back is mirrored again.
+    """
+    await pair.create()
+    await pair.fill(0, 50)
+    config = pair.config(refresh_interval_ms="200", exactly_once="true")
+    clusters = ("--from", pair.source.zk_hosts, "--to", ",".join(pair.target.brokers), "--name", pair.name)
+
+    async def reverse(*options: str) -> tuple[int, str]:
+        command = ("mirror", "reverse", pair.topic, *clusters, "--settle", "0.3", *options)
+        done = await asyncio.to_thread(kiel_groups, *command)
+        return done.returncode, done.stdout + done.stderr
+
+    async with worker_on(pair.source, unique("workers")) as worker:
+        await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
+        await pair.mirrored(50)
+        # A command that was killed in the middle has left the topic stopped.
+        target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+        copy = f"copy.{pair.topic}"
+        await asyncio.to_thread(target.change_claims, lambda claims: {copy: claims[copy]._replace(direction=STOPPED)})
+        await pair.fill(50, 60)
+        status, text = await reverse("--yes")
+        assert (status, "has not mirrored everything: 10 records of" in text) == (1, True), text
+        await pair.mirrored(60)
+        status, text = await reverse("--dry-run", "--json")
+        (plan,) = json.loads(text)["topics"]
+        assert (status, plan["direction"], plan["partitions"][1]["source_end"]) == (0, "forward", 60)
+        status, text = await reverse("--yes")
+        assert status == 0, text
+        assert f"{pair.topic}: turned round" in text
+
+        await asyncio.to_thread(pair.produce, 60, 80)
+        for records in await pair.originals(80):
+            assert records == expected(0, 80)
+        await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
+        await asyncio.to_thread(pair.produce, 80, 90)
+        for records in await pair.originals(90):
+            assert records == expected(0, 90)
+        status, text = await reverse("--yes")
+        assert (status, "all these topics are turned round already" in text) == (0, True)
+
+        # By default, brokers of 0.8 take 1,000,012 bytes, and those of 3.9.1 take 1,048,588.
+        large = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers), "message.max.bytes": 2_000_000})
+        large.produce(copy, b"x" * 1_030_000, b"large", 2)
+        large.flush()
+        failed = await until_state(worker.url, pair.name, "RUNNING", "FAILED")
+        assert "; the largest one has 1,030,000 bytes and offset" in failed["tasks"][0]["trace"]
+    for messages in await pair.mirrored(90):
+        assert contents(messages)[:90] == expected(0, 90)
+    with pytest.raises(ConfigError, match=f"{copy} of the source is itself the mirror of {pair.topic} of"):
+        await asyncio.to_thread(source_topics, ",".join(pair.target.brokers), [copy])
 
 
 @pytest.mark.parametrize("exactly_once", ["false", "true"], ids=["at least once", "exactly once"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.commands.mirror_reverse import reverse
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
@@ -284,3 +285,6 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     show_result(mirror_document(found), *mirror_report(found), as_json=as_json)
     is_well = not any(each.problem for each in found.group.statuses.values()) and not found.failed
     return DONE if is_well else FAILED
+
+
+mirror.add_command(reverse)
