@@ -46,7 +46,7 @@ from tests.helpers.servers import (  # noqa: F401 -- fixtures
 )
 
 #: Each of them has fewer than 100 tests on a shared cluster.
-RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.9.1")
+RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.9.1", "4.1.0")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -72,18 +72,6 @@ class TranslatedOffset(NamedTuple):
 Logs = Mapping[TopicPartition, tuple[int, int]]
 
 
-def mirrored_topics(claims: Iterable[tuple[bytes, bytes | None]], mirror: str) -> dict[str, str]:
-    """
-    Return the name on the target of each topic of a mirror.
-
-    Args:
-        claims: The keys and values of the topic of claims.
-        mirror: The name of the mirror.
-    """
-    found = {json.loads(key): json.loads(value) if value else {} for key, value in claims}
-    return {claim["topic"]: target for target, claim in sorted(found.items()) if claim.get("mirror") == mirror}
-
-
 def parse_checkpoints(records: Iterable[tuple[bytes, bytes | None]]) -> dict[TopicPartition, MirroredPartition]:
     """
     Return the position and the checkpoints of each partition of the source.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -116,7 +118,7 @@ def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -
     return [partitions for partitions in tasks if partitions]
 
 
-def timestamp_of(field: str, value: memoryview | None) -> int:
+def timestamp_of(field: str, value: bytes | None) -> int:
     """
     Return the timestamp in a field of a JSON value, in milliseconds, or 0 if there is none.
 
@@ -125,7 +127,7 @@ def timestamp_of(field: str, value: memoryview | None) -> int:
         value: The value of the record.
     """
     try:
-        found = json.loads(bytes(value or b""))[field]
+        found = json.loads(value or b"")[field]
         if isinstance(found, str):
             moment = datetime.fromisoformat(found)
             found = moment.timestamp() * 1000 if moment.tzinfo else 0
@@ -169,6 +171,26 @@ def _is_properties(password: Password) -> bool:
 
 def _target_name(settings: Settings, topic: str) -> str:
     return check_name(target_topic(settings["target.topic.format"], topic), "topic")
+
+
+def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
+    """
+    Return the number of partitions that a topic gets on the target, or 0 if records keep their partitions.
+
+    Args:
+        setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".
+        topic: The name of the topic on the source.
+        partitions: The number of partitions on the source.
+
+    Raises:
+        ConfigError: The source has more partitions.
+    """
+    wanted = partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
+    if setting and wanted < partitions:
+        raise ConfigError(
+            f"target.partitions: {setting} given; expected at least {partitions}, the number of partitions of {topic}"
+        )
+    return wanted
 
 
 _source = partial(ConfigKey, group="Source", importance="high")
@@ -254,6 +276,17 @@ _CONFIG = ConfigDefinition(
         importance="medium",
     ),
     _target(
+        "target.partitions",
+        default="",
+        documentation="The number of partitions of topics that are created, or a factor such as x2. Keys are then "
+        "hashed anew as by Java: the order within a key is kept, and that within a partition is not. Records without a "
+        "key keep their partition. Without this setting, all records do. It cannot change.",
+        validator=Validator(
+            lambda text: re.fullmatch(r"(x?[1-9]\d{0,4})?", text) is not None, "a number, or a factor such as x2"
+        ),
+        importance="medium",
+    ),
+    _target(
         "target.compression.type",
         default="lz4",
         documentation="The codec of the records on the target.",
@@ -326,6 +359,8 @@ class MirrorTask(SourceTask):
     def __init__(self) -> None:
         self._consumer: SingleConsumer | None = None
         self._writers: dict[int, TargetWriter] = {}
+        #: A thread for each set: most of the time of a write, the target has to answer.
+        self._threads = ThreadPoolExecutor(1_000, "mirror")
         self._back: BackCopier | None = None
         #: The positions of the partitions of the source. Records before them are no new ones.
         self._next: dict[TopicPartition, int] = {}
@@ -337,7 +372,7 @@ class MirrorTask(SourceTask):
         #: The numbers of the mirrored records and of their bytes, by partition.
         self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
-        self._error: KielGroupsError | None = None
+        self._error: BaseException | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
@@ -427,22 +462,28 @@ class MirrorTask(SourceTask):
         self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
         found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
+        is_hashed = bool(self._settings["target.partitions"])
         for partition, columns in found.items():
-            batch = SourceBatch(partition, columns, self._names[partition.topic])
+            batch = SourceBatch(partition, columns, self._names[partition.topic], is_hashed)
             by_set.setdefault(self._set_of(partition), []).append(batch)
+        return self._write(by_set)
+
+    def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
+        """Write the batches of all sets at once, and return the positions after those that the target has stored."""
+        self._progress.begin([batch for batches in by_set.values() for batch in batches])
+        writing = {number: self._threads.submit(self._writers[number].write, by_set[number]) for number in by_set}
         written: list[SourcePosition] = []
-        for number, batches in by_set.items():
-            self._progress.begin(batches)
-            try:
-                self._writers[number].write(batches)
-            except KielGroupsError as error:
-                if not written:
-                    raise
-                self._error = error
-                break
-            self._progress.end(batches)
-            written += map(self._counted, batches)
-            self._next |= {batch.partition: batch.next_offset for batch in batches}
+        failed: list[BaseException] = []
+        for number, outcome in writing.items():
+            if error := outcome.exception():
+                failed.append(error)
+                continue
+            self._progress.end(by_set[number])
+            written += map(self._counted, by_set[number])
+            self._next |= {batch.partition: batch.next_offset for batch in by_set[number]}
+        if failed and not written:
+            raise failed[0]
+        self._error = failed[0] if failed else None
         return written
 
     def _lags(self) -> dict[TopicPartition, int]:
@@ -489,6 +530,7 @@ class MirrorTask(SourceTask):
         return {partition: columns for partition, columns in found.items() if partition not in stopped}
 
     def stop(self) -> None:
+        self._threads.shutdown()
         for writer in self._writers.values():
             writer.close()
         if self._consumer is not None:
@@ -669,7 +711,8 @@ class MirrorConnector(SourceConnector):
         if hosts := self._settings["source.zookeeper"]:
             state = ZooKeeperTopics(hosts).describe([topic]).states[0]
             config, created = state.config, state.created
-        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, created=created)
+        hashed = hashed_partitions(self._settings["target.partitions"], topic, partitions)
+        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, created, hashed)
 
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from kiel_groups import model
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,8 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 30.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
-_COMPACTED = {"cleanup.policy": "compact"}
+#: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
     {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
@@ -59,10 +62,11 @@ def error_of(error: KafkaException) -> KafkaError:
 def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
     """Raise ConfigError if one of the topics exists with too few partitions."""
     for topic in topics:
-        if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
+        if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
+            asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
             raise ConfigError(
-                f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
-                f" {topic.partitions}; expected at least as many: add partitions on the target"
+                f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
+                " as many: add partitions on the target"
             )
 
 
@@ -119,10 +123,10 @@ class TargetCluster:
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
-        Create the topics that do not exist, with the partitions of the source and the settings that still exist.
+        Create the topics that do not exist, with their partitions and the settings that still exist.
 
         Raises:
-            ConfigError: A topic exists with fewer partitions, or the target refuses to create a topic.
+            ConfigError: A topic exists with too few partitions, or the target refuses to create a topic.
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
@@ -134,7 +138,7 @@ class TargetCluster:
         carried = [
             NewTopic(
                 topic.target,
-                topic.partitions,
+                topic.target_partitions,
                 replication,
                 config={name: text for name, text in topic.config.items() if name in CARRIED_SETTINGS},
             )
@@ -142,7 +146,14 @@ class TargetCluster:
         ]
         self._create(carried)
         for topic in missing:
-            log.info("created the target topic %s with %s", topic.target, counted(topic.partitions, "partition"))
+            log.info("created the target topic %s with %s", topic.target, counted(topic.target_partitions, "partition"))
+        for topic in topics:
+            if topic.hashed_partitions:
+                log.info(
+                    "the keys of %s are hashed anew on the target: the order within a key is kept, and that within a"
+                    " partition is not; records without a key keep their partition",
+                    topic.source,
+                )
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
         """
@@ -238,19 +249,64 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        try:
-            wanted = {TopicPartition(CLAIMS_TOPIC, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
-            answers = self._admin.list_offsets(wanted, request_timeout=_ANSWER_S)
-            (end,) = (answer.result().offset for answer in answers.values())
-        except KafkaException as error:
-            raise self.failure("look for changed claims", error) from error
-        return int(end)
+        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return end
 
-    def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
+    def mirrored(self, mirror: str) -> tuple[dict[str, Claim], dict[model.TopicPartition, MirroredPartition]]:
         """
-        Return the keys and values of the committed records of a partition, in their order.
+        Return what a mirror has on the target: its claims by target topic, and how far partitions of the source are.
 
-        The caller has ended the transactions of the partition, so the end of the committed records is the end of all.
+        Raises:
+            ConfigError: The target has no mirror of this name.
+            KielGroupsError: The target does not answer.
+        """
+        counts, topic = self.partitions(), checkpoints_topic(mirror)
+        claims = self.claims() if CLAIMS_TOPIC in counts else {}
+        if topic not in counts:
+            names = sorted({claim.mirror for claim in claims.values()})
+            others = f"; its mirrors are {some(names)}" if names else ", nor any other"
+            raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
+        own = {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+        return own, parse_checkpoints(self.read(topic, *range(counts[topic])))
+
+    def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
+        """
+        Return the start and the end of the log of each partition of the topics that exist.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        counts = self.partitions()
+        wanted = [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {
+            model.TopicPartition(each.topic, each.partition): (start, end)
+            for each, start, end in zip(wanted, starts, ends, strict=True)
+        }
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
+        try:
+            return self._listed(partitions, spec, _ANSWER_S)
+        except KafkaException as error:
+            raise self.failure("look up the ends of logs", error) from error
+
+    def ends(self, partitions: Sequence[model.TopicPartition], timeout_s: float) -> list[int]:
+        """Return the end of the log of each partition. Raise KafkaException if the target does not answer in time."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        return self._listed(wanted, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
+
+    def _listed(self, partitions: Sequence[TopicPartition], spec: OffsetSpec, timeout_s: float) -> list[int]:
+        if not partitions:
+            return []
+        answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
+        return [int(answers[each].result().offset) for each in partitions]
+
+    def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
+        """
+        Return the keys and values of the committed records of some partitions, in the order of each partition.
+
+        The caller has ended the transactions of the partitions, so the ends of the committed records are those of all.
 
         Raises:
             KielGroupsError: The target does not answer.
@@ -267,17 +323,19 @@ class TargetCluster:
         }
         found: list[tuple[bytes, bytes | None]] = []
         with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while True:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = set(partitions)
+            while left:
                 message = consumer.poll(_ANSWER_S)
                 if message is None:
                     raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
                 if (error := message.error()) is None:
                     found.append((message.key() or b"", message.value()))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    left.discard(message.partition())
                 elif not error.retriable():
                     raise self.failure(f"read {topic}", KafkaException(error))
+        return found
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""

@@ -25,7 +25,7 @@ PARTITIONS_KEY, BACK_KEY = "mirror.partitions", "mirror.back"
 TOPIC_IN_FORMAT = "${topic}"
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
-Timestamps: TypeAlias = Callable[[memoryview | None], int]
+Timestamps: TypeAlias = Callable[[bytes | None], int]
 
 
 class MirroredTopic(NamedTuple):
@@ -40,6 +40,13 @@ class MirroredTopic(NamedTuple):
     partitions: int
     config: Mapping[str, str]
     created: int = 0
+    #: The partitions of the topic on the target if keys are hashed anew, or 0 for the partitions of the source.
+    hashed_partitions: int = 0
+
+    @property
+    def target_partitions(self) -> int:
+        """The number of partitions that the topic gets on the target."""
+        return self.hashed_partitions or self.partitions
 
 
 #: The directions of a topic: the mirror copies it to the target, copies nothing, or copies it back to the source.
@@ -100,6 +107,8 @@ class SourceBatch(NamedTuple):
     partition: TopicPartition
     columns: Sequence[RecordColumns]
     topic: str
+    #: Whether a record with a key goes to the partition that the hash of its key names.
+    is_hashed: bool = False
 
     @property
     def next_offset(self) -> int:
@@ -135,7 +144,17 @@ def target_topic(template: str, topic: str) -> str:
 
 
 def checkpoints_topic(mirror: str) -> str:
-    """Return the name of the compacted topic of the target that has the checkpoints of a mirror."""
+    """
+    Return the name of the compacted topic of the target that has the checkpoints of a mirror.
+
+    The key of a checkpoint is ``[topic, partition, slot]`` of the source. Its value is ``{"source": S, "target": T}``:
+    the records from offset S of the source's partition on are those from offset T of the target's partition on. T is
+    null if it is not known.
+
+    If keys are hashed anew (``target.partitions``), T is null, and the value has ``"targets": {"0": T0, "3": T3}``:
+    records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
+    target that is not named may have them from its start on.
+    """
     return f"kiel-mirror-{mirror}"
 
 

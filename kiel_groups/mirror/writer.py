@@ -6,10 +6,10 @@ import json
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -17,23 +17,39 @@ from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.target import TargetCluster, error_of
 from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
 
+#: Takes the error of a record that is not stored, and the record, if the library has taken it before.
+DeliveryCallback: TypeAlias = Callable[..., None]
+
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
+#: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
+_ENDS_S, _PAUSE_S = 5.0, 0.05
+#: How long the end of a log may be smaller than it was, in seconds.
+_SETTLED_S = 2.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
+#: The most records that a producer has in memory, with those whose outcomes are not taken yet.
+_MOST_QUEUED = 200_000
+#: The partition of a record that the producer's partitioner places.
+_BY_HASH = -1
 #: How long a task that ends waits for the records in flight, in seconds.
 _CLOSE_S = 1.0
 
-#: Errors of a transaction that recur each time that it is written.
-_PERMANENT = frozenset(
+_UNAUTHORIZED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+#: Errors of a transaction that recur each time that it is written.
+_PERMANENT = _UNAUTHORIZED | frozenset(
+    {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
@@ -79,10 +95,10 @@ class TargetWriter:
         self._last_error = ""
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
-        #: The offset after the last record that the target has stored, by source partition.
+        #: The ends of the target's logs at the last checkpoint, by source topic and partition of the target.
         self._ends: dict[TopicPartition, int] = {}
-        #: Why the records that were mirrored are no longer on the target, or "".
-        self._shrunk = ""
+        #: The number of partitions of each target topic whose keys are hashed, as first seen.
+        self._widths: dict[str, int] = {}
         #: The records of this batch that are too large for the target, by partition and offset.
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
@@ -99,7 +115,11 @@ class TargetWriter:
             "batch.size": batch_bytes,
             # The broker decides which record is too large.
             "message.max.bytes": 100_000_000,
-            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.messages": _MOST_QUEUED,
+            # That of Java: a record with a key goes to the partition of its hash unless the writer names another one.
+            "partitioner": "murmur2_random",
+            # Callbacks of stored records would take as long as the rest of the work for them.
+            "delivery.report.only.error": True,
             "error_cb": self._on_error,
             # Problems of connections reach the callback, and are reported once.
             "log_level": 2,
@@ -136,8 +156,11 @@ class TargetWriter:
             if value:
                 partition, checkpoint = TopicPartition(topic, number), json.loads(value)
                 found[partition] = max(found.get(partition, 0), checkpoint["source"])
-                if (end := checkpoint["target"]) is not None:
-                    self._ends[partition] = max(self._ends.get(partition, 0), end)
+                ends = checkpoint.get("targets", {number: checkpoint["target"]})
+                for target, end in ends.items():
+                    if end is not None:
+                        each = TopicPartition(topic, int(target))
+                        self._ends[each] = max(self._ends.get(each, 0), end)
         return found
 
     def write(self, batches: Sequence[SourceBatch]) -> None:
@@ -192,6 +215,8 @@ class TargetWriter:
         # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
         # readers skip them. The target refuses such transactions.
         is_exact = self._settings.is_exactly_once or self._waiting.is_owner
+        if is_exact:
+            self._look_up_ends(batches)
         for batch in batches:
             self._bury(batch)
             if is_exact:
@@ -212,11 +237,6 @@ class TargetWriter:
 
     def _check_errors(self) -> None:
         """Raise KielGroupsError if an error of this batch is permanent, and report a transaction that is aborted."""
-        if self._shrunk:
-            raise KielGroupsError(
-                f"the target's partition {self._shrunk} again: the topic was deleted and created again, or has lost"
-                " records; mirror it by a connector of another name to another topic (target.topic.format)"
-            )
         buried = {id(error) for error in self._refused.values()}
         for error in self._errors:
             if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and id(error) not in buried:
@@ -229,18 +249,53 @@ class TargetWriter:
             self._report(f"a transaction is aborted, and written again: {self._errors[0].str()}")
 
     def _produce(self, batch: SourceBatch) -> None:
-        partition, settings = batch.partition, self._settings
-        more: dict[str, Any] = {}
+        """Give the records of a batch to the producer. An error of a record reaches its callback."""
+        partition = batch.partition.partition
+        done = partial(self._done, None)
         for columns in batch.columns:
-            for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
-                if (partition, offset) in self._refused:
-                    continue
-                if settings.timestamps is not None:
-                    more["timestamp"] = settings.timestamps(value)
-                if settings.has_headers:
-                    more["headers"] = _source_headers(partition, offset)
-                done = partial(self._done, partition, offset)
-                self._send(batch.topic, _bytes(key), _bytes(value), partition.partition, done, more)
+            messages = self._messages(batch, columns)
+            if batch.is_hashed:
+                self._send_all(batch.topic, [each for each in messages if each["key"] is not None], _BY_HASH, done)
+                messages = [each for each in messages if each["key"] is None]
+            self._send_all(batch.topic, messages, partition, done)
+
+    def _send_all(self, topic: str, messages: list[dict[str, Any]], partition: int, callback: DeliveryCallback) -> None:
+        if self._settings.has_headers or self._settings.timestamps is not None:
+            # The library takes headers and timestamps of single records only.
+            for message in messages:
+                shared: dict[str, Any] = {"partition": partition, "callback": callback}
+                self._send(topic, **(shared | message))
+            return
+        while len(self._producer) + len(messages) > _MOST_QUEUED:
+            self._check_stop()
+            self._producer.poll(_SLICE_S)
+        self._producer.poll(0)
+        if self._producer.produce_batch(topic, messages, partition, callback) < len(messages):
+            # A record that the library itself refuses gets no callback.
+            for message in messages:
+                if (error := message.get("_error")) is not None:
+                    message.get("callback", callback)(error)
+
+    def _messages(self, batch: SourceBatch, columns: RecordColumns) -> list[dict[str, Any]]:
+        """Return the records of some columns as arguments of the producer, without records that the target refuses."""
+        partition, settings = batch.partition, self._settings
+        keys, values = columns.keys.to_list(), columns.values.to_list()
+        messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
+        if settings.timestamps is not None:
+            for message in messages:
+                message["timestamp"] = settings.timestamps(message["value"])
+        if settings.has_headers:
+            for offset, message in zip(columns.offsets, messages, strict=True):
+                message["headers"] = _source_headers(partition, offset)
+        if _longest(keys) + _longest(values) > self._batch_bytes:
+            # The target may refuse such a record for its size, and its offset has to be known then.
+            for offset, message in zip(columns.offsets, messages, strict=True):
+                if len(message["key"] or b"") + len(message["value"] or b"") > self._batch_bytes:
+                    message["callback"] = partial(self._done, (partition, offset))
+        if self._refused:
+            refused = {offset for each, offset in self._refused if each == partition}
+            return [each for offset, each in zip(columns.offsets, messages, strict=True) if offset not in refused]
+        return messages
 
     def _bury(self, batch: SourceBatch) -> None:
         """Write the records of a batch that the target has refused to the topic of dead letters."""
@@ -250,9 +305,10 @@ class TargetWriter:
             row = bisect_left(columns.offsets, offset)
             error = self._refused[batch.partition, offset]
             headers = [*_source_headers(batch.partition, offset), ("kiel.error", error.str().encode())]
-            topic, more = self._settings.dead_letter_topic, {"headers": headers}
+            topic = self._settings.dead_letter_topic
             log.warning("%s offset %d: %s; written to %s", batch.partition, offset, error.str(), topic)
-            self._send(topic, _bytes(columns.keys[row]), _bytes(columns.values[row]), -1, self._stored, more)
+            key, value = _bytes(columns.keys[row]), _bytes(columns.values[row])
+            self._send(topic, value, key, _BY_HASH, self._stored, headers=headers)
 
     def _checkpoint(self, batch: SourceBatch) -> None:
         """
@@ -264,64 +320,107 @@ class TargetWriter:
         """
         partition = batch.partition
         if partition in self.beginnings:
-            key = json.dumps([*partition, BEGINNING_SLOT]).encode()
-            value = json.dumps({"source": batch.columns[0].first_offset, "target": 0}).encode()
-            self._send(self._checkpoints_topic, key, value, self._number, self._stored, {})
+            self._send_checkpoint([*partition, BEGINNING_SLOT], {"source": batch.columns[0].first_offset, "target": 0})
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         slot = (count & -count).bit_length() - 1
-        key = json.dumps([*partition, slot]).encode()
-        value = json.dumps({"source": batch.next_offset, "target": self._ends.get(partition)}).encode()
-        self._send(self._checkpoints_topic, key, value, self._number, self._stored, {})
+        value: dict[str, Any] = {"source": batch.next_offset, "target": None}
+        if batch.is_hashed:
+            ends = {each.partition: end for each, end in self._ends.items() if each.topic == partition.topic}
+            value["targets"] = dict(sorted(ends.items()))
+        else:
+            value["target"] = self._ends.get(partition)
+        self._send_checkpoint([*partition, slot], value)
+
+    def _send_checkpoint(self, key: Sequence[object], value: Mapping[str, object]) -> None:
+        encoded = json.dumps(value).encode(), json.dumps(key).encode()
+        self._send(self._checkpoints_topic, *encoded, self._number, self._stored)
 
     def _send(
         self,
         topic: str,
-        key: bytes | None,
         value: bytes | None,
+        key: bytes | None,
         partition: int,
-        done: Callable[[KafkaError | None, Message | None], None],
-        more: Mapping[str, Any],
+        callback: DeliveryCallback,
+        **more: Any,
     ) -> None:
+        """Give a record to the producer, and wait while the producer has too many records."""
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, done, **more)
+                self._producer.produce(topic, value, key, partition, callback, **more)
                 return
             except BufferError:
                 self._check_stop()
                 self._producer.poll(_SLICE_S)
             except KafkaException as error:
                 # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
-                done(error_of(error), None)
+                callback(error_of(error))
                 return
 
-    def _done(self, partition: TopicPartition, offset: int, error: KafkaError | None, message: Message | None) -> None:
-        if message is not None and error is None:
-            # The offset is negative if the broker has recognised a record that was sent twice.
-            if 0 <= (offset := message.offset() or 0) < self._ends.get(partition, 0):
-                place = f"{message.topic()}:{partition.partition}"
-                self._shrunk = f"{place} had offset {self._ends[partition]}, and is at {offset}"
-            self._ends[partition] = max(offset + 1, self._ends.get(partition, 0))
-        elif error is not None and self._is_too_large(error, message):
-            self._refused[partition, offset] = error
+    def _done(self, offset: tuple[TopicPartition, int] | None, error: KafkaError, _: Message | None = None) -> None:
+        """
+        Take the error of a record.
+
+        Args:
+            offset: The source partition and offset of the record if the record by itself may be too large, else None. A
+                batch of other records is refused, too, if the limit of its topic was lowered. These records fail the
+                task, which has the new limit after a restart.
+            error: Why the target does not store the record.
+        """
+        if offset is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._refused[offset] = error
             if self._settings.is_exactly_once:
                 # The library aborts a transaction that lacks a record.
                 self._errors.append(error)
-        elif error is not None and error.code() not in _PURGED:
+        elif error.code() not in _PURGED:
             self._errors.append(error)
 
-    def _is_too_large(self, error: KafkaError, message: Message | None) -> bool:
+    def _look_up_ends(self, batches: Sequence[SourceBatch]) -> None:
         """
-        Return whether the target refuses a record because the record by itself is too large.
+        Look up where the logs of the target end: after all records of the batches, and before all later ones.
 
-        A batch of several records is refused, too, if the limit of its topic was lowered. These records fail the task,
-        which has the new limit after a restart.
+        Raises:
+            KielGroupsError: A log is shorter than before.
+            KafkaException: The target refuses to answer.
         """
-        if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-            return False
-        return message is None or len(message.key() or b"") + len(message.value() or b"") > self._batch_bytes
+        ends: dict[TopicPartition, TopicPartition] = {}
+        least: dict[TopicPartition, int] = {}
+        for batch in batches:
+            numbers = range(self._width(batch.topic)) if batch.is_hashed else [batch.partition.partition]
+            for number in numbers:
+                own = TopicPartition(batch.partition.topic, number)
+                ends[own], least[own] = TopicPartition(batch.topic, number), self._ends.get(own, 0)
+            if not batch.is_hashed:
+                least[batch.partition] += batch.records - sum(batch.partition == each for each, _ in self._refused)
+        began_s = time.monotonic()
+        while True:
+            try:
+                found = dict(zip(ends, self._target.ends(list(ends.values()), _ENDS_S), strict=True))
+            except KafkaException as error:
+                if error_of(error).code() in _UNAUTHORIZED:
+                    raise
+            else:
+                if not (short := [own for own, end in found.items() if end < least[own]]):
+                    self._ends |= found
+                    return
+                # Until 2.1, a new leader may report an earlier end for a moment.
+                if time.monotonic() - began_s > _SETTLED_S:
+                    raise KielGroupsError(
+                        f"the target's partition {ends[short[0]]} had {least[short[0]]} records, and ends at"
+                        f" {found[short[0]]} now: the topic was deleted and created again, or has lost records; mirror"
+                        " it by a connector of another name to another topic (target.topic.format)"
+                    )
+            self._check_stop()
+            self._report_delay("does not say where its logs end", began_s)
+            time.sleep(_PAUSE_S)
 
-    def _stored(self, error: KafkaError | None, _: Message | None) -> None:
-        if error is not None and error.code() not in _PURGED:
+    def _width(self, topic: str) -> int:
+        if topic not in self._widths:
+            self._widths[topic] = self._target.partitions()[topic]
+        return self._widths[topic]
+
+    def _stored(self, error: KafkaError, _: Message | None = None) -> None:
+        if error.code() not in _PURGED:
             self._errors.append(error)
 
     def _flush(self) -> None:
@@ -374,6 +473,10 @@ class TargetWriter:
                 f" {self.transactional_id}, or a transaction was open for longer than transaction.timeout.ms"
             )
         return KielGroupsError(f"the target {self._target.servers} refuses to {what}: {error.str()}")
+
+
+def _longest(items: Iterable[bytes | None]) -> int:
+    return max(map(len, filter(None, items)), default=0)
 
 
 def _bytes(view: memoryview | None) -> bytes | None:

@@ -260,6 +260,8 @@ async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
         page = await answer(f"/clusters/main/groups/{workers}/connectors")
         assert "Running: all records are mirrored; " in page
         assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
+
+
 async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str]) -> None:
     """
     Records that are written on the target after the turn flow to the source, in order, with keys and null values. No

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.commands.mirror_offsets import offsets
 from kiel_groups.cli.commands.mirror_reverse import reverse
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import (
@@ -287,4 +288,5 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     return DONE if is_well else FAILED
 
 
+mirror.add_command(offsets)
 mirror.add_command(reverse)

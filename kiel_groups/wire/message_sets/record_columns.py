@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, overload
 
 from kiel_groups.errors import ConfigError
@@ -56,6 +57,18 @@ class ByteColumn(Sequence["memoryview | None"]):
         for end in self._ends[self._rows.start + 1 : self._rows.stop + 1]:
             yield data[start:end]
             start = end
+
+    def to_list(self) -> list[bytes | None]:
+        """Return a copy of each key or value, or None for null. Copies of single views take three times as long."""
+        rows, validity = self._rows, self._validity
+        if validity is not None and not validity.strip(b"\0"):
+            return [None] * len(rows)
+        data = self._data.obj
+        assert isinstance(data, bytes)
+        copies = [data[start:end] for start, end in pairwise(self._ends[rows.start : rows.stop + 1].tolist())]
+        if validity is None:
+            return copies
+        return [copy if validity[row >> 3] >> (row & 7) & 1 else None for row, copy in zip(rows, copies, strict=True)]
 
     def _view(self, row: int) -> memoryview | None:
         if self._validity is not None and not self._validity[row >> 3] >> (row & 7) & 1:

@@ -90,8 +90,8 @@ class TaskContext(Protocol):
         """
         Whether it is certain that no other worker has claimed the task.
 
-        False may be temporary, for example while ZooKeeper does not answer. After a freeze of the process, True is never
-        out of date: the answer depends on the clock.
+        False may be temporary, for example while ZooKeeper does not answer. After a freeze of the process, the answer is
+        right at once, because it depends on the clock.
         """
 
     async def pause(self, seconds: float) -> bool:
