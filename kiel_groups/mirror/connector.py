@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kiel_groups.config import ResetPolicy, check_name
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.mirror.directions import DirectionCheck
+from kiel_groups.mirror.metrics import MirrorMetrics
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -390,6 +391,7 @@ class MirrorTask(SourceTask):
         from kiel_groups.mirror.writer import TargetWriter
 
         context, settings, names = self._context, self._settings, self._names
+        self._progress = MirrorMetrics(context.metrics, self._partitions)
         field: str = settings["timestamp.field"]
         shared = WriterSettings(
             mirror=context.connector,
@@ -440,6 +442,7 @@ class MirrorTask(SourceTask):
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
+        self._progress.measure(self._lags)
         try:
             self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
@@ -467,6 +470,7 @@ class MirrorTask(SourceTask):
 
     def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
         """Write the batches of all sets at once, and return the positions after those that the target has stored."""
+        self._progress.begin([batch for batches in by_set.values() for batch in batches])
         writing = {number: self._threads.submit(self._writers[number].write, by_set[number]) for number in by_set}
         written: list[SourcePosition] = []
         failed: list[BaseException] = []
@@ -474,12 +478,19 @@ class MirrorTask(SourceTask):
             if error := outcome.exception():
                 failed.append(error)
                 continue
+            self._progress.end(by_set[number])
             written += map(self._counted, by_set[number])
             self._next |= {batch.partition: batch.next_offset for batch in by_set[number]}
         if failed and not written:
             raise failed[0]
         self._error = failed[0] if failed else None
         return written
+
+    def _lags(self) -> dict[TopicPartition, int]:
+        """Return the lag of each partition that is copied to the target, as of the last answer of the source."""
+        assert self._consumer is not None
+        paused = self._consumer.paused()
+        return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
 
     def _check_ends(self, found: Mapping[TopicPartition, int]) -> None:
         """
@@ -547,6 +558,7 @@ class MirrorTask(SourceTask):
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
         if self._is_source_gone != bool(problem):
             self._is_source_gone = bool(problem)
+            self._context.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._context.connector, problem or "the source answers again")
             self._context.report_problem(problem)
 

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import Producer as TargetProducer
 from confluent_kafka import TopicPartition as TargetPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
@@ -25,8 +26,10 @@ from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
+from tests.helpers.browser import served
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
+from tests.helpers.metrics_page import exposed, names_in_files
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
@@ -191,22 +194,27 @@ def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) 
     return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
 
 
-async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str]) -> None:
+async def test_a_worker_mirrors_topics(
+    pair: Pair, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a restart, the mirror
     continues. A second mirror of the same target topic is refused.
     """
+    monkeypatch.setattr("kiel_groups.workers.execution.work_supervisor._METRICS_S", 0.5)
     pair.topics += [unique("more")]
     await pair.create(**{"retention.ms": "7200000", "max.message.bytes": "2000"})
     await pair.fill(0, 500)
     config = pair.config(timestamp_field="at", headers_source="true", tasks_max="2")
-    async with worker_on(pair.source, unique("workers")) as worker:
+    workers = unique("workers")
+    async with worker_on(pair.source, workers) as worker:
         await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
         await until_state(worker.url, pair.name, "RUNNING", "RUNNING", "RUNNING")
         await pair.mirrored(500)
         await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
         await pair.fill(500, 600)
         found = await pair.mirrored(600)
+        await metrics_are_shown(pair, worker.url, workers)
         second = unique("second")
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
@@ -227,6 +235,31 @@ async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str])
     ends = {json.loads(message.value())["source"]: json.loads(message.value())["target"] for message in checkpoints}
     assert ends[600] == 600
     assert all(source == target for source, target in ends.items())
+
+
+async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
+    """The worker and the service expose the metrics of the page, and the console shows the topics."""
+    own = await exposed(worker_url.rstrip("/"), "kiel_mirror_records_per_second")
+    async with served(pair.source, interval_s=1) as url:
+        names_in_files(await exposed(url, *(name for name in own if name.startswith("kiel_mirror_"))), of_mirrors=True)
+
+        async def answer(path: str) -> str:
+            return (await AsyncHTTPClient().fetch(f"{url}{path}")).body.decode()
+
+        async def total(name: str) -> float:
+            rows = re.findall(
+                rf'^kiel_mirror_{name}{{.*connector="{pair.name}".*}} (\S+)$', await answer("/metrics"), re.M
+            )
+            return sum(map(float, rows))
+
+        async def is_complete() -> bool:
+            return await total("partitions") == PARTITIONS * len(pair.topics) and not await total("lag_records")
+
+        await eventually(is_complete, "both tasks have caught up")
+        assert await total("records_total") > 0
+        page = await answer(f"/clusters/main/groups/{workers}/connectors")
+        assert "Running: all records are mirrored; " in page
+        assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
 
 
 async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str]) -> None:
