@@ -21,13 +21,13 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import STOPPED, checkpoints_topic
+from kiel_groups.mirror.values import STOPPED, MirroredTopic, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
 from tests.helpers.browser import served
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 from tests.helpers.metrics_page import exposed, names_in_files
 from tests.helpers.waiting import eventually
@@ -262,7 +262,9 @@ async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
         assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
 
 
-async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str]) -> None:
+async def test_a_topic_is_turned_round(
+    pair: Pair, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """
     Records that are written on the target after the turn flow to the source, in order, with keys and null values. No
     record that the mirror has written flows back, and none that flowed back is mirrored again.
@@ -274,7 +276,7 @@ async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str])
 
     async def reverse(*options: str) -> tuple[int, str]:
         command = ("mirror", "reverse", pair.topic, *clusters, "--settle", "0.3", *options)
-        done = await asyncio.to_thread(kiel_groups, *command)
+        done = await asyncio.to_thread(kiel_groups_here, capsys, *command)
         return done.returncode, done.stdout + done.stderr
 
     async with worker_on(pair.source, unique("workers")) as worker:
@@ -435,6 +437,62 @@ async def test_mistakes_are_named(pair: Pair) -> None:
         with (
             pytest.raises(KielGroupsError, match=r"the target's last checkpoint of .* is missing"),
             pair.task(context, **other),
+        ):
+            pass
+
+    await asyncio.to_thread(run)
+
+
+async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
+    """Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again."""
+    target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+    names = [f"{pair.name}-{number}" for number in range(2)]
+    topics = [MirroredTopic(pair.topic, f"copy.{pair.topic}", 1, {})]
+
+    def claim(name: str) -> str:
+        try:
+            target.create_checkpoints(name, 1, 1)
+            return target.claim(name, "old:9092", topics)[topics[0].target].mirror
+        except KielGroupsError as error:
+            return str(error)
+
+    outcomes = await asyncio.gather(*(asyncio.to_thread(claim, name) for name in names))
+    outcomes += [await asyncio.to_thread(claim, name) for name in names]
+    assert len({outcome for outcome in outcomes if outcome in names}) == 1, outcomes
+    assert any("a topic has one mirror" in outcome for outcome in outcomes)
+
+
+async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> None:
+    """
+    A topic of the target that has lost what was mirrored fails its task. A topic of the source whose offsets have
+    started over fails the connector, although it has records at the position of the mirror.
+    """
+    await pair.create()
+    await pair.fill(0, 10)
+    copy = f"copy.{pair.topic}"
+    admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    topics = ZooKeeperTopics(pair.source.zk_hosts)
+
+    def run() -> None:
+        with pair.task() as task:
+            context = after(pair, copied(task, 10))
+            admin.delete_topics([copy])[copy].result(10)
+            admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+            asyncio.run(pair.fill(10, 20))
+            with pytest.raises(KielGroupsError, match="the topic was deleted and created again"):
+                copied(task, 20)
+        for exactly_once in ("false", "true"):
+            with (
+                pytest.raises(KielGroupsError, match="the topic was deleted and created again"),
+                pair.task(context, exactly_once=exactly_once) as task,
+            ):
+                copied(task, 20)
+        topics.delete(pair.topic)
+        topics.create(pair.topic, PARTITIONS)
+        asyncio.run(pair.fill(0, 30))
+        with (
+            pytest.raises(ConfigError, match=f"the source topic {pair.topic} was deleted and created again"),
+            pair.task(),
         ):
             pass
 
