@@ -201,6 +201,24 @@ def test_where_keys_are_hashed_a_checkpoint_has_the_end_of_each_partition_of_the
     assert checkpoints(producer) == [{"source": 3, "target": None, "targets": {"0": 1, "1": 2, "2": 3, "3": 4}}]
 
 
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_without_its_claim_a_task_writes_no_checkpoint(exactly_once: bool) -> None:
+    """
+    The records of a later owner may be before the ends of the logs, and readers would skip them. A transaction needs no
+    claim. The mirror's first record has a checkpoint of its own, once.
+    """
+    context = RecordingTaskContext(is_owner=False)
+    writer, producer = writer_of(FakeTarget(None, [1], [2], [3]), context, exactly_once=exactly_once)
+    writer.beginnings.add(PARTITION)
+    writer.write([batch(5, 10)])
+    context.is_owner = True
+    writer.write([batch(6, 10)])
+    writer.write([batch(7, 10)])
+    begin, *ends = checkpoints(producer)
+    assert begin == {"source": 5 if exactly_once else 6, "target": 0}
+    assert [end["source"] for end in ends] == ([6, 7, 8] if exactly_once else [7, 8])
+
+
 def test_transactions_may_last_as_long_as_brokers_allow() -> None:
     """The timeout of transactions is the most that brokers allow by default. A setting of the user comes first."""
     assert writer_of()[1].config["transaction.timeout.ms"] == 900_000
