@@ -14,20 +14,23 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import Producer as TargetProducer
 from confluent_kafka import TopicPartition as TargetPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import STOPPED, checkpoints_topic
+from kiel_groups.mirror.values import STOPPED, MirroredTopic, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
+from tests.helpers.browser import served
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
+from tests.helpers.metrics_page import exposed, names_in_files
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
@@ -192,22 +195,27 @@ def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) 
     return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
 
 
-async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str]) -> None:
+async def test_a_worker_mirrors_topics(
+    pair: Pair, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a restart, the mirror
     continues. A second mirror of the same target topic is refused.
     """
+    monkeypatch.setattr("kiel_groups.workers.execution.work_supervisor._METRICS_S", 0.5)
     pair.topics += [unique("more")]
     await pair.create(**{"retention.ms": "7200000", "max.message.bytes": "2000"})
     await pair.fill(0, 500)
     config = pair.config(timestamp_field="at", headers_source="true", tasks_max="2")
-    async with worker_on(pair.source, unique("workers")) as worker:
+    workers = unique("workers")
+    async with worker_on(pair.source, workers) as worker:
         await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
         await until_state(worker.url, pair.name, "RUNNING", "RUNNING", "RUNNING")
         await pair.mirrored(500)
         await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
         await pair.fill(500, 600)
         found = await pair.mirrored(600)
+        await metrics_are_shown(pair, worker.url, workers)
         second = unique("second")
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
@@ -230,7 +238,34 @@ async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str])
     assert all(source == target for source, target in ends.items())
 
 
-async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str]) -> None:
+async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
+    """The worker and the service expose the metrics of the page, and the console shows the topics."""
+    own = await exposed(worker_url.rstrip("/"), "kiel_mirror_records_per_second")
+    async with served(pair.source, interval_s=1) as url:
+        names_in_files(await exposed(url, *(name for name in own if name.startswith("kiel_mirror_"))), of_mirrors=True)
+
+        async def answer(path: str) -> str:
+            return (await AsyncHTTPClient().fetch(f"{url}{path}")).body.decode()
+
+        async def total(name: str) -> float:
+            rows = re.findall(
+                rf'^kiel_mirror_{name}{{.*connector="{pair.name}".*}} (\S+)$', await answer("/metrics"), re.M
+            )
+            return sum(map(float, rows))
+
+        async def is_complete() -> bool:
+            return await total("partitions") == PARTITIONS * len(pair.topics) and not await total("lag_records")
+
+        await eventually(is_complete, "both tasks have caught up")
+        assert await total("records_total") > 0
+        page = await answer(f"/clusters/main/groups/{workers}/connectors")
+        assert "Running: all records are mirrored; " in page
+        assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
+
+
+async def test_a_topic_is_turned_round(
+    pair: Pair, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """
     Records that are written on the target after the turn flow to the source, in order, with keys and null values. No
     record that the mirror has written flows back, and none that flowed back is mirrored again.
@@ -242,7 +277,7 @@ async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str])
 
     async def reverse(*options: str) -> tuple[int, str]:
         command = ("mirror", "reverse", pair.topic, *clusters, "--settle", "0.3", *options)
-        done = await asyncio.to_thread(kiel_groups, *command)
+        done = await asyncio.to_thread(kiel_groups_here, capsys, *command)
         return done.returncode, done.stdout + done.stderr
 
     async with worker_on(pair.source, unique("workers")) as worker:
@@ -403,6 +438,62 @@ async def test_mistakes_are_named(pair: Pair) -> None:
         with (
             pytest.raises(KielGroupsError, match=r"the target's last checkpoint of .* is missing"),
             pair.task(context, **other),
+        ):
+            pass
+
+    await asyncio.to_thread(run)
+
+
+async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
+    """Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again."""
+    target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+    names = [f"{pair.name}-{number}" for number in range(2)]
+    topics = [MirroredTopic(pair.topic, f"copy.{pair.topic}", 1, {})]
+
+    def claim(name: str) -> str:
+        try:
+            target.create_checkpoints(name, 1, 1)
+            return target.claim(name, "old:9092", topics)[topics[0].target].mirror
+        except KielGroupsError as error:
+            return str(error)
+
+    outcomes = await asyncio.gather(*(asyncio.to_thread(claim, name) for name in names))
+    outcomes += [await asyncio.to_thread(claim, name) for name in names]
+    assert len({outcome for outcome in outcomes if outcome in names}) == 1, outcomes
+    assert any("a topic has one mirror" in outcome for outcome in outcomes)
+
+
+async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> None:
+    """
+    A topic of the target that has lost what was mirrored fails its task. A topic of the source whose offsets have
+    started over fails the connector, although it has records at the position of the mirror.
+    """
+    await pair.create()
+    await pair.fill(0, 10)
+    copy = f"copy.{pair.topic}"
+    admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    topics = ZooKeeperTopics(pair.source.zk_hosts)
+
+    def run() -> None:
+        with pair.task() as task:
+            context = after(pair, copied(task, 10))
+            admin.delete_topics([copy])[copy].result(10)
+            admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+            asyncio.run(pair.fill(10, 20))
+            with pytest.raises(KielGroupsError, match="the topic was deleted and created again"):
+                copied(task, 20)
+        for exactly_once in ("false", "true"):
+            with (
+                pytest.raises(KielGroupsError, match="the topic was deleted and created again"),
+                pair.task(context, exactly_once=exactly_once) as task,
+            ):
+                copied(task, 20)
+        topics.delete(pair.topic)
+        topics.create(pair.topic, PARTITIONS)
+        asyncio.run(pair.fill(0, 30))
+        with (
+            pytest.raises(ConfigError, match=f"the source topic {pair.topic} was deleted and created again"),
+            pair.task(),
         ):
             pass
 

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from itertools import count
 from threading import Timer
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -21,10 +20,11 @@ from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import MirroredTopic, SourceBatch, WriterSettings
 from kiel_groups.mirror.writer import TargetWriter
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.columns import columns_of
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.connector_contexts import RecordingTaskContext
 from tests.helpers.mock_kafka import PRODUCE, MockKafka, mock_kafka
-from tests.unit.mirror.test_writer import FakeColumns
 
 pytestmark = pytest.mark.unit
 
@@ -55,6 +55,7 @@ def kafka(cluster: MockKafka, monkeypatch: pytest.MonkeyPatch) -> MockKafka:
     monkeypatch.setattr(module, "_SLICE_S", 0.05)
     monkeypatch.setattr(module, "_CLOSE_S", 0.05)
     monkeypatch.setattr(module, "_LATE_S", 0.2)
+    monkeypatch.setattr(module, "_SETTLED_S", 0.1)
     return cluster
 
 
@@ -76,8 +77,8 @@ def writer_of(kafka: MockKafka, context: RecordingTaskContext, *, exactly_once: 
 
 def batch(topic: str, *numbers: int) -> SourceBatch:
     """Return a batch with a record for each number."""
-    columns = FakeColumns(list(numbers), [memoryview(b"%d" % number) for number in numbers])
-    return SourceBatch(PARTITION, [cast("Any", columns)], topic)
+    columns = columns_of([Record(*PARTITION, number, None, b"%d" % number) for number in numbers], numbers[-1] + 1)
+    return SourceBatch(PARTITION, [RecordColumns(PARTITION, None, columns, range(len(numbers)))], topic)
 
 
 def written(
@@ -165,7 +166,7 @@ def test_a_target_topic_that_was_created_again_fails_the_task(kafka: MockKafka) 
     # As the checkpoints have it.
     writer._ends[PARTITION] = 7
     try:
-        with pytest.raises(KielGroupsError, match=f"{topic}:0 had offset 7, and is at 0 again: the topic was deleted"):
+        with pytest.raises(KielGroupsError, match=f"{topic}:0 had 8 records, and ends at . now: the topic was"):
             writer.write([batch(topic, 7)])
     finally:
         writer.close()
@@ -204,6 +205,6 @@ def test_a_target_topic_with_fewer_partitions_than_the_source_is_refused() -> No
     target = TargetCluster({"bootstrap.servers": "new:9092"})
     present = {"copy": SimpleNamespace(partitions=[0, 1])}
     vars(target).update(_admin=SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics=present)))
-    expected = "the target topic copy has 2 partitions, and the source topic a has 3; expected at least as many"
+    expected = "the target topic copy has 2 partitions, and a on the source has 3; expected at least as many"
     with pytest.raises(ConfigError, match=expected):
         target.create([MirroredTopic("a", "copy", 3, {})], 1)

@@ -164,10 +164,13 @@ def test_a_record_that_no_topic_takes_fails_the_writer(
 
 def test_a_dead_letter_is_written_in_the_next_transaction() -> None:
     """A record that is too large aborts its transaction; the next one has the other records and the dead letter."""
-    writer, producer = writer_of()
+    waiting = RecordingTaskContext()
+    writer, producer = writer_of(waiting=waiting)
     writer.write([batch(0, 10, 500, 20)])
     assert [call for call in producer.calls if call != "flush"] == ["begin", "abort", "begin", "commit"]
     assert producer.written["dead"] == [b"x" * 500]
+    counted = [waiting.metrics.counter(f"mirror_{name}") for name in ("dead_letters", "transactions_aborted")]
+    assert counted == [1, 1]
 
 
 def test_a_checkpoint_has_the_end_of_the_target() -> None:
