@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -35,6 +35,10 @@ _PASSING = frozenset(
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
+)
+#: Errors of the target after a partition has another leader, or a later epoch of its leader.
+_OUTDATED = frozenset(
+    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
 )
 #: Errors of the target that only a user can remove.
 _DENIED = frozenset(
@@ -321,7 +325,14 @@ class TargetCluster:
         if not partitions:
             return []
         answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
-        return [int(answers[each].result().offset) for each in partitions]
+        try:
+            return [int(answers[each].result().offset) for each in partitions]
+        except KafkaException as error:
+            if error_of(error).code() in _OUTDATED:
+                # The library would send the former epoch for five minutes. A list of all topics renews its metadata.
+                with suppress(KafkaException):
+                    self._admin.list_topics(timeout=timeout_s)
+            raise
 
     def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
         """
