@@ -45,6 +45,12 @@ _MOST_SUMS = 32
 #: The most pairs of records of which the pairs that are equal in order are looked for.
 _LARGEST_BLOCK = 250_000
 _SIZE = 8
+#: A greater number than any offset.
+_NO_LIMIT = 1 << 63
+
+
+#: In place of the number of a partition: all partitions of a topic.
+ALL = -1
 
 
 class Records(NamedTuple):
@@ -92,7 +98,8 @@ class PartitionComparison:
     The result for one partition.
 
     Args:
-        partition: The partition of the source.
+        partition: The partition of the source. Its number is ``ALL`` for a topic whose keys are hashed anew: then only
+            the numbers of all its records, and their checksums, are compared.
         target_topic: The topic on the target.
         refusal: Why the partition cannot be compared, or "".
         records: The number of records that were compared on the source, and on the target.
@@ -250,13 +257,14 @@ class _History:
             surplus += _HISTORY
             del self.offsets[:surplus], self._digests[: surplus * _SIZE]
 
-    def find(self, digest: bytes) -> int | None:
-        """Return the index of the last record with a digest, or None."""
+    def find(self, digests: Sequence[bytes]) -> int | None:
+        """Return the last index from which on the records have the given digests, or None."""
+        wanted = b"".join(digests)
         end = len(self._digests)
-        while (at := self._digests.rfind(digest, 0, end)) >= 0:
+        while (at := self._digests.rfind(wanted, 0, end)) >= 0:
             if at % _SIZE == 0:
                 return at // _SIZE
-            end = at + _SIZE - 1
+            end = at + len(wanted) - 1
         return None
 
     def equal(self, index: int, digests: Sequence[bytes]) -> int:
@@ -424,9 +432,14 @@ class _Comparison:
             self._replace(bisect_left(source.offsets, self._explained.position), 0)
             return
         self._count_place()
-        if (place := _next_equal(source.digests, target.digests)) is not None:
+        place = _next_equal(source.digests, target.digests)
+        at = self._history.find(target.digests[:_RUN])
+        # A long copy of earlier records goes before a place that is within the copy, by records that occur often.
+        if at is not None and (place is None or self._history.equal(at, target.digests) > max(place[1], _RUN - 1)):
+            self._double(at)
+        elif place is not None:
             self._replace(*place)
-        elif (at := self._history.find(target.digests[0])) is not None:
+        elif (at := self._history.find(target.digests[:1])) is not None:
             self._double(at)
         else:
             self._skip_to_limit()
@@ -464,8 +477,8 @@ class _Comparison:
         others: list[int] = []
         at = 0
         while at < len(extra.digests):
-            index = self._history.find(extra.digests[at])
-            if index is None:
+            index = self._history.find(extra.digests[at : at + _RUN])
+            if index is None and (index := self._history.find(extra.digests[at : at + 1])) is None:
                 others.append(extra.offsets[at])
                 at += 1
                 continue
@@ -495,11 +508,16 @@ class _Comparison:
             index += count
 
     def _skip_to_limit(self) -> None:
-        """Report both sides as different up to the next checkpoint, or to their ends."""
-        begin = self._source.offsets[0], self._target.offsets[0]
+        """Report both sides as different up to the next checkpoint or their ends; record by record if few are left."""
+        source, target = self._source, self._target
+        begin = source.offsets[0], target.offsets[0]
         later = (each for each in self._limits if each[0] > begin[0] and each[1] > begin[1])
-        limit = next(later, (1 << 63, 1 << 63))
-        ends = self._source.take_until(limit[0]), self._target.take_until(limit[1])
+        limit = next(later, (max(begin[0] + 1, self._explained.position), _NO_LIMIT))
+        counts = bisect_left(source.offsets, limit[0]), bisect_left(target.offsets, limit[1])
+        if counts[0] * counts[1] <= _LARGEST_BLOCK:
+            self._replace(*counts)
+            return
+        ends = source.take_until(limit[0]), target.take_until(limit[1])
         records = max(count for count, _ in ends)
         self._result.counts[UNLIKE] += records
         self._result.add_range(UNLIKE, (begin[0], ends[0][1]), (begin[1], ends[1][1]), records)

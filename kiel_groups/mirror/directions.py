@@ -103,6 +103,7 @@ class DirectionCheck:
     def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
+            self._waiting.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._mirror, problem or f"the target {self._target.servers} answers again")
             self._waiting.report_problem(problem)
 

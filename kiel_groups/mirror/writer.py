@@ -182,6 +182,7 @@ class TargetWriter:
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
+                self._waiting.metrics.count("mirror_transactions_aborted")
                 self._check_stop()
                 time.sleep(_SLICE_S)
         except (KafkaException, SystemError) as error:
@@ -190,6 +191,7 @@ class TargetWriter:
             if not isinstance(cause, KafkaException):
                 raise
             raise self._failure("write", error_of(cause)) from error
+        self._waiting.metrics.count("mirror_dead_letters", len(self._refused))
         self._waiting.report_problem("")
 
     def close(self) -> None:
@@ -462,6 +464,7 @@ class TargetWriter:
     def _report(self, what: str) -> None:
         problem = f"the target {self._target.servers} {what}"
         log.warning("%s-%d: %s", self._settings.mirror, self._number, problem)
+        self._waiting.metrics.count("mirror_problems")
         self._waiting.report_problem(problem)
 
     def _on_error(self, error: KafkaError) -> None:

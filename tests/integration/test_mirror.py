@@ -14,8 +14,9 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import Producer as TargetProducer
 from confluent_kafka import TopicPartition as TargetPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from tornado.httpclient import AsyncHTTPClient
 
-from kiel_groups import Producer, SingleConsumer
+from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
@@ -25,8 +26,11 @@ from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
+from tests.helpers.browser import served
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
+from tests.helpers.metrics_page import exposed, names_in_files
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
@@ -191,22 +195,27 @@ def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) 
     return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
 
 
-async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str]) -> None:
+async def test_a_worker_mirrors_topics(
+    pair: Pair, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a restart, the mirror
     continues. A second mirror of the same target topic is refused.
     """
+    monkeypatch.setattr("kiel_groups.workers.execution.work_supervisor._METRICS_S", 0.5)
     pair.topics += [unique("more")]
     await pair.create(**{"retention.ms": "7200000", "max.message.bytes": "2000"})
     await pair.fill(0, 500)
     config = pair.config(timestamp_field="at", headers_source="true", tasks_max="2")
-    async with worker_on(pair.source, unique("workers")) as worker:
+    workers = unique("workers")
+    async with worker_on(pair.source, workers) as worker:
         await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
         await until_state(worker.url, pair.name, "RUNNING", "RUNNING", "RUNNING")
         await pair.mirrored(500)
         await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
         await pair.fill(500, 600)
         found = await pair.mirrored(600)
+        await metrics_are_shown(pair, worker.url, workers)
         second = unique("second")
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
@@ -227,6 +236,31 @@ async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str])
     ends = {json.loads(message.value())["source"]: json.loads(message.value())["target"] for message in checkpoints}
     assert ends[600] == 600
     assert all(source == target for source, target in ends.items())
+
+
+async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
+    """The worker and the service expose the metrics of the page, and the console shows the topics."""
+    own = await exposed(worker_url.rstrip("/"), "kiel_mirror_records_per_second")
+    async with served(pair.source, interval_s=1) as url:
+        names_in_files(await exposed(url, *(name for name in own if name.startswith("kiel_mirror_"))), of_mirrors=True)
+
+        async def answer(path: str) -> str:
+            return (await AsyncHTTPClient().fetch(f"{url}{path}")).body.decode()
+
+        async def total(name: str) -> float:
+            rows = re.findall(
+                rf'^kiel_mirror_{name}{{.*connector="{pair.name}".*}} (\S+)$', await answer("/metrics"), re.M
+            )
+            return sum(map(float, rows))
+
+        async def is_complete() -> bool:
+            return await total("partitions") == PARTITIONS * len(pair.topics) and not await total("lag_records")
+
+        await eventually(is_complete, "both tasks have caught up")
+        assert await total("records_total") > 0
+        page = await answer(f"/clusters/main/groups/{workers}/connectors")
+        assert "Running: all records are mirrored; " in page
+        assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
 
 
 async def test_a_topic_is_turned_round(
@@ -504,3 +538,92 @@ async def test_one_command_mirrors_topics(pair: Pair) -> None:
         f"mirror {pair.name} to {pair.target.brokers[0]}, exactly once, in 0 processes\n1,500 records "
     )
     assert [(each["position"], each["lag"]) for each in json.loads(document)["partitions"]] == [(500, 0)] * PARTITIONS
+
+
+async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The offsets of a group of ours, and of Java's consumers, are moved to the target, and none of their records is
+    missed there. A verification explains what was written again, and names what is damaged, missing or foreign.
+    """
+    await pair.create()
+    await pair.fill(0, 300)
+    group, java, copy = f"{pair.name}-ours", f"{pair.name}-java", f"copy.{pair.topic}"
+    async with GroupedConsumer(pair.source.brokers, group, pair.source.zk_hosts, autocommit=False) as consumer:
+        await consumer.subscribe(pair.topic)
+        while sum([len(each) for each in (await consumer.getmany(timeout_ms=5_000, max_records=250)).values()]) < 250:
+            pass
+        await consumer.commit()
+    with zookeeper(pair.source) as client:
+        ours, javas = stored_offsets(client, group, pair.topic), {0: 0, 1: 140, 2: 280}
+        for number, offset in javas.items():
+            client.create(f"/consumers/{java}/offsets/{pair.topic}/{number}", b"%d" % offset, makepath=True)
+
+    def mirror() -> None:
+        with pair.task(batch_records="100") as task:
+            copied(task, 300)
+        # Killed before its last positions were stored.
+        with pair.task(after(pair, {TopicPartition(pair.topic, number): 250 for number in range(PARTITIONS)})) as task:
+            copied(task, 300)
+
+    place = ["--from", pair.source.zk_hosts, "--to", ",".join(pair.target.brokers), "--name", pair.name]
+
+    async def command(*words: str) -> tuple[int, str, str]:
+        done = await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *words, *place)
+        return done.returncode, done.stdout, done.stderr
+
+    await asyncio.to_thread(mirror)
+    status, out, errors = await command("offsets", group, java, "--json")
+    assert (status, errors.count("3 offsets set at")) == (0, 2)
+    starts = {}
+    for line in out.splitlines():
+        found = json.loads(line)
+        starts[found["group"]] = {each["partition"]: each["target"] for each in found["offsets"]}
+        assert all(each["set"] and 0 <= each["again"] <= 100 for each in found["offsets"])
+    for number in range(PARTITIONS):
+        log = contents(await asyncio.to_thread(pair.read, copy, number))
+        assert log == expected(0, 300) + expected(250, 300)
+        for name, offset in ((group, ours[number]), (java, javas[number])):
+            assert offset == 300 or starts[name][number] <= (offset if offset < 250 else offset + 50)
+    assert (await command("offsets", group))[2].startswith(f"info: group {group}: 0 offsets set at")
+
+    config = {"bootstrap.servers": ",".join(pair.target.brokers), "group.id": java, "client.id": "moved"}
+    with closing(Consumer(config)) as moved:
+        moved.subscribe([copy])
+        await eventually(lambda: asyncio.to_thread(lambda: moved.poll(0.1) and moved.assignment()), "a member")
+        status, _, errors = await command("offsets", java)
+    assert (status, errors.startswith(f"error: group {java} has members on the target: moved-")) == (1, True)
+
+    status, out, _ = await command("verify")
+    assert status == 0
+    assert out.splitlines()[0] == f"mirror {pair.name}: complete; 900 of 900 records of the source are equal"
+    assert "3 partitions, 900 equal; 150 doubled" in out
+
+    await pair.fill(300, 301)
+    producer = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers)})
+    producer.produce(copy, b"damaged", b"key", 0)
+    producer.produce(copy, value_of(300), key_of(300), 2)
+    producer.produce(copy, b"foreign", b"key", 2)
+    for number in range(PARTITIONS):
+        key, value = [pair.topic, number, 0], {"source": 301, "target": 350}
+        producer.produce(checkpoints_topic(pair.name), json.dumps(value), json.dumps(key), 0)
+    producer.flush()
+    status, out, _ = await command("verify", "--json")
+    found = json.loads(out)
+    unexplained = {
+        each["partition"]: [
+            (difference["kind"], difference["source"], difference["target"])
+            for difference in each["differences"]
+            if not difference["explained"]
+        ]
+        for each in found["partitions"]
+    }
+    assert (status, found["complete"]) == (1, False)
+    damaged, next_one = {"from": 300, "to": 301}, {"from": 350, "to": 351}
+    assert unexplained == {
+        0: [("changed", damaged, next_one)],
+        1: [("missing", damaged, None)],
+        2: [("not of the source", None, {"from": 351, "to": 352})],
+    }
+    status, out, _ = await command("verify", "--last", "10", "--topics", pair.topic)
+    assert (status, out.count("  changed: 1 record, source offset 300, target offset 350")) == (1, 0)
+    assert "changed: 1 record, source offset 300, target offset 350" in out

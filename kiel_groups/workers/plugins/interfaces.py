@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 
@@ -69,6 +70,15 @@ class TaskContext(Protocol):
 
         A target system is safe from late writes of earlier owners if the system refuses each write with a token that is
         smaller than the largest token seen so far.
+        """
+
+    @property
+    def metrics(self) -> Metrics:
+        """
+        The metrics of this run of the task.
+
+        ``GET /metrics`` of the worker shows the metrics with the labels ``connector`` and ``task``. The task's status
+        has the counters and gauges, at most a thousand, and is at most five seconds behind.
         """
 
     @property

@@ -115,9 +115,17 @@ def test_a_long_run_of_doubled_records(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(compared(N, N[:60] + N[20:])) == [("doubled", (20, 60), (60, 100), 40)]
 
 
+def test_a_copy_of_earlier_records_does_not_hide_a_missing_one() -> None:
+    """A lost record is named although the records that were written again include one that is equal to it."""
+    source: list[object] = [None if number % 15 == 0 else number for number in range(301)]
+    result = compared(source, source[:300] + source[250:300])
+    assert shown(result) == [("doubled", (250, 300), (300, 350), 50), ("missing", (300, 301), None, 1)]
+
+
 def test_a_range_without_a_common_record_ends_at_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a range cannot be aligned, the comparison continues at the next checkpoint. Each range has its checksums."""
     monkeypatch.setattr(module, "_WINDOWS", (4, 8))
+    monkeypatch.setattr(module, "_LARGEST_BLOCK", 60)
     target: list[object] = [*N[:10], *("x" * number for number in range(1, 31)), *N[50:]]
     result = compared(N, target, limits=[(0, 0), (10, 10), (50, 40), (90, 80)])
     assert shown(result) == [("different", (10, 50), (10, 40), 40)]
