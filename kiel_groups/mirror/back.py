@@ -115,6 +115,8 @@ class BackCopier:
         for partition, messages in found.items():
             self._await(partition, messages, *sent[partition])
             self._positions[partition] = _next_offset(messages)
+            topic = self._topics[partition.topic]
+            self._waiting.metrics.count("mirror_records_copied_back", len(messages), topic=topic)
         return [
             SourcePosition(back_partition(partition), {"offset": self._positions[partition]}) for partition in found
         ]
@@ -146,6 +148,7 @@ class BackCopier:
                     raise TaskStoppedError(f"stopped while {self._brokers} stores records")
                 if time.monotonic() - began_s > _LATE_S and not is_late:
                     is_late = True
+                    self._waiting.metrics.count("mirror_problems")
                     problem = f"the source {self._brokers} has not stored records of {partition} within {_LATE_S:g} s"
                     log.warning("%s; trying again", problem)
                     self._waiting.report_problem(f"{problem}; trying again")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import threading
 import time
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kiel_groups.config import ResetPolicy, check_name
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.mirror.directions import DirectionCheck
+from kiel_groups.mirror.metrics import MirrorMetrics
+from kiel_groups.mirror.settings import CONFIG
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -26,7 +27,6 @@ from kiel_groups.mirror.values import (
     FORWARD,
     PARTITIONS_KEY,
     STOPPED,
-    TOPIC_IN_FORMAT,
     Claim,
     MirroredTopic,
     SourceBatch,
@@ -42,12 +42,7 @@ from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
-    Password,
     Settings,
-    Validator,
-    between,
-    non_empty,
-    one_of,
 )
 from kiel_groups.workers.plugins.interfaces import (
     ConnectorContext,
@@ -57,7 +52,6 @@ from kiel_groups.workers.plugins.interfaces import (
     SourceTask,
     SourceTaskContext,
 )
-from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.back import BackCopier
@@ -160,14 +154,6 @@ def _target_of(settings: Settings) -> TargetCluster:
     return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
 
 
-def _is_properties(password: Password) -> bool:
-    try:
-        found = json.loads(password.value or "{}")
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and all(isinstance(each, str | int | float | bool) for each in found.values())
-
-
 def _target_name(settings: Settings, topic: str) -> str:
     return check_name(target_topic(settings["target.topic.format"], topic), "topic")
 
@@ -192,151 +178,6 @@ def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
     return wanted
 
 
-_source = partial(ConfigKey, group="Source", importance="high")
-_target = partial(ConfigKey, group="Target", importance="high")
-_records = partial(ConfigKey, group="Records", importance="low")
-
-_CONFIG = ConfigDefinition(
-    _source(
-        "source.bootstrap.servers",
-        documentation="Brokers of the source: host:port, separated by commas.",
-        validator=non_empty(),
-        width="long",
-    ),
-    _source(
-        "source.zookeeper",
-        default="",
-        documentation="ZooKeeper of the source, with its chroot. It has the settings of topics, which the target's "
-        "topics get. Without it, they get the target's defaults.",
-        width="long",
-    ),
-    _source(
-        "topics",
-        "list",
-        documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
-        "matches one. Internal topics are not mirrored.",
-        validator=non_empty(),
-        width="long",
-    ),
-    _source(
-        "source.auto.offset.reset",
-        default="none",
-        documentation="What happens if the source has deleted records before they were mirrored: none fails the "
-        "task, earliest continues with the first record that is left.",
-        validator=one_of("none", "earliest"),
-        importance="low",
-    ),
-    _source(
-        "source.mirrors",
-        "boolean",
-        False,
-        documentation="Whether topics of the source may be mirrored that are themselves mirrors, as in a chain of "
-        "clusters. Leave it false if the target is the cluster that they come from.",
-        importance="low",
-    ),
-    _source(
-        "refresh.interval.ms",
-        "int",
-        60_000,
-        documentation="How often the source is asked for new topics and partitions, and the target for topics that "
-        "were turned round, in milliseconds.",
-        validator=between(100, 86_400_000),
-        importance="low",
-    ),
-    _target(
-        "target.bootstrap.servers",
-        documentation="Brokers of the target: host:port, separated by commas.",
-        validator=non_empty(),
-        width="long",
-    ),
-    _target(
-        "target.properties",
-        "password",
-        Password(""),
-        documentation="More settings of librdkafka for the target as a JSON object, such as "
-        '{"security.protocol": "SSL"}.',
-        validator=Validator(_is_properties, "a JSON object of texts and numbers"),
-        importance="medium",
-        width="long",
-    ),
-    _target(
-        "target.topic.format",
-        default=TOPIC_IN_FORMAT,
-        documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
-        validator=Validator(lambda text: TOPIC_IN_FORMAT in text, "a text with ${topic}"),
-        importance="medium",
-    ),
-    _target(
-        "target.replication.factor",
-        "int",
-        -1,
-        documentation="The replicas of topics that are created; -1 leaves the number to the target.",
-        validator=Validator(lambda number: number == -1 or 0 < number < 1 << 15, "-1, or a number from 1"),
-        importance="medium",
-    ),
-    _target(
-        "target.partitions",
-        default="",
-        documentation="The number of partitions of topics that are created, or a factor such as x2. Keys are then "
-        "hashed anew as by Java: the order within a key is kept, and that within a partition is not. Records without a "
-        "key keep their partition. Without this setting, all records do. It cannot change.",
-        validator=Validator(
-            lambda text: re.fullmatch(r"(x?[1-9]\d{0,4})?", text) is not None, "a number, or a factor such as x2"
-        ),
-        importance="medium",
-    ),
-    _target(
-        "target.compression.type",
-        default="lz4",
-        documentation="The codec of the records on the target.",
-        validator=one_of("none", "gzip", "snappy", "lz4", "zstd"),
-        importance="medium",
-    ),
-    _target(
-        "exactly.once",
-        "boolean",
-        False,
-        documentation="Whether each record is written once, also after a crash. Consumers of the target have to "
-        "read committed records only.",
-    ),
-    _target(
-        "partition.sets",
-        "int",
-        8,
-        documentation="The number of fixed sets of partitions. A set belongs to one task, and has one transactional "
-        "id, so more tasks than sets have nothing to do. The number cannot change.",
-        validator=between(1, 1_000),
-        importance="low",
-    ),
-    _records(
-        "timestamp.field",
-        default="",
-        documentation="The field of JSON values that has a record's time: milliseconds since 1970, or a text in ISO "
-        "8601 with a zone. Other records get the time of mirroring.",
-    ),
-    _records(
-        "headers.source",
-        "boolean",
-        False,
-        documentation="Whether records get the headers kiel.source.partition and kiel.source.offset.",
-    ),
-    _records(
-        "dead.letter.topic",
-        default="",
-        documentation="The topic of the target for records that are larger than their topic allows. Without it, such a "
-        "record fails the task.",
-        validator=Validator(lambda name: not name or TOPIC_NAME.accepts(name), TOPIC_NAME.expected),
-    ),
-    _records(
-        "batch.records",
-        "int",
-        50_000,
-        documentation="The most records that are written, and with exactly.once committed, together.",
-        validator=between(1, 1_000_000),
-    ),
-)
-
-
 class MirrorTask(SourceTask):
     """
     Copies the records of fixed partitions to the target, in their order.
@@ -345,7 +186,7 @@ class MirrorTask(SourceTask):
     positions are the checkpoints on the target, and the stored source offsets only show the progress.
     """
 
-    config = _CONFIG + ConfigDefinition(
+    config = CONFIG + ConfigDefinition(
         ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array."),
         ConfigKey(
             BACK_KEY,
@@ -390,6 +231,7 @@ class MirrorTask(SourceTask):
         from kiel_groups.mirror.writer import TargetWriter
 
         context, settings, names = self._context, self._settings, self._names
+        self._progress = MirrorMetrics(context.metrics, self._partitions)
         field: str = settings["timestamp.field"]
         shared = WriterSettings(
             mirror=context.connector,
@@ -440,6 +282,7 @@ class MirrorTask(SourceTask):
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
+        self._progress.measure(self._lags)
         try:
             self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
@@ -467,6 +310,7 @@ class MirrorTask(SourceTask):
 
     def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
         """Write the batches of all sets at once, and return the positions after those that the target has stored."""
+        self._progress.begin([batch for batches in by_set.values() for batch in batches])
         writing = {number: self._threads.submit(self._writers[number].write, by_set[number]) for number in by_set}
         written: list[SourcePosition] = []
         failed: list[BaseException] = []
@@ -474,12 +318,19 @@ class MirrorTask(SourceTask):
             if error := outcome.exception():
                 failed.append(error)
                 continue
+            self._progress.end(by_set[number])
             written += map(self._counted, by_set[number])
             self._next |= {batch.partition: batch.next_offset for batch in by_set[number]}
         if failed and not written:
             raise failed[0]
         self._error = failed[0] if failed else None
         return written
+
+    def _lags(self) -> dict[TopicPartition, int]:
+        """Return the lag of each partition that is copied to the target, as of the last answer of the source."""
+        assert self._consumer is not None
+        paused = self._consumer.paused()
+        return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
 
     def _check_ends(self, found: Mapping[TopicPartition, int]) -> None:
         """
@@ -547,6 +398,7 @@ class MirrorTask(SourceTask):
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
         if self._is_source_gone != bool(problem):
             self._is_source_gone = bool(problem)
+            self._context.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._context.connector, problem or "the source answers again")
             self._context.report_problem(problem)
 
@@ -595,7 +447,7 @@ class MirrorConnector(SourceConnector):
 
     version: ClassVar[str] = "1.0"
     task_class = MirrorTask
-    config = _CONFIG
+    config = CONFIG
 
     def start(self, context: ConnectorContext, settings: Settings) -> None:
         self._context = context
@@ -603,9 +455,31 @@ class MirrorConnector(SourceConnector):
         self._target = _target_of(settings)
         self._ended = threading.Event()
         #: The topics and the directions that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: tuple[Mapping[str, int], Mapping[str, str]] = {}, {}
+        self._known: tuple[Mapping[str, int], Mapping[str, tuple[str, int]]] = {}, {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
+
+    def checked_topics(self, name: str, settings: Settings, *, timeout_s: float) -> dict[str, int]:
+        """
+        Check, without a change, whether both clusters permit a mirror. No other method was called before.
+
+        Args:
+            name: The name of the mirror.
+            settings: The settings of the mirror.
+            timeout_s: How long to wait for the target's first answer, in seconds.
+
+        Returns:
+            The number of partitions of each topic to mirror.
+
+        Raises:
+            ConfigError: A setting is wrong, or claims or topics of the target are in the way.
+            KielGroupsError: A cluster does not answer.
+        """
+        self._settings = settings
+        known, target = self._topics(), _target_of(settings)
+        topics, source = [self._described(*topic) for topic in known.items()], settings["source.bootstrap.servers"]
+        target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        return known
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
         began_s, pause_s = time.monotonic(), 1
@@ -631,33 +505,50 @@ class MirrorConnector(SourceConnector):
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
         claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
-        self._known = known, self._directions(claims)
         target.create(topics, replication)
+        directions = self._directions(claims)
+        self._known = known, directions
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
-        moving = [topic for topic in topics if claims[topic.target].direction != STOPPED]
+        moving, starts = list[MirroredTopic](), dict[str, dict[int, int]]()
         for topic in topics:
-            if topic not in moving:
+            direction, partitions = directions[topic.target]
+            if direction == STOPPED:
                 log.warning(
-                    "%s: topic %s is stopped, because 'kiel-groups mirror reverse' was interrupted; call it again",
+                    "%s: topic %s is stopped while 'kiel-groups mirror reverse' turns it round; if that command was"
+                    " interrupted, call it again",
                     self._context.name,
                     topic.source,
                 )
-        starts = {each.source: claims[each.target].starts for each in moving if claims[each.target].direction == BACK}
+                continue
+            moving.append(topic)
+            if direction == BACK:
+                starts[topic.source] = dict(enumerate(claims[topic.target].starts))
+                if partitions > topic.partitions:
+                    raise ConfigError(
+                        f"the target topic {topic.target} has {partitions} partitions, and the source topic"
+                        f" {topic.source}, which it is copied back to, has {topic.partitions}; expected as many: add"
+                        " partitions on the source"
+                    )
         return [
             {
                 **self._context.config,
                 PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in starts]),
                 BACK_KEY: json.dumps(
-                    [(*each, starts[each.topic][each.partition]) for each in partitions if each.topic in starts]
+                    # A partition that is newer than the turn is copied back from its beginning.
+                    [(*each, starts[each.topic].get(each.partition, 0)) for each in partitions if each.topic in starts]
                 ),
             }
             for partitions in partitions_of_tasks(moving, settings["partition.sets"], most)
         ]
 
-    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, str]:
-        """Return the direction of each target topic of the mirror."""
-        return {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
+    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, tuple[str, int]]:
+        """Return the direction of each target topic of the mirror, and the partitions of those that are copied back."""
+        own = {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
+        counts = self._target.partitions() if BACK in own.values() else {}
+        return {
+            topic: (direction, counts.get(topic, 0) if direction == BACK else 0) for topic, direction in own.items()
+        }
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):

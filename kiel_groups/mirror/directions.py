@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
-from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
+from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.mirror.values import (
     BACK,
     FORWARD,
@@ -17,8 +16,6 @@ from kiel_groups.mirror.values import (
     Claim,
     Waiting,
     check_source,
-    checkpoints_topic,
-    set_of,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import SingleConsumer
@@ -106,6 +103,7 @@ class DirectionCheck:
     def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
+            self._waiting.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._mirror, problem or f"the target {self._target.servers} answers again")
             self._waiting.report_problem(problem)
 
@@ -133,6 +131,11 @@ class TopicReversal(NamedTuple):
     partitions: Sequence[PartitionReversal]
 
     @property
+    def is_turned(self) -> bool:
+        """Whether the topic is turned round already."""
+        return self.claim.direction == BACK
+
+    @property
     def ends(self) -> list[int]:
         """The ends of the source's partitions."""
         return [partition.end for partition in self.partitions]
@@ -150,18 +153,16 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
 
     Raises:
         ConfigError: A topic is not mirrored from this source, or its numbers of partitions differ.
-        KielGroupsError: Records of a topic are not mirrored yet, or a cluster does not answer.
+        KielGroupsError: A cluster does not answer.
     """
-    counts = target.partitions()
-    if (checkpoints := checkpoints_topic(mirror)) not in counts:
-        raise ConfigError(f"the target {target.servers} has no mirror {mirror!r}: it has no topic {checkpoints}")
-    claims = target.claims()
-    names = {claim.topic: name for name, claim in claims.items() if claim.mirror == mirror}
+    claims = target.claims_of(mirror)
+    names = {claim.topic: name for name, claim in claims.items()}
     if missing := [topic for topic in topics if topic not in names]:
         raise ConfigError(
             f"the mirror {mirror!r} has no topic {some(missing)}; its topics are {some(sorted(names), 10) or 'none'}"
         )
     check_source(claims, mirror, brokers)
+    counts = target.partitions()
     with SingleConsumer(brokers) as consumer:
         known = consumer.topics()
         if gone := [topic for topic in topics if topic not in known]:
@@ -170,8 +171,7 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
             TopicPartition(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()
         ]
         # Read before the ends: a record that is written meanwhile counts as not mirrored.
-        numbers = {set_of(partition, counts[checkpoints]) for partition in partitions}
-        mirrored = parse_checkpoints(chain.from_iterable(target.read(checkpoints, number) for number in numbers))
+        mirrored = target.mirrored(mirror)
         starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     plans = []
     for topic in topics:
@@ -185,8 +185,6 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
             )
         plan = [_partition_reversal(mirrored.get(each), each.partition, starts[each], ends[each]) for each in own]
         plans.append(TopicReversal(names[topic], claims[names[topic]], plan))
-    for each in plans:
-        _check_mirrored(each)
     return plans
 
 
@@ -198,12 +196,18 @@ def _partition_reversal(mirrored: MirroredPartition | None, number: int, start: 
     return PartitionReversal(end, mirrored.position, last)
 
 
-def _check_mirrored(plan: TopicReversal) -> None:
-    """Raise KielGroupsError if a topic that is not turned round yet has records that are not mirrored."""
+def check_mirrored(plan: TopicReversal) -> None:
+    """
+    Check that all records of a topic are mirrored, if it is not turned round yet.
+
+    Raises:
+        ConfigError: The mirror is ahead of the source.
+        KielGroupsError: Records are left.
+    """
     behind = {
         f"{plan.claim.topic}:{number}": each.end - each.mirrored
         for number, each in enumerate(plan.partitions)
-        if plan.claim.direction != BACK and each.mirrored != each.end
+        if not plan.is_turned and each.mirrored != each.end
     }
     if any(count < 0 for count in behind.values()):
         raise ConfigError(
@@ -227,39 +231,51 @@ def turn_round(
     """
     Turn topics round.
 
-    First, the mirror stops copying them. If their ends stay as they were during a pause, records flow back from then
-    on. A crash leaves topics stopped, and another call completes the turn. If a producer still writes to the source,
-    or another error is raised, the mirror continues.
+    First, the mirror stops copying them. If all records are mirrored after a pause, and the source has no new ones,
+    records are copied back from then on. A crash leaves topics stopped, and another call completes the turn. After an
+    error, as when a producer still writes to the source, the mirror copies them to the target again.
 
     Args:
         target: The target cluster.
-        plans: The topics.
-        plan_again: Calls ``plan_reversal`` again for these topics.
+        plans: The topics, which are not turned round yet.
+        plan_again: Calls ``plan_reversal`` again for at least these topics.
         pause: Waits for records of producers that still write.
 
     Raises:
         KielGroupsError: A producer still writes to the source, or a cluster does not answer.
     """
     names = {plan.target: plan for plan in plans}
-
-    def move(origin: str, directed: Callable[[str, Claim], Claim]) -> None:
-        def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
-            own = {name: claims[name] for name in names if name in claims}
-            return {name: directed(name, claim) for name, claim in own.items() if claim.direction == origin}
-
-        target.change_claims(change)
-
-    move(FORWARD, lambda _, claim: claim._replace(direction=STOPPED))
+    _move(target, names, FORWARD, lambda _, claim: claim._replace(direction=STOPPED))
     try:
         pause()
         last = {plan.target: plan for plan in plan_again()}
+        for plan in last.values():
+            check_mirrored(plan)
         for name, plan in names.items():
-            if plan.claim.direction != BACK and last[name].ends != plan.ends:
+            if not last[name].is_turned and last[name].ends != plan.ends:
                 raise KielGroupsError(
                     f"a producer still writes to the topic {plan.claim.topic} of the source; the mirror continues"
                 )
         starts = {name: tuple(each.start for each in plan.partitions) for name, plan in last.items()}
-        move(STOPPED, lambda name, claim: claim._replace(direction=BACK, starts=starts[name]))
+        claims = _move(target, names, STOPPED, lambda name, claim: claim._replace(direction=BACK, starts=starts[name]))
+        if any(claims[name].direction != BACK for name in names):
+            raise KielGroupsError("another command has changed the directions meanwhile; call this one again")
     except BaseException:
-        move(STOPPED, lambda _, claim: claim._replace(direction=FORWARD))
+        continue_forward(target, names)
         raise
+
+
+def continue_forward(target: TargetCluster, names: Collection[str]) -> None:
+    """Have the mirror copy those of some target topics to the target again that are stopped."""
+    _move(target, names, STOPPED, lambda _, claim: claim._replace(direction=FORWARD))
+
+
+def _move(
+    target: TargetCluster, names: Collection[str], origin: str, directed: Callable[[str, Claim], Claim]
+) -> Mapping[str, Claim]:
+    """Give those of some target topics that have the direction ``origin`` another one. Return all claims."""
+    return target.change_claims(
+        lambda claims: {
+            name: directed(name, claims[name]) for name in names if name in claims and claims[name].direction == origin
+        }
+    )

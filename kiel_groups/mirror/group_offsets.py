@@ -115,8 +115,9 @@ class GroupMover:
         """
         # Read before the checkpoints: a group that waits for the end of the mirror is then not beyond its position.
         found = {group: self._source.read(group, store=store, with_logs=False) for group in groups}
-        claims, mirrored = self._target.mirrored(self._mirror)
-        topics, logs = {claim.topic: target for target, claim in claims.items()}, self._target.logs(claims)
+        claims = self._target.claims_of(self._mirror)
+        topics = {claim.topic: target for target, claim in claims.items()}
+        mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
         return [
             GroupTranslation(
                 group,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
-from kiel_groups.mirror.values import PARTITIONS_KEY, TOPIC_IN_FORMAT, target_topic
+from kiel_groups.mirror.values import BACK_KEY, PARTITIONS_KEY, TOPIC_IN_FORMAT, target_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.zookeeper_client import zookeeper
@@ -23,7 +23,7 @@ from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_gro
 from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
 
 
-class MirroredPartition(NamedTuple):
+class PartitionProgress(NamedTuple):
     """
     How far a partition is mirrored.
 
@@ -31,7 +31,9 @@ class MirroredPartition(NamedTuple):
         partition: The partition of the source.
         target: The name of its topic on the target.
         task: The task of the mirror that writes it.
-        position: The source offset after the last mirrored record, or None before the first one.
+        is_back: Whether records are copied back from the target to the source.
+        position: The offset after the last copied record, on the source or, if copied back, on the target. None before
+            the first record.
         start: Where the log of the source begins, or None if unknown.
         end: Where the log of the source ends, or None if unknown.
         records: The number of mirrored records.
@@ -42,6 +44,7 @@ class MirroredPartition(NamedTuple):
     partition: TopicPartition
     target: str
     task: TaskId
+    is_back: bool = False
     position: int | None = None
     start: int | None = None
     end: int | None = None
@@ -57,8 +60,8 @@ class MirroredPartition(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """How many offsets of the log are not mirrored yet, or None if unknown."""
-        return self.behind(self.end)
+        """How many offsets of the source's log are not mirrored yet, or None if unknown, or if copied back."""
+        return None if self.is_back else self.behind(self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class MirrorView:
 
     name: str
     group: WorkerGroup
-    partitions: tuple[MirroredPartition, ...] = ()
+    partitions: tuple[PartitionProgress, ...] = ()
     lag_problem: str = ""
     seen_ms: int = 0
 
@@ -103,7 +106,7 @@ class MirrorView:
     @property
     def lag(self) -> int | None:
         """How many offsets of all logs are not mirrored yet, or None if not all are known, or no task is made yet."""
-        lags = [each.lag for each in self.partitions] or [None]
+        lags = [each.lag for each in self.partitions if not each.is_back] or ([] if self.partitions else [None])
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
@@ -135,7 +138,7 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
         brokers = broker_addresses(read_brokers(client))
     seen_ms = time.time_ns() // 1_000_000
     workers = worker_group_of(group, found)
-    partitions = list(mirrored_partitions(name, workers, offsets))
+    partitions = mirrored_partitions(name, workers, offsets)
     logs = asyncio.run(find_logs(brokers, [each.partition for each in partitions], timeout_s=timeout_s))
     known = [
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
@@ -143,9 +146,9 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
     return MirrorView(name, workers, tuple(known), logs.problem, seen_ms)
 
 
-def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> Iterator[MirroredPartition]:
+def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> list[PartitionProgress]:
     """
-    Yield the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
+    Return the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
 
     Args:
         name: The name of the mirror's connector.
@@ -158,20 +161,26 @@ def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> I
     for path, znode in offsets.items():
         with suppress(ProtocolError, LookupError):
             each = SourceOffset.parse(znode.data, path)
-            stored[each.partition["topic"], each.partition["partition"]] = each.offset, znode.modified_ms
-    owned = {
-        TopicPartition(topic, partition): (number, config.get("target.topic.format", TOPIC_IN_FORMAT))
-        for number, config in enumerate(tasks)
-        for topic, partition in json.loads(config.get(PARTITIONS_KEY, "[]"))
-    }
-    for partition, (number, template) in sorted(owned.items()):
-        offset, stored_ms = stored.get(partition, ({}, None))
-        yield MirroredPartition(
-            partition,
-            target_topic(template, partition.topic),
-            TaskId(name, number),
-            position=offset.get("offset"),
-            records=offset.get("records", 0),
-            size_bytes=offset.get("bytes", 0),
-            stored_ms=stored_ms,
-        )
+            place = each.partition.get("cluster"), each.partition["topic"], each.partition["partition"]
+            stored[place] = each.offset, znode.modified_ms
+    found = []
+    for number, config in enumerate(tasks):
+        template = config.get("target.topic.format", TOPIC_IN_FORMAT)
+        owned = [(*each, False) for each in json.loads(config.get(PARTITIONS_KEY, "[]"))]
+        owned += [(*each[:2], True) for each in json.loads(config.get(BACK_KEY, "[]"))]
+        for topic, partition, is_back in owned:
+            target = target_topic(template, topic)
+            place = ("target", target, partition) if is_back else (None, topic, partition)
+            offset, stored_ms = stored.get(place, ({}, None))
+            row = PartitionProgress(
+                TopicPartition(topic, partition),
+                target,
+                TaskId(name, number),
+                is_back,
+                position=offset.get("offset"),
+                records=offset.get("records", 0),
+                size_bytes=offset.get("bytes", 0),
+                stored_ms=stored_ms,
+            )
+            found.append(row)
+    return sorted(found)

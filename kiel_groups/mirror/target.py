@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
@@ -22,13 +22,36 @@ log = logging.getLogger(__name__)
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
+#: How long a task waits for the end of the topic of claims, in seconds, before its status shows that.
+_CLAIMS_S = 5.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+#: Errors of the target after a partition has another leader, or a later epoch of its leader.
+_OUTDATED = frozenset(
+    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
+)
+#: Errors of the target that only a user can remove.
+_DENIED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
 )
 
 #: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
@@ -59,6 +82,27 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
+def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
+    """Raise ConfigError if one of the topics exists with too few partitions."""
+    for topic in topics:
+        if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
+            asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
+            raise ConfigError(
+                f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
+                " as many: add partitions on the target"
+            )
+
+
+def _check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
+    """Raise ConfigError if the topic of checkpoints has another number of partitions than there are sets."""
+    found = present.get(checkpoints_topic(mirror), sets)
+    if found != sets:
+        raise ConfigError(
+            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+            f" target topic {checkpoints_topic(mirror)}, which cannot change"
+        )
+
+
 class TargetCluster:
     """
     The target cluster, asked through the library's own clients.
@@ -70,19 +114,35 @@ class TargetCluster:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
         self.servers: str = self.config["bootstrap.servers"]
+        #: The last error of a connection. The answer to a request only says that a connection has failed.
+        self._last_error = ""
         try:
-            self._admin = AdminClient(self.config, logger=log)
+            # Problems of connections reach the callback.
+            more = {"error_cb": self._on_error, "log_level": 2}
+            self._admin = AdminClient(self.config | more, logger=log)
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
-    def check(self, timeout_s: float) -> None:
-        """Check that a broker of the target answers in time, or raise KielGroupsError."""
-        try:
-            self._admin.list_topics(timeout=timeout_s)
-        except KafkaException as error:
-            raise KielGroupsError(
-                f"no broker of the target {self.servers} answers within {timeout_s:g} s: {error_of(error).str()}"
-            ) from error
+    def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
+        """
+        Check, without a change, whether the target permits a mirror.
+
+        Args:
+            mirror: The name of the mirror.
+            source: The addresses of the source.
+            sets: The number of sets of partitions.
+            topics: The topics to mirror.
+            timeout_s: How long to wait for the first answer, in seconds.
+
+        Raises:
+            ConfigError: As ``create``, ``create_checkpoints`` and ``claim``.
+            KielGroupsError: The target does not answer.
+        """
+        present = self.partitions(timeout_s)
+        _check_sets(present, mirror, sets)
+        _check_sizes(present, topics)
+        if CLAIMS_TOPIC in present:
+            check_claims(self.claims(), mirror, source, topics)
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
@@ -93,13 +153,7 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
-        for topic in topics:
-            if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
-                asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
-                raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
-                    " as many: add partitions on the target"
-                )
+        _check_sizes(present, topics)
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
@@ -141,12 +195,7 @@ class TargetCluster:
                 if name not in present
             ]
         )
-        found = present.get(checkpoints_topic(mirror), sets)
-        if found != sets:
-            raise ConfigError(
-                f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
-                f" target topic {checkpoints_topic(mirror)}, which cannot change"
-            )
+        _check_sets(present, mirror, sets)
 
     def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
@@ -223,25 +272,32 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        try:
+            (end,) = self.ends([model.TopicPartition(CLAIMS_TOPIC, 0)], _CLAIMS_S)
+        except KafkaException as error:
+            raise self.failure("look for changed claims", error) from error
         return end
 
-    def mirrored(self, mirror: str) -> tuple[dict[str, Claim], dict[model.TopicPartition, MirroredPartition]]:
+    def claims_of(self, mirror: str) -> dict[str, Claim]:
         """
-        Return what a mirror has on the target: its claims by target topic, and how far partitions of the source are.
+        Return the claims of one mirror by target topic.
 
         Raises:
             ConfigError: The target has no mirror of this name.
             KielGroupsError: The target does not answer.
         """
-        counts, topic = self.partitions(), checkpoints_topic(mirror)
+        counts = self.partitions()
         claims = self.claims() if CLAIMS_TOPIC in counts else {}
-        if topic not in counts:
+        if checkpoints_topic(mirror) not in counts:
             names = sorted({claim.mirror for claim in claims.values()})
             others = f"; its mirrors are {some(names)}" if names else ", nor any other"
             raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
-        own = {name: claim for name, claim in claims.items() if claim.mirror == mirror}
-        return own, parse_checkpoints(self.read(topic, *range(counts[topic])))
+        return {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+
+    def mirrored(self, mirror: str) -> dict[model.TopicPartition, MirroredPartition]:
+        """Return how far each partition of the source is mirrored. Raises as ``read``."""
+        topic = checkpoints_topic(mirror)
+        return parse_checkpoints(self.read(topic, *range(self.partitions().get(topic, 0))))
 
     def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
         """
@@ -274,7 +330,14 @@ class TargetCluster:
         if not partitions:
             return []
         answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
-        return [int(answers[each].result().offset) for each in partitions]
+        try:
+            return [int(answers[each].result().offset) for each in partitions]
+        except KafkaException as error:
+            if error_of(error).code() in _OUTDATED:
+                # The library would send the former epoch for five minutes. A list of all topics renews its metadata.
+                with suppress(KafkaException):
+                    self._admin.list_topics(timeout=timeout_s)
+            raise
 
     def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
         """
@@ -285,6 +348,26 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
+        return [(message.key() or b"", message.value()) for message in self.messages(topic, *partitions)]
+
+    def messages(self, topic: str, *partitions: int) -> Iterator[Message]:
+        """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
+        with closing(self.consumer()) as consumer:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = set(partitions)
+            while left:
+                message = consumer.poll(_ANSWER_S)
+                if message is None:
+                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                if (error := message.error()) is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                elif not error.retriable():
+                    raise self.failure(f"read {topic}", KafkaException(error))
+
+    def consumer(self) -> Consumer:
+        """Return a consumer of committed records, without a group, that reports the ends of partitions."""
         config = {
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
@@ -295,30 +378,20 @@ class TargetCluster:
             # The end is reported after an empty answer, for which the broker waits.
             "fetch.wait.max.ms": 10,
         }
-        found: list[tuple[bytes, bytes | None]] = []
-        with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
-            left = set(partitions)
-            while left:
-                message = consumer.poll(_ANSWER_S)
-                if message is None:
-                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
-                if (error := message.error()) is None:
-                    found.append((message.key() or b"", message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
-                elif not error.retriable():
-                    raise self.failure(f"read {topic}", KafkaException(error))
-        return found
+        return Consumer(self.config | config, logger=log)
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""
+        return min(map(int, self.settings(topics, "max.message.bytes").values()))
+
+    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
+        """Return the value of a setting for each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         deadline_s = time.monotonic() + _ANSWER_S
         while True:
             try:
-                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S).values()
-                return min(int(answer.result()["max.message.bytes"].value) for answer in answers)
+                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S)
+                return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
             except KafkaException as error:
                 # A broker of KRaft learns of a new topic after the controller has created it.
                 is_new = error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -327,16 +400,23 @@ class TargetCluster:
                 time.sleep(_PAUSE_S)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        """Return the error for users after the library has raised one."""
-        return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+        """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""
+        kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
+        return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
-    def partitions(self) -> dict[str, int]:
+    def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
         try:
-            topics = self._admin.list_topics(timeout=_ANSWER_S).topics
+            topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
-            raise self.failure("list topics", error) from error
+            self._admin.poll(0)  # This calls ``_on_error``.
+            cause = self._last_error or error_of(error).str()
+            raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = error.str()
 
     def _create(self, topics: list[NewTopic]) -> None:
         for name, creation in (self._admin.create_topics(topics) if topics else {}).items():

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from kiel_groups.config import parse_hosts
 from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
@@ -169,6 +170,10 @@ def set_of(partition: TopicPartition, sets: int) -> int:
 
 class Waiting(Protocol):
     """The functions of a worker that a part of a task needs while it waits for a cluster."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the task."""
 
     @property
     def should_stop(self) -> bool:

@@ -53,6 +53,11 @@ _PERMANENT = _UNAUTHORIZED | frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         # These errors do not name the invalid record of a batch reliably, so none is a dead letter (decision 49).
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_RECORD,
@@ -177,6 +182,7 @@ class TargetWriter:
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
+                self._waiting.metrics.count("mirror_transactions_aborted")
                 self._check_stop()
                 time.sleep(_SLICE_S)
         except (KafkaException, SystemError) as error:
@@ -185,6 +191,7 @@ class TargetWriter:
             if not isinstance(cause, KafkaException):
                 raise
             raise self._failure("write", error_of(cause)) from error
+        self._waiting.metrics.count("mirror_dead_letters", len(self._refused))
         self._waiting.report_problem("")
 
     def close(self) -> None:
@@ -210,11 +217,10 @@ class TargetWriter:
         self._check_errors()
         if self._errors:
             return False
-        # Without a claim, records of a later owner may precede those of this task. Then the checkpoint would have
-        # readers skip them. The target refuses such transactions.
+        self._look_up_ends(batches)
+        # Without a claim, records of a later owner may be before these ends, and readers of the checkpoint would skip
+        # them. The claim is checked after the look-up, so it was valid then. Transactions are fenced by the target.
         is_exact = self._settings.is_exactly_once or self._waiting.is_owner
-        if is_exact:
-            self._look_up_ends(batches)
         for batch in batches:
             self._bury(batch)
             if is_exact:
@@ -241,10 +247,10 @@ class TargetWriter:
                 raise self._failure(
                     "write: max.message.bytes of a topic was lowered, or the dead letters' is too small", error
                 )
-            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT:
+            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT | _FENCED:
                 raise self._failure("write", error)
         if self._errors:
-            self._report(f"a transaction is aborted, and written again: {self._errors[0].str()}")
+            self._report(f"has refused a transaction, which is written again: {self._errors[0].str()}")
 
     def _produce(self, batch: SourceBatch) -> None:
         """Give the records of a batch to the producer. An error of a record reaches its callback."""
@@ -458,6 +464,7 @@ class TargetWriter:
     def _report(self, what: str) -> None:
         problem = f"the target {self._target.servers} {what}"
         log.warning("%s-%d: %s", self._settings.mirror, self._number, problem)
+        self._waiting.metrics.count("mirror_problems")
         self._waiting.report_problem(problem)
 
     def _on_error(self, error: KafkaError) -> None:

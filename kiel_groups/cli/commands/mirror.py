@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kiel_groups.cli.commands.mirror_offsets import offsets
+from kiel_groups.cli.commands.mirror_reverse import reverse
+from kiel_groups.cli.commands.mirror_verify import verify
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
@@ -213,21 +215,20 @@ def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
 
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import ConfigError, KielGroupsError
-    from kiel_groups.mirror.connector import MirrorConnector, open_target, source_topics
+    from kiel_groups.mirror.connector import MirrorConnector
     from kiel_groups.model import TopicPartition
     from kiel_groups.ops.loaded_groups import find_logs
     from kiel_groups.workers.plugins.connector_checks import checked_config
 
     try:
         settings = checked_config(MirrorConnector, config).settings
-        open_target(clusters.target_config).check(_TARGET_WAIT_S)
-        brokers: str = config["source.bootstrap.servers"]
-        topics = source_topics(brokers, settings["topics"], may_be_mirrors=settings["source.mirrors"])
+        topics = MirrorConnector().checked_topics(clusters.name, settings, timeout_s=_TARGET_WAIT_S)
     except ConfigError as error:
         name, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(name, name)}{colon}{rest}") from error
     partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-    logs = asyncio.run(find_logs(parse_hosts(brokers, KAFKA_PORT, "brokers"), partitions))
+    brokers = parse_hosts(config["source.bootstrap.servers"], KAFKA_PORT, "brokers")
+    logs = asyncio.run(find_logs(brokers, partitions))
     if logs.problem:
         raise KielGroupsError(f"the ends of the source's logs are not known: {logs.problem}")
     return logs
@@ -288,4 +289,5 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     return DONE if is_well else FAILED
 
 
-mirror.add_command(offsets)
+for command in (offsets, reverse, verify):
+    mirror.add_command(command)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command(epilog=EPILOG)
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
 @mirror_options(needs_target=True)
-@click.option("--as", "name", metavar="NAME", help="The name of the group on the target.  [default: GROUP]")
+@click.option("--as", "target_group", metavar="NAME", help="The name of the group on the target.  [default: GROUP]")
 @click.option(
     "--every",
     "interval_s",
@@ -42,14 +42,14 @@ def offsets(
     *,
     groups: tuple[str, ...],
     clusters: MirrorClusters,
-    name: str | None,
+    target_group: str | None,
     interval_s: float | None,
     store: str | None,
     as_json: bool,
     dry_run: bool,
 ) -> int:
     """
-    Set the offsets of groups on the target of a mirror to where they are on the source.
+    Move the offsets of groups to the target of a mirror.
 
     A GROUP is one in the source's ZooKeeper, of Java's consumers or of ours. The checkpoints of the mirror translate
     its offsets. On the target, the group misses no record, and reads some again: 'read again' is the most it can be.
@@ -64,11 +64,11 @@ def offsets(
     from kiel_groups.mirror.connector import open_target
 
     context = click.get_current_context()
-    if name is not None and len(set(groups)) > 1:
+    if target_group is not None and len(set(groups)) > 1:
         raise click.UsageError("--as names one group on the target; give one GROUP.", context)
     if dry_run and interval_s is not None:
         raise click.UsageError("--dry-run does not go with --every.", context)
-    names = {group: check_name(name or group, "--as" if name else "group") for group in groups}
+    names = {group: check_name(target_group or group, "--as" if target_group else "group") for group in groups}
     target = open_target(clusters.target_config)
     from kiel_groups.mirror.group_offsets import GroupMover
 
@@ -210,8 +210,11 @@ def _report(translation: GroupTranslation) -> Iterator[RenderableType]:
 
     columns = ("partition", "source offset", "target offset", "read again", "")
     for (topic, target), found in groupby(translation.offsets, lambda each: (each.partition.topic, each.target_topic)):
+        listed = list(found)
         yield Text(f"group {translation.group}, topic {topic}{f' → {target}' if target else ''}", style="bold")
-        rows = [_row(translation, each) for each in found]
+        if any(each.target is not None and each.again is None for each in listed):
+            yield Text("keys are hashed anew: the two offsets of a line are not of the same records")
+        rows = [_row(translation, each) for each in listed]
         yield plain_table(columns, rows, right=columns[:4])
 
 

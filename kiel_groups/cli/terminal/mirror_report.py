@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.cli.terminal.worker_report import work_table, worker_group_problems
-from kiel_groups.mirror.mirror_view import MirroredPartition, MirrorView
+from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.ops.views.report import ago
 from kiel_groups.wording import counted
@@ -72,6 +72,7 @@ class MirrorProgress:
         lags = [
             known[each].behind(end) if each in known else end - starts.get(each, 0)
             for each, end in self._logs.ends.items()
+            if each not in known or not known[each].is_back
         ]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
@@ -137,9 +138,10 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
     return report
 
 
-def _row(each: MirroredPartition, now_ms: int) -> tuple[str, ...]:
+def _row(each: PartitionProgress, now_ms: int) -> tuple[str, ...]:
     position, lag = ("-" if number is None else f"{number:,}" for number in (each.position, each.lag))
-    return str(each.partition), each.target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
+    target = f"{each.target} (back)" if each.is_back else each.target
+    return str(each.partition), target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
 
 
 def mirror_document(view: MirrorView) -> dict[str, Any]:
@@ -162,6 +164,7 @@ def mirror_document(view: MirrorView) -> dict[str, Any]:
                 "topic": each.partition.topic,
                 "partition": each.partition.partition,
                 "target": each.target,
+                "direction": "back" if each.is_back else "forward",
                 "task": each.task.task,
                 "position": each.position,
                 "start": each.start,

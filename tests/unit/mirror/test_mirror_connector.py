@@ -6,13 +6,16 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
+from kiel_groups.metrics import Metrics
+from kiel_groups.mirror import metrics as mirror_metrics
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, timestamp_of
-from kiel_groups.mirror.values import MirroredTopic, set_of
+from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
+from kiel_groups.mirror.values import MirroredTopic, SourceBatch, set_of
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
@@ -107,6 +110,9 @@ class FakeConsumer:
             raise answer
         return answer
 
+    def lag(self) -> dict[TopicPartition, int]:
+        return {}
+
     def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
         return self._ends
 
@@ -163,9 +169,44 @@ def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTask
         _settings=typed(MirrorConnector, CONFIG | more),
         _names={"a": "a"},
         _partitions=[FIRST, SECOND],
+        _progress=MirrorMetrics(context.metrics, [FIRST, SECOND]),
         _check=FakeCheck(),
     )
     return task
+
+
+def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """Return the metrics of a mirror, by name without the prefix, and topic."""
+    found = ((name, dict(labels).get("topic", ""), value) for name, labels, value in metrics.samples())
+    return {(name.removeprefix("mirror_"), topic): value for name, topic, value in found}
+
+
+def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is part of the lag until it is written. The checkpoint that counts is the oldest one of those behind."""
+    times = SimpleNamespace(now_s=100.0)
+    clock = SimpleNamespace(time=lambda: 1_000 + times.now_s, monotonic=lambda: times.now_s)
+    monkeypatch.setattr(mirror_metrics, "time", clock)
+    metrics, columns = Metrics(), cast("Any", FakeColumns(40, size_bytes=400, records=40))
+    topics = [f"t{number:03}" for number in range(102)]
+    progress = MirrorMetrics(metrics, [FIRST, SECOND, *(TopicPartition(topic, 0) for topic in topics)])
+    progress.measure(lambda: {FIRST: 10, SECOND: 100, TopicPartition("t101", 0): 7})
+    batches = [SourceBatch(FIRST, [columns, columns], "a")]
+    progress.begin(batches)
+    times.now_s += 1.0
+    progress.measure(dict)
+    assert shown(metrics)["lag_records", "a"] == 180
+    progress.end(batches)
+    found = shown(metrics)
+    assert (found["lag_records", "a"], found["lag_records", OTHERS], found["partitions", OTHERS]) == (100, 7, 3)
+    assert (found["records", "a"], found["bytes", "a"]) == (80, 800)
+    # The second partition, which is behind, has no checkpoint since the start.
+    assert found["checkpoint_timestamp_seconds", "a"] == 1_100
+    times.now_s += 1.0
+    progress.measure(lambda: {SECOND: 0})
+    found = shown(metrics)
+    assert (found["records_per_second", "a"], found["lag_records", "a"]) == (40, 0)
+    assert found["checkpoint_timestamp_seconds", "a"] == 1_101
+    assert len({topic for _, topic in found}) == 102
 
 
 def test_a_task_waits_for_a_source_that_is_gone() -> None:
@@ -174,6 +215,7 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     task = task_of(FakeConsumer(NoBrokersError(), NoBrokersError(), {}), context=context)
     assert [task.poll() for _ in range(3)] == [[], [], []]
     assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
+    assert context.metrics.counter("mirror_problems") == 1
 
 
 def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:

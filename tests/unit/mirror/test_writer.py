@@ -164,10 +164,13 @@ def test_a_record_that_no_topic_takes_fails_the_writer(
 
 def test_a_dead_letter_is_written_in_the_next_transaction() -> None:
     """A record that is too large aborts its transaction; the next one has the other records and the dead letter."""
-    writer, producer = writer_of()
+    waiting = RecordingTaskContext()
+    writer, producer = writer_of(waiting=waiting)
     writer.write([batch(0, 10, 500, 20)])
     assert [call for call in producer.calls if call != "flush"] == ["begin", "abort", "begin", "commit"]
     assert producer.written["dead"] == [b"x" * 500]
+    counted = [waiting.metrics.counter(f"mirror_{name}") for name in ("dead_letters", "transactions_aborted")]
+    assert counted == [1, 1]
 
 
 def test_a_checkpoint_has_the_end_of_the_target() -> None:
@@ -196,6 +199,24 @@ def test_where_keys_are_hashed_a_checkpoint_has_the_end_of_each_partition_of_the
     writer.write([batch(0, 1, 1, 1, keys=[b"1", None, b"22"], is_hashed=True)])
     assert producer.placed[:3] == [(b"1", -1), (b"22", -1), (None, 3)]
     assert checkpoints(producer) == [{"source": 3, "target": None, "targets": {"0": 1, "1": 2, "2": 3, "3": 4}}]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_without_its_claim_a_task_writes_no_checkpoint(exactly_once: bool) -> None:
+    """
+    The records of a later owner may be before the ends of the logs, and readers would skip them. A transaction needs no
+    claim. The mirror's first record has a checkpoint of its own, once.
+    """
+    context = RecordingTaskContext(is_owner=False)
+    writer, producer = writer_of(FakeTarget(None, [1], [2], [3]), context, exactly_once=exactly_once)
+    writer.beginnings.add(PARTITION)
+    writer.write([batch(5, 10)])
+    context.is_owner = True
+    writer.write([batch(6, 10)])
+    writer.write([batch(7, 10)])
+    begin, *ends = checkpoints(producer)
+    assert begin == {"source": 5 if exactly_once else 6, "target": 0}
+    assert [end["source"] for end in ends] == ([6, 7, 8] if exactly_once else [7, 8])
 
 
 def test_transactions_may_last_as_long_as_brokers_allow() -> None:
