@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.clients.produce.partitioners import murmur2_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.mirror.checkpoints import Checkpoint
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import STOPPED, MirroredTopic, checkpoints_topic
@@ -371,6 +373,33 @@ async def test_a_record_that_the_target_refuses(pair: Pair, unique: Callable[[st
         assert exactly_once == "false" or len(found) == 200
 
 
+async def test_a_mirror_begins_where_a_bulk_copy_has_ended(pair: Pair) -> None:
+    """Records that another program has copied are not mirrored, and offsets are translated from there on."""
+    await pair.create()
+    await pair.fill(0, 30)
+    copier = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers)})
+    admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    copy = f"copy.{pair.topic}"
+    admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+    for number in range(20):
+        for partition in range(PARTITIONS):
+            copier.produce(copy, value_of(number), key_of(number), partition)
+    assert copier.flush(10) == 0
+    starts = json.dumps({pair.topic: {str(partition): 20 for partition in range(PARTITIONS)}})
+
+    def run() -> None:
+        with pair.task(start_offsets=starts) as task:
+            copied(task, 30)
+
+    await asyncio.to_thread(run)
+    for partition in range(PARTITIONS):
+        assert contents(await asyncio.to_thread(pair.read, copy, partition)) == expected(0, 30)
+    mirrored = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)}).mirrored(pair.name)
+    assert [mirrored[TopicPartition(pair.topic, number)].checkpoints[0] for number in range(PARTITIONS)] == [
+        Checkpoint(20, {number: 20}) for number in range(PARTITIONS)
+    ]
+
+
 class KilledError(Exception):
     """Ends a writer between the records and the commit of a transaction, as a SIGKILL would."""
 
@@ -528,7 +557,7 @@ async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> Non
     await asyncio.to_thread(run)
 
 
-async def test_one_command_mirrors_topics(pair: Pair) -> None:
+async def test_one_command_mirrors_topics(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """
     A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
     was killed. Processes with other settings, and topics that do not exist, are refused.
@@ -539,39 +568,35 @@ async def test_one_command_mirrors_topics(pair: Pair) -> None:
     words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
     words += ["--topics", pair.topic, "--session-timeout-ms", "4000"]
 
-    async def mirror(*more: str) -> tuple[int, str, str]:
-        ended = await asyncio.to_thread(kiel_groups, "mirror", *more)
-        return ended.returncode, ended.stdout, ended.stderr
+    async def last_line() -> str:
+        ended = await asyncio.to_thread(kiel_groups, "mirror", *words, "--exactly-once", "--until-caught-up")
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
 
-    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
-    assert status == 0
-    assert re.fullmatch(r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n", out)
-    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
-    assert status == 0
-    assert re.fullmatch(
-        r"mirrored nothing new of 1 topic in .* s, after 900 records of earlier runs; 0 records behind\n", out
-    )
+    async def here(*more: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *more)
+
+    pattern = r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n"
+    assert re.fullmatch(pattern, await last_line())
+    pattern = r"mirrored nothing new of 1 topic in .* s, after 900 records of earlier runs; 0 records behind\n"
+    assert re.fullmatch(pattern, await last_line())
     with Running(["-m", "kiel_groups", "mirror", *words, "--exactly-once"]) as running:
         await pair.fill(300, 400)
         await pair.mirrored(400)
-        refused = await asyncio.gather(mirror(*words), mirror(*words, "--topics", "none", "--name", "other"))
-        assert [code for code, *_ in refused] == [2, 2]
-        assert "runs in 1 other process with other settings (exactly.once)" in refused[0][2]
-        assert refused[1][2] == "error: --topics: the source has no topic 'none'\n"
+        refused = await here(*words)
+        assert refused.returncode == 2
+        assert "runs in 1 other process with other settings (exactly.once)" in refused.stderr
         running.process.kill()
+    refused = await here(*words, "--topics", "none")
+    assert (refused.returncode, refused.stderr) == (2, "error: --topics: the source has no topic 'none'\n")
     await pair.fill(400, 500)
-    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
-    assert status == 0
-    assert out.endswith(" records of earlier runs; 0 records behind\n")
+    assert (await last_line()).endswith(" records of earlier runs; 0 records behind\n")
     assert [contents(messages) for messages in await pair.mirrored(500)] == [expected(0, 500)] * PARTITIONS
-    (status, out, _), (_, document, _) = await asyncio.gather(
-        mirror("status", *place), mirror("status", *place, "--json")
-    )
-    assert status == 0
-    assert out.startswith(
-        f"mirror {pair.name} to {pair.target.brokers[0]}, exactly once, in 0 processes\n1,500 records "
-    )
-    assert [(each["position"], each["lag"]) for each in json.loads(document)["partitions"]] == [(500, 0)] * PARTITIONS
+    shown, document = await here("status", *place), await here("status", *place, "--json")
+    assert (shown.returncode, document.returncode) == (0, 0)
+    assert "exactly once, in 0 processes\n1,500 records " in shown.stdout
+    found = [(each["position"], each["lag"], each["checkpoint"]) for each in json.loads(document.stdout)["partitions"]]
+    assert found == [(500, 0, 500)] * PARTITIONS
 
 
 async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,4 +173,4 @@ def test_records_of_other_producers_are_reported(
         copier.close()
     # Those before the first copy are records that the mirror has mirrored.
     assert "7 records" not in caplog.text
-    assert "a:1: 2 records of the source are not from the target" in caplog.text
+    assert "a:1: 2 records of the source not from the target" in caplog.text
