@@ -135,14 +135,18 @@ class TargetWriter:
         defaults = {"transaction.timeout.ms": 900_000}
         self._producer = Producer(defaults | target.config | config, logger=log)
         if settings.is_exactly_once:
-            try:
-                self._until_done(self._producer.init_transactions, "start transactions")
-            except (KafkaException, TaskStoppedError) as error:
-                # No task closes a writer that it does not have.
-                self.close()
-                if isinstance(error, TaskStoppedError):
-                    raise
-                raise self._failure("start transactions", error_of(error)) from error
+            self._fence()
+
+    def _fence(self) -> None:
+        """Fence the earlier writers of the set, and end their transactions. Close the writer if that fails."""
+        try:
+            self._until_done(self._producer.init_transactions, "start transactions")
+        except (KafkaException, TaskStoppedError) as error:
+            # No task closes a writer that it does not have.
+            self.close()
+            if isinstance(error, TaskStoppedError):
+                raise
+            raise self._failure("start transactions", error_of(error)) from error
 
     @property
     def transactional_id(self) -> str:
