@@ -7,13 +7,14 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
+from kiel_groups.mirror.connector import open_target
 from kiel_groups.mirror.values import BACK_KEY, PARTITIONS_KEY, TOPIC_IN_FORMAT, target_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import find_logs
@@ -39,6 +40,7 @@ class PartitionProgress(NamedTuple):
         records: The number of mirrored records.
         size_bytes: The number of bytes of their keys and values.
         stored_ms: When the position was stored, in epoch milliseconds, or None before the first record.
+        checkpoint: The source offset of the last checkpoint on the target, or None if unknown.
     """
 
     partition: TopicPartition
@@ -51,6 +53,7 @@ class PartitionProgress(NamedTuple):
     records: int = 0
     size_bytes: int = 0
     stored_ms: int | None = None
+    checkpoint: int | None = None
 
     def behind(self, end: int | None) -> int | None:
         """Return how many offsets before ``end`` are not mirrored yet, or None if unknown."""
@@ -74,6 +77,7 @@ class MirrorView:
         group: The worker group, with this connector only.
         partitions: The partitions of the mirror's tasks, in their order; empty before the connector has made its tasks.
         lag_problem: The first reason why ends of logs are unknown, or "".
+        target_problem: Why the checkpoints on the target are unknown, or "".
         seen_ms: When the mirror was read, in epoch milliseconds.
     """
 
@@ -81,6 +85,7 @@ class MirrorView:
     group: WorkerGroup
     partitions: tuple[PartitionProgress, ...] = ()
     lag_problem: str = ""
+    target_problem: str = ""
     seen_ms: int = 0
 
     @property
@@ -143,7 +148,32 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
     known = [
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
     ]
-    return MirrorView(name, workers, tuple(known), logs.problem, seen_ms)
+    return MirrorView(name, workers, tuple(known), logs.problem, seen_ms=seen_ms)
+
+
+def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: float) -> MirrorView:
+    """
+    Return a mirror with the checkpoints on its target.
+
+    Args:
+        view: The mirror, whose connector exists.
+        target: The settings of librdkafka that the user has given for the target. The connector has all others.
+        timeout_s: How long to wait for the first answer of the target, in seconds.
+    """
+    assert view.connector is not None
+    config = view.connector.config
+    stored = {"bootstrap.servers": config.get("target.bootstrap.servers", "")}
+    try:
+        cluster = open_target(stored | json.loads(config.get("target.properties") or "{}") | dict(target))
+        cluster.partitions(timeout_s)
+        found = cluster.mirrored(view.name)
+    except (KielGroupsError, ValueError) as error:
+        return replace(view, target_problem=str(error))
+    partitions = [
+        each._replace(checkpoint=found[each.partition].position) if each.partition in found else each
+        for each in view.partitions
+    ]
+    return replace(view, partitions=tuple(partitions))
 
 
 def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> list[PartitionProgress]:

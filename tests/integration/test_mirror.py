@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -500,7 +501,7 @@ async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> Non
     await asyncio.to_thread(run)
 
 
-async def test_one_command_mirrors_topics(pair: Pair) -> None:
+async def test_one_command_mirrors_topics(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """
     A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
     was killed. Processes with other settings, and topics that do not exist, are refused.
@@ -511,39 +512,35 @@ async def test_one_command_mirrors_topics(pair: Pair) -> None:
     words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
     words += ["--topics", pair.topic, "--session-timeout-ms", "4000"]
 
-    async def mirror(*more: str) -> tuple[int, str, str]:
-        ended = await asyncio.to_thread(kiel_groups, "mirror", *more)
-        return ended.returncode, ended.stdout, ended.stderr
+    async def last_line() -> str:
+        ended = await asyncio.to_thread(kiel_groups, "mirror", *words, "--exactly-once", "--until-caught-up")
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
 
-    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
-    assert status == 0
-    assert re.fullmatch(r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n", out)
-    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
-    assert status == 0
-    assert re.fullmatch(
-        r"mirrored nothing new of 1 topic in .* s, after 900 records of earlier runs; 0 records behind\n", out
-    )
+    async def here(*more: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *more)
+
+    pattern = r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n"
+    assert re.fullmatch(pattern, await last_line())
+    pattern = r"mirrored nothing new of 1 topic in .* s, after 900 records of earlier runs; 0 records behind\n"
+    assert re.fullmatch(pattern, await last_line())
     with Running(["-m", "kiel_groups", "mirror", *words, "--exactly-once"]) as running:
         await pair.fill(300, 400)
         await pair.mirrored(400)
-        refused = await asyncio.gather(mirror(*words), mirror(*words, "--topics", "none", "--name", "other"))
-        assert [code for code, *_ in refused] == [2, 2]
-        assert "runs in 1 other process with other settings (exactly.once)" in refused[0][2]
-        assert refused[1][2] == "error: --topics: the source has no topic 'none'\n"
+        refused = await here(*words)
+        assert refused.returncode == 2
+        assert "runs in 1 other process with other settings (exactly.once)" in refused.stderr
         running.process.kill()
+    refused = await here(*words, "--topics", "none")
+    assert (refused.returncode, refused.stderr) == (2, "error: --topics: the source has no topic 'none'\n")
     await pair.fill(400, 500)
-    status, out, _ = await mirror(*words, "--exactly-once", "--until-caught-up")
-    assert status == 0
-    assert out.endswith(" records of earlier runs; 0 records behind\n")
+    assert (await last_line()).endswith(" records of earlier runs; 0 records behind\n")
     assert [contents(messages) for messages in await pair.mirrored(500)] == [expected(0, 500)] * PARTITIONS
-    (status, out, _), (_, document, _) = await asyncio.gather(
-        mirror("status", *place), mirror("status", *place, "--json")
-    )
-    assert status == 0
-    assert out.startswith(
-        f"mirror {pair.name} to {pair.target.brokers[0]}, exactly once, in 0 processes\n1,500 records "
-    )
-    assert [(each["position"], each["lag"]) for each in json.loads(document)["partitions"]] == [(500, 0)] * PARTITIONS
+    shown, document = await here("status", *place), await here("status", *place, "--json")
+    assert (shown.returncode, document.returncode) == (0, 0)
+    assert "exactly once, in 0 processes\n1,500 records " in shown.stdout
+    found = [(each["position"], each["lag"], each["checkpoint"]) for each in json.loads(document.stdout)["partitions"]]
+    assert found == [(500, 0, 500)] * PARTITIONS
 
 
 async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

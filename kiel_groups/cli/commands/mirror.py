@@ -270,12 +270,14 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     """
     Show how far a mirror is: its positions, its lag, its checkpoints, and its tasks.
 
-    The exit status is 1 if a task has failed or makes no progress. A mirror that no process runs is no failure.
+    The positions are those in the source's ZooKeeper. --json also has the last checkpoints on the target, and a
+    checkpoint before its position is a problem. The exit status is 1 if there is a problem, such as a failed task, or a
+    cluster that does not answer. A mirror that no process runs is none.
     """
-    from kiel_groups.cli.terminal.mirror_report import mirror_document, mirror_report
+    from kiel_groups.cli.terminal.mirror_report import mirror_document, mirror_problems, mirror_report
     from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.errors import UnknownConnectorError
-    from kiel_groups.mirror.mirror_view import read_mirror
+    from kiel_groups.mirror.mirror_view import read_mirror, with_checkpoints
 
     found = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
     if found.connector is None:
@@ -284,9 +286,10 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
             f"there is no mirror {clusters.name!r} in the worker group {clusters.group!r} in ZooKeeper at"
             f" {clusters.source}; {again} shows how to start one"
         )
+    given = clusters.target_config if clusters.target else clusters.properties
+    found = with_checkpoints(found, given, timeout_s=SERVER_WAIT_S)
     show_result(mirror_document(found), *mirror_report(found), as_json=as_json)
-    is_well = not any(each.problem for each in found.group.statuses.values()) and not found.failed
-    return DONE if is_well else FAILED
+    return FAILED if any(mirror_problems(found)) else DONE
 
 
 for command in (offsets, reverse, verify):

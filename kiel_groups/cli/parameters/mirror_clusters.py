@@ -13,6 +13,7 @@ import click
 from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper
 from kiel_groups.cli.parameters.worker_address import warn_if_open
 from kiel_groups.errors import ConfigError, NoBrokersError
+from kiel_groups.wording import own_command
 
 
 class MirrorClusters(NamedTuple):
@@ -51,8 +52,9 @@ class MirrorClusters(NamedTuple):
 
         brokers = ZooKeeperTopics(self.source, timeout_s=SERVER_WAIT_S).brokers()
         if not (addresses := [broker.address for broker in brokers if broker.address is not None]):
+            doctor = own_command("doctor", "--zookeeper", self.source)
             raise NoBrokersError(
-                f"no broker of the source is registered in ZooKeeper at {self.source}; 'kiel-groups doctor' shows why,"
+                f"no broker of the source is registered in ZooKeeper at {self.source}; {doctor} shows why,"
                 " and the chroot must be that of the brokers' zookeeper.connect"
             )
         return ",".join(addresses)

@@ -113,6 +113,14 @@ def mirror_problems(view: MirrorView) -> Iterator[str]:
         yield from worker_group_problems(view.group)
     if view.lag_problem:
         yield f"the lag is not fully known: {view.lag_problem}"
+    if view.target_problem:
+        yield f"the checkpoints on the target are not known: {view.target_problem}"
+    for each in view.partitions:
+        if each.checkpoint is not None and each.checkpoint < (each.position or 0) and not each.is_back:
+            yield (
+                f"the last checkpoint of {each.partition} on the target is at offset {each.checkpoint}, before the"
+                f" stored position {each.position}: the target has lost checkpoints"
+            )
 
 
 def mirror_report(view: MirrorView) -> list[RenderableType]:
@@ -173,6 +181,7 @@ def mirror_document(view: MirrorView) -> dict[str, Any]:
                 "records": each.records,
                 "bytes": each.size_bytes,
                 "stored_ms": each.stored_ms,
+                "checkpoint": each.checkpoint,
             }
             for each in view.partitions
         ],

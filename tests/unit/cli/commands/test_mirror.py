@@ -14,6 +14,7 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, parse_properties
 from kiel_groups.cli.terminal import mirror_run
+from kiel_groups.cli.terminal.mirror_report import mirror_problems
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.mirror import mirror_view
@@ -76,6 +77,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[mirror_run.MirrorRun]:
     monkeypatch.setattr(MirrorConnector, "checked_topics", lambda *_, **__: {"a": 1})
     monkeypatch.setattr(loaded_groups, "find_logs", logs)
     monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: mirror(None))
+    monkeypatch.setattr(mirror_view, "with_checkpoints", lambda view, *_, **__: view)
     monkeypatch.setattr(mirror_run.MirrorRun, "run", lambda self: made.append(self))
     return made
 
@@ -238,12 +240,12 @@ def test_the_status_of_a_mirror(command: Callable[..., Printed], monkeypatch: py
     ]
     assert status == 0
     failed = mirror(statuses={TaskId("mirror", 0): FAILED}, workers=1)
-    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: replace(failed, lag_problem="no broker answered"))
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: replace(failed, target_problem="no answer"))
     status, out, _ = command("mirror", "status", "--from", "z:2181")
     assert status == 1
     assert out[2:4] == [
         "problem: task mirror-0 has failed: KielGroupsError: it is broken",
-        "problem: the lag is not fully known: no broker answered",
+        "problem: the checkpoints on the target are not known: no answer",
     ]
     status, out, _ = command("mirror", "status", "--from", "z:2181", "--json")
     document = json.loads("".join(out))
@@ -274,3 +276,13 @@ def test_failures_end_the_process_that_has_them(runs: list[mirror_run.MirrorRun]
     endless._check(view, "h:2", warned)
     retrying._check(view, "h:1", set())
     assert capsys.readouterr().err == "warning: mirror-0 failed in the process at h:1: it is broken\n"
+
+
+def test_a_lost_checkpoint_is_a_problem() -> None:
+    """A checkpoint is written before the position is stored. So one before the position is not the last one."""
+    view = mirror()
+    lost = replace(view, partitions=tuple(each._replace(checkpoint=6) for each in view.partitions))
+    assert list(mirror_problems(lost)) == [
+        "the last checkpoint of a:0 on the target is at offset 6, before the stored position 7: the target has lost"
+        " checkpoints"
+    ]
