@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
+#: How long a task waits for the end of the topic of claims, in seconds, before its status shows that.
+_CLAIMS_S = 5.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
@@ -270,7 +272,10 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        try:
+            (end,) = self.ends([model.TopicPartition(CLAIMS_TOPIC, 0)], _CLAIMS_S)
+        except KafkaException as error:
+            raise self.failure("look for changed claims", error) from error
         return end
 
     def claims_of(self, mirror: str) -> dict[str, Claim]:

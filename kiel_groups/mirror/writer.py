@@ -28,7 +28,7 @@ DeliveryCallback: TypeAlias = Callable[..., None]
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
 #: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
-_ENDS_S, _PAUSE_S = 5.0, 0.05
+_ENDS_S, _PAUSE_S = 1.0, 0.05
 #: How long the end of a log may be smaller than it was, in seconds.
 _SETTLED_S = 2.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
