@@ -108,8 +108,9 @@ class TargetWriter:
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
-        #: The partitions that the mirror begins at the first record of the source. The task adds them.
-        self.beginnings: set[TopicPartition] = set()
+        #: The partitions that the mirror begins, with the offset of their first record on the target or a smaller one.
+        #: The task adds them.
+        self.beginnings: dict[TopicPartition, int] = {}
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
@@ -234,7 +235,8 @@ class TargetWriter:
             self._commit()
         self._check_errors()
         if is_exact and not self._errors:
-            self.beginnings.difference_update(batch.partition for batch in batches)
+            for batch in batches:
+                self.beginnings.pop(batch.partition, None)
         return not self._errors
 
     def _commit(self) -> None:
@@ -328,7 +330,8 @@ class TargetWriter:
         """
         partition = batch.partition
         if partition in self.beginnings:
-            self._send_checkpoint([*partition, BEGINNING_SLOT], {"source": batch.columns[0].first_offset, "target": 0})
+            beginning = {"source": batch.columns[0].first_offset, "target": self.beginnings[partition]}
+            self._send_checkpoint([*partition, BEGINNING_SLOT], beginning)
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         slot = (count & -count).bit_length() - 1
         value: dict[str, Any] = {"source": batch.next_offset, "target": None}

@@ -21,6 +21,7 @@ from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.clients.produce.partitioners import murmur2_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.mirror.checkpoints import Checkpoint
 from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import STOPPED, MirroredTopic, checkpoints_topic
@@ -370,6 +371,33 @@ async def test_a_record_that_the_target_refuses(pair: Pair, unique: Callable[[st
         found = contents(await asyncio.to_thread(pair.read, copy, partition))
         assert found[-200:] == expected(0, 200)
         assert exactly_once == "false" or len(found) == 200
+
+
+async def test_a_mirror_begins_where_a_bulk_copy_has_ended(pair: Pair) -> None:
+    """Records that another program has copied are not mirrored, and offsets are translated from there on."""
+    await pair.create()
+    await pair.fill(0, 30)
+    copier = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers)})
+    admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    copy = f"copy.{pair.topic}"
+    admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+    for number in range(20):
+        for partition in range(PARTITIONS):
+            copier.produce(copy, value_of(number), key_of(number), partition)
+    assert copier.flush(10) == 0
+    starts = json.dumps({pair.topic: {str(partition): 20 for partition in range(PARTITIONS)}})
+
+    def run() -> None:
+        with pair.task(start_offsets=starts) as task:
+            copied(task, 30)
+
+    await asyncio.to_thread(run)
+    for partition in range(PARTITIONS):
+        assert contents(await asyncio.to_thread(pair.read, copy, partition)) == expected(0, 30)
+    mirrored = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)}).mirrored(pair.name)
+    assert [mirrored[TopicPartition(pair.topic, number)].checkpoints[0] for number in range(PARTITIONS)] == [
+        Checkpoint(20, {number: 20}) for number in range(PARTITIONS)
+    ]
 
 
 class KilledError(Exception):
