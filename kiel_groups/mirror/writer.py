@@ -114,11 +114,23 @@ class TargetWriter:
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
+        self._producer = Producer(self._producer_config(), logger=log)
+        if settings.is_exactly_once:
+            try:
+                self._until_done(self._producer.init_transactions, "start transactions")
+            except (KafkaException, TaskStoppedError) as error:
+                # No task closes a writer that it does not have.
+                self.close()
+                if isinstance(error, TaskStoppedError):
+                    raise
+                raise self._failure("start transactions", error_of(error)) from error
+
+    def _producer_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
             "enable.idempotence": True,
-            "compression.type": settings.compression,
+            "compression.type": self._settings.compression,
             "linger.ms": 20,
-            "batch.size": batch_bytes,
+            "batch.size": self._batch_bytes,
             # The broker decides which record is too large.
             "message.max.bytes": 100_000_000,
             "queue.buffering.max.messages": _MOST_QUEUED,
@@ -131,23 +143,12 @@ class TargetWriter:
             "log_level": 2,
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
-        config |= {"transactional.id": self.transactional_id} if settings.is_exactly_once else {"message.timeout.ms": 0}
+        config |= (
+            {"transactional.id": self.transactional_id} if self._settings.is_exactly_once else {"message.timeout.ms": 0}
+        )
         # The longest timeout that a broker allows unless it is configured. A user may give another one.
         defaults = {"transaction.timeout.ms": 900_000}
-        self._producer = Producer(defaults | target.config | config, logger=log)
-        if settings.is_exactly_once:
-            self._fence()
-
-    def _fence(self) -> None:
-        """Fence the earlier writers of the set, and end their transactions. Close the writer if that fails."""
-        try:
-            self._until_done(self._producer.init_transactions, "start transactions")
-        except (KafkaException, TaskStoppedError) as error:
-            # No task closes a writer that it does not have.
-            self.close()
-            if isinstance(error, TaskStoppedError):
-                raise
-            raise self._failure("start transactions", error_of(error)) from error
+        return defaults | self._target.config | config
 
     @property
     def transactional_id(self) -> str:
