@@ -299,5 +299,5 @@ def _note_earlier(
         for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
             if one < other:
                 result.counts[kind] += other - one
-                sides = ((one, other), None) if side == 0 else (None, (one, other))
-                result.add_range(kind, *sides, other - one)
+                own = one, other
+                result.add_range(kind, own if side == 0 else None, own if side == 1 else None, other - one)
