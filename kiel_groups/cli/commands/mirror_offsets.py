@@ -188,6 +188,8 @@ class _Command:
         renamed = "" if translation.target_group == group else f" as {translation.target_group}"
         done = "to set" if self._dry_run else "set"
         facts = [f"{counted(len(translation.changes), 'offset')} {done} at {place}{renamed}"]
+        if not translation.changes and not translation.left_out:
+            facts = [f"its offsets are at {place} already{renamed}"]
         facts += [f"at most {counted(translation.again, 'record')} to read again"] if translation.again else []
         left_out = len(translation.left_out)
         facts += [f"{counted(left_out, 'offset is', 'offsets are')} left out"] if left_out else []
@@ -208,7 +210,7 @@ def _report(translation: GroupTranslation) -> Iterator[RenderableType]:
 
     from kiel_groups.cli.terminal.rendering import plain_table
 
-    columns = ("partition", "source offset", "target offset", "read again", "")
+    columns = ("partition", "source", "target", "read again", "")
     for (topic, target), found in groupby(translation.offsets, lambda each: (each.partition.topic, each.target_topic)):
         listed = list(found)
         yield Text(f"group {translation.group}, topic {topic}{f' → {target}' if target else ''}", style="bold")
