@@ -61,7 +61,6 @@ def offsets(
     The exit status is 1 if an offset could not be moved. The last column says why.
     """
     from kiel_groups.config import check_name
-    from kiel_groups.mirror.connector import open_target
 
     context = click.get_current_context()
     if target_group is not None and len(set(groups)) > 1:
@@ -69,7 +68,7 @@ def offsets(
     if dry_run and interval_s is not None:
         raise click.UsageError("--dry-run does not go with --every.", context)
     names = {group: check_name(target_group or group, "--as" if target_group else "group") for group in groups}
-    target = open_target(clusters.target_config)
+    target = clusters.open_target()
     from kiel_groups.mirror.group_offsets import GroupMover
 
     command = _Command(lines, clusters, store, as_json=as_json, dry_run=dry_run)

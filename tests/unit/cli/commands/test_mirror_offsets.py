@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.cli.app import run
+from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.mirror import group_offsets
 from kiel_groups.mirror.checkpoints import TranslatedOffset
@@ -53,6 +54,7 @@ class FakeMover:
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_offsets, "GroupMover", FakeMover)
     monkeypatch.setattr(FakeMover, "written", [], raising=False)
+    monkeypatch.setattr(MirrorClusters, "open_target", lambda _: None)
 
 
 @contextmanager

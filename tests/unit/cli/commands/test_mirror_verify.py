@@ -53,6 +53,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(mirror_verification, "MirrorVerification", FakeVerification)
     monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: view)
     monkeypatch.setattr(MirrorClusters, "source_brokers", lambda _: "old:9092")
+    monkeypatch.setattr(MirrorClusters, "open_target", lambda _: None)
     return config
 
 
