@@ -49,6 +49,10 @@ _SIZE = 8
 _NO_LIMIT = 1 << 63
 
 
+#: In place of the number of a partition: all partitions of a topic.
+ALL = -1
+
+
 class Records(NamedTuple):
     """Successive records of one side: their offsets, and a digest of the key and the value of each."""
 
@@ -94,7 +98,8 @@ class PartitionComparison:
     The result for one partition.
 
     Args:
-        partition: The partition of the source.
+        partition: The partition of the source. Its number is ``ALL`` for a topic whose keys are hashed anew: then only
+            the numbers of all its records, and their checksums, are compared.
         target_topic: The topic on the target.
         refusal: Why the partition cannot be compared, or "".
         records: The number of records that were compared on the source, and on the target.

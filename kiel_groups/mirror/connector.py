@@ -246,12 +246,25 @@ class MirrorTask(SourceTask):
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
         self._next = self._positions(context)
-        for partition in self._partitions:
-            if partition not in self._next:
-                self._writers[self._set_of(partition)].beginnings.add(partition)
+        self._begin(target)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
         self._unsubscribed = list(names)
+
+    def _begin(self, target: TargetCluster) -> None:
+        """Prepare the checkpoints at the beginning of partitions that the mirror has not begun yet."""
+        starts = json.loads(self._settings["start.offsets"] or "{}")
+        logs = target.logs(sorted(self._names[topic] for topic in starts if topic in self._names))
+        for partition in self._partitions:
+            if partition in self._next:
+                continue
+            topic, number = partition
+            beginning = 0
+            if (start := starts.get(topic, {}).get(str(number))) is not None:
+                # What is on the target already are the records before this one.
+                self._next[partition] = start
+                _, beginning = logs.get(TopicPartition(self._names[topic], number), (0, 0))
+            self._writers[self._set_of(partition)].beginnings[partition] = beginning
 
     def _start_back(self, target: TargetCluster, starts: Sequence[tuple[TopicPartition, int]]) -> BackCopier:
         from kiel_groups.mirror.back import BackCopier, back_partition

@@ -27,6 +27,16 @@ def _is_properties(password: Password) -> bool:
     return isinstance(found, dict) and all(isinstance(each, str | int | float | bool) for each in found.values())
 
 
+def _are_offsets(text: str) -> bool:
+    try:
+        topics = json.loads(text or "{}")
+        offsets = [offset for numbers in topics.values() for number, offset in numbers.items() if number.isdecimal()]
+        count = sum(map(len, topics.values()))
+    except (ValueError, AttributeError, RecursionError):
+        return False
+    return len(offsets) == count and all(type(offset) is int and offset >= 0 for offset in offsets)
+
+
 _source = partial(ConfigKey, group="Source", importance="high")
 _target = partial(ConfigKey, group="Target", importance="high")
 _records = partial(ConfigKey, group="Records", importance="low")
@@ -52,6 +62,16 @@ CONFIG = ConfigDefinition(
         documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
         "matches one. Internal topics are not mirrored.",
         validator=non_empty(),
+        width="long",
+    ),
+    _source(
+        "start.offsets",
+        default="",
+        documentation='Where the mirror begins partitions, as JSON by topic and partition: {"orders": {"0": 17}}. '
+        "The records before are on the target already, such as by a copy with Spark. Other partitions begin at their "
+        "first record.",
+        validator=Validator(_are_offsets, 'offsets as JSON: {"orders": {"0": 17}}'),
+        importance="low",
         width="long",
     ),
     _source(
@@ -166,7 +186,7 @@ CONFIG = ConfigDefinition(
     _records(
         "batch.records",
         "int",
-        20_000,
+        50_000,
         documentation="The most records that are written, and with exactly.once committed, together.",
         validator=between(1, 1_000_000),
     ),

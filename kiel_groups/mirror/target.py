@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
+#: How long a task waits for the end of the topic of claims, in seconds, before its status shows that.
+_CLAIMS_S = 5.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
@@ -35,6 +37,10 @@ _PASSING = frozenset(
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
+)
+#: Errors of the target after a partition has another leader, or a later epoch of its leader.
+_OUTDATED = frozenset(
+    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
 )
 #: Errors of the target that only a user can remove.
 _DENIED = frozenset(
@@ -266,7 +272,10 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        try:
+            (end,) = self.ends([model.TopicPartition(CLAIMS_TOPIC, 0)], _CLAIMS_S)
+        except KafkaException as error:
+            raise self.failure("look for changed claims", error) from error
         return end
 
     def claims_of(self, mirror: str) -> dict[str, Claim]:
@@ -321,7 +330,14 @@ class TargetCluster:
         if not partitions:
             return []
         answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
-        return [int(answers[each].result().offset) for each in partitions]
+        try:
+            return [int(answers[each].result().offset) for each in partitions]
+        except KafkaException as error:
+            if error_of(error).code() in _OUTDATED:
+                # The library would send the former epoch for five minutes. A list of all topics renews its metadata.
+                with suppress(KafkaException):
+                    self._admin.list_topics(timeout=timeout_s)
+            raise
 
     def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
         """

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -16,8 +16,11 @@ from kiel_groups import model
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.mirror.checkpoints import MirroredPartition, aligned
 from kiel_groups.mirror.comparison import (
+    ALL,
     DELETED,
+    UNLIKE,
     Beginning,
+    Difference,
     PartitionComparison,
     Records,
     beginning_of,
@@ -46,13 +49,15 @@ _PARTITION_HEADER, _OFFSET_HEADER = "kiel.source.partition", "kiel.source.offset
 
 
 class _Partition(NamedTuple):
-    """A partition to compare: the ends of both logs, and how far it is mirrored."""
+    """A partition to compare: the ends of its log and of those of the target topic, and how far it is mirrored."""
 
     partition: model.TopicPartition
     target: str
     source_log: tuple[int, int]
-    target_log: tuple[int, int] | None
+    target_logs: Mapping[int, tuple[int, int]]
     mirrored: MirroredPartition | None
+    dead_letters: Collection[int]
+    is_compacted: bool
 
 
 class MirrorVerification:
@@ -111,17 +116,13 @@ class MirrorVerification:
             closing(self._target.consumer()) as target,
         ):
             partitions = self._partitions(source, names)
-            policies = self._target.settings(
-                sorted({each.target for each in partitions if each.target_log}), "cleanup.policy"
-            )
-            dead_letters = self._dead_letters()
-            self._total = sum(end - start for _, _, (start, end), _, _ in partitions)
-            for each in partitions:
-                result = PartitionComparison(each.partition, each.target)
-                is_compacted = "compact" in policies.get(each.target, "")
-                dead = dead_letters.get(each.partition, ())
-                self._compare(result, each, source, target, dead, is_compacted=is_compacted)
-                yield result
+            self._total = sum(end - start for each in partitions for start, end in [each.source_log])
+            for topic, own in groupby(partitions, key=lambda each: each.partition.topic):
+                listed = list(own)
+                if any(each.mirrored is not None and each.mirrored.is_hashed for each in listed):
+                    yield self._compare_hashed(topic, listed, source, target)
+                else:
+                    yield from (self._compare(each, source, target) for each in listed)
 
     def _partitions(self, source: SingleConsumer, names: Mapping[str, str]) -> list[_Partition]:
         # In this order, each record before the end of the target is before the end of the source.
@@ -135,55 +136,71 @@ class MirrorVerification:
             for number in sorted(source.partitions_for_topic(topic) or ())
         ]
         starts, ends = source.beginning_offsets(wanted), source.end_offsets(wanted)
+        targets = {each.topic for each in target_logs}
+        policies = self._target.settings(sorted(targets), "cleanup.policy") if targets else {}
+        dead_letters = self._dead_letters()
         return [
             _Partition(
                 each,
                 names[each.topic],
                 (starts[each], ends[each]),
-                target_logs.get(model.TopicPartition(names[each.topic], each.partition)),
+                {other.partition: log for other, log in target_logs.items() if other.topic == names[each.topic]},
                 mirrored.get(each),
+                dead_letters.get(each, frozenset()),
+                "compact" in policies.get(names[each.topic], ""),
             )
             for each in wanted
         ]
 
-    def _compare(
-        self,
-        result: PartitionComparison,
-        each: _Partition,
-        source: SingleConsumer,
-        target: Consumer,
-        dead_letters: Collection[int],
-        *,
-        is_compacted: bool,
-    ) -> None:
-        begun, number = self._done, each.partition.partition
-        if each.mirrored is not None and each.mirrored.is_hashed:
-            result.refusal = "its keys are hashed anew, so the target has its records in other partitions"
-        elif each.target_log is None:
+    def _compare(self, each: _Partition, source: SingleConsumer, target: Consumer) -> PartitionComparison:
+        """Compare one partition."""
+        result, begun, number = PartitionComparison(each.partition, each.target), self._done, each.partition.partition
+        if (target_log := each.target_logs.get(number)) is None:
             result.refusal = f"{each.target} has no such partition"
-        else:
-            limits = [] if each.mirrored is None else aligned(each.mirrored, number)
-            last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
-            beginning = beginning_of(limits, (each.source_log[0], each.target_log[0]), last)
-            if beginning is None:
-                result.refusal = "one side has deleted what the other side has left"
-            else:
-                if self._last is None:
-                    _note_deleted(result, each, beginning)
-                source_records = self._of_source(source, each.partition, beginning.source, each.source_log[1])
-                target_records = self._of_target(target, each.target, number, beginning.target, each.target_log[1])
-                compare(
-                    result,
-                    each.mirrored,
-                    limits,
-                    beginning,
-                    source_records,
-                    target_records,
-                    each.source_log[1],
-                    dead_letters=dead_letters,
-                    is_compacted=is_compacted,
-                )
+            return result
+        limits = [] if each.mirrored is None else aligned(each.mirrored, number)
+        last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
+        beginning = beginning_of(limits, (each.source_log[0], target_log[0]), last)
+        if beginning is None:
+            result.refusal = "each side has deleted what the other side has left"
+            return result
+        if self._last is None:
+            _note_deleted(result, (each.source_log[0], target_log[0]), beginning)
+        compare(
+            result,
+            each.mirrored,
+            limits,
+            beginning,
+            self._of_source(source, each.partition, beginning.source, each.source_log[1]),
+            self._of_target(target, each.target, number, beginning.target, target_log[1]),
+            each.source_log[1],
+            dead_letters=each.dead_letters,
+            is_compacted=each.is_compacted,
+        )
         self._done = begun + each.source_log[1] - each.source_log[0]
+        return result
+
+    def _compare_hashed(
+        self, topic: str, partitions: Sequence[_Partition], source: SingleConsumer, target: Consumer
+    ) -> PartitionComparison:
+        """Compare the number and the sum of the records of a topic whose keys are hashed anew."""
+        first, sums = partitions[0], [[0, 0], [0, 0]]
+        for each in partitions:
+            end = min(each.source_log[1], each.mirrored.position if each.mirrored else 0)
+            for records in self._of_source(source, each.partition, each.source_log[0], end):
+                pairs = zip(records.offsets, records.digests, strict=True)
+                _add(sums[0], [digest for offset, digest in pairs if offset not in each.dead_letters])
+        for number, (start, end) in first.target_logs.items():
+            for records in self._of_target(target, first.target, number, start, end):
+                _add(sums[1], records.digests)
+        (count, total), (other, other_total) = sums
+        result = PartitionComparison(model.TopicPartition(topic, ALL), first.target, records=(count, other))
+        if (count, total) == (other, other_total):
+            result.equal = count
+        else:
+            result.counts[UNLIKE] = max(1, abs(count - other))
+            result.differences.append(Difference(UNLIKE, None, None, result.counts[UNLIKE]))
+        return result
 
     def _of_source(
         self, consumer: SingleConsumer, partition: model.TopicPartition, start: int, end: int
@@ -264,13 +281,15 @@ def _records(messages: list[Message]) -> Records:
     return Records([message.offset() or 0 for message in messages], digests)
 
 
-def _note_deleted(result: PartitionComparison, each: _Partition, beginning: Beginning) -> None:
+def _add(total: list[int], digests: Sequence[bytes]) -> None:
+    """Add digests to the number and the sum of others."""
+    total[0] += len(digests)
+    total[1] = (total[1] + sum(int.from_bytes(each) for each in digests)) % (1 << 64)
+
+
+def _note_deleted(result: PartitionComparison, starts: tuple[int, int], beginning: Beginning) -> None:
     """Report the records before the beginning of a comparison, of which the other side has none left."""
-    assert each.target_log is not None
-    for is_source, start, at in (
-        (True, each.source_log[0], beginning.source),
-        (False, each.target_log[0], beginning.target),
-    ):
+    for is_source, start, at in ((True, starts[0], beginning.source), (False, starts[1], beginning.target)):
         if start < at:
             result.counts[DELETED] += at - start
             result.add_range(

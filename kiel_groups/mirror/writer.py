@@ -28,7 +28,7 @@ DeliveryCallback: TypeAlias = Callable[..., None]
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
 #: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
-_ENDS_S, _PAUSE_S = 5.0, 0.05
+_ENDS_S, _PAUSE_S = 1.0, 0.05
 #: How long the end of a log may be smaller than it was, in seconds.
 _SETTLED_S = 2.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
@@ -108,16 +108,29 @@ class TargetWriter:
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
-        #: The partitions that the mirror begins at the first record of the source. The task adds them.
-        self.beginnings: set[TopicPartition] = set()
+        #: The partitions that the mirror begins, with the offset of their first record on the target or a smaller one.
+        #: The task adds them.
+        self.beginnings: dict[TopicPartition, int] = {}
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
+        self._producer = Producer(self._producer_config(), logger=log)
+        if settings.is_exactly_once:
+            try:
+                self._until_done(self._producer.init_transactions, "start transactions")
+            except (KafkaException, TaskStoppedError) as error:
+                # No task closes a writer that it does not have.
+                self.close()
+                if isinstance(error, TaskStoppedError):
+                    raise
+                raise self._failure("start transactions", error_of(error)) from error
+
+    def _producer_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
             "enable.idempotence": True,
-            "compression.type": settings.compression,
+            "compression.type": self._settings.compression,
             "linger.ms": 20,
-            "batch.size": batch_bytes,
+            "batch.size": self._batch_bytes,
             # The broker decides which record is too large.
             "message.max.bytes": 100_000_000,
             "queue.buffering.max.messages": _MOST_QUEUED,
@@ -130,19 +143,12 @@ class TargetWriter:
             "log_level": 2,
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
-        config |= {"transactional.id": self.transactional_id} if settings.is_exactly_once else {"message.timeout.ms": 0}
+        config |= (
+            {"transactional.id": self.transactional_id} if self._settings.is_exactly_once else {"message.timeout.ms": 0}
+        )
         # The longest timeout that a broker allows unless it is configured. A user may give another one.
         defaults = {"transaction.timeout.ms": 900_000}
-        self._producer = Producer(defaults | target.config | config, logger=log)
-        if settings.is_exactly_once:
-            try:
-                self._until_done(self._producer.init_transactions, "start transactions")
-            except (KafkaException, TaskStoppedError) as error:
-                # No task closes a writer that it does not have.
-                self.close()
-                if isinstance(error, TaskStoppedError):
-                    raise
-                raise self._failure("start transactions", error_of(error)) from error
+        return defaults | self._target.config | config
 
     @property
     def transactional_id(self) -> str:
@@ -230,7 +236,8 @@ class TargetWriter:
             self._commit()
         self._check_errors()
         if is_exact and not self._errors:
-            self.beginnings.difference_update(batch.partition for batch in batches)
+            for batch in batches:
+                self.beginnings.pop(batch.partition, None)
         return not self._errors
 
     def _commit(self) -> None:
@@ -324,7 +331,8 @@ class TargetWriter:
         """
         partition = batch.partition
         if partition in self.beginnings:
-            self._send_checkpoint([*partition, BEGINNING_SLOT], {"source": batch.columns[0].first_offset, "target": 0})
+            beginning = {"source": batch.columns[0].first_offset, "target": self.beginnings[partition]}
+            self._send_checkpoint([*partition, BEGINNING_SLOT], beginning)
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         slot = (count & -count).bit_length() - 1
         value: dict[str, Any] = {"source": batch.next_offset, "target": None}

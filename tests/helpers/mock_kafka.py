@@ -28,7 +28,7 @@ def _library() -> ctypes.CDLL:
 
 class MockKafka:
     """
-    A mock cluster of one broker. It creates a topic when a client asks for it.
+    A mock cluster of one broker. It creates a topic when a producer asks for it.
 
     Args:
         library: The library.
@@ -46,6 +46,14 @@ class MockKafka:
         self._library.rd_kafka_mock_push_request_errors_array(
             self._cluster, ctypes.c_short(api_key), ctypes.c_size_t(len(codes)), errors
         )
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic."""
+        self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
+
+    def elect(self, topic: str, partition: int) -> None:
+        """Elect the broker as the leader of a partition again, in a later epoch."""
+        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, 1)
 
     def delay(self, milliseconds: int) -> None:
         """Answer each request after this time, as a frozen broker that continues."""

@@ -23,7 +23,8 @@ __all__ = ["Shell", "Step", "check_steps", "page", "steps"]
 
 #: What only reads, and is repeated until it prints what the page shows.
 _READING = re.compile(
-    r"cat|tail|curl|kiel-groups (describe|lag|workers describe|connector-plugins|connectors (list|status))\b"
+    r"cat|tail|curl"
+    r"|kiel-groups (describe|lag|mirror status|workers describe|connector-plugins|connectors (list|status))\b"
 )
 _LIMIT_S = 30.0
 #: The ports that the pages use, in place of which a test uses free ones.

@@ -210,8 +210,11 @@ def _report(translation: GroupTranslation) -> Iterator[RenderableType]:
 
     columns = ("partition", "source offset", "target offset", "read again", "")
     for (topic, target), found in groupby(translation.offsets, lambda each: (each.partition.topic, each.target_topic)):
+        listed = list(found)
         yield Text(f"group {translation.group}, topic {topic}{f' → {target}' if target else ''}", style="bold")
-        rows = [_row(translation, each) for each in found]
+        if any(each.target is not None and each.again is None for each in listed):
+            yield Text("keys are hashed anew: the two offsets of a line are not of the same records")
+        rows = [_row(translation, each) for each in listed]
         yield plain_table(columns, rows, right=columns[:4])
 
 

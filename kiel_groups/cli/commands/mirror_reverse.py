@@ -37,12 +37,13 @@ def reverse(
     quiet: bool,
 ) -> int:
     """
-    Turn topics round, after their producers have moved to the target.
+    Turn topics round: copy new records of the target back.
 
-    TOPIC is a name on the source. From then on, the mirror copies records that are written on the target to the source,
-    for consumers that have stayed there; it never copies back what it has mirrored.
+    TOPIC is a name on the source. From then on, the mirror copies records that producers write to the target to the
+    source, for consumers that have stayed there. It never copies back what it has mirrored.
 
-    The command refuses a topic with records that are not mirrored yet, or to which a producer still writes. If the
+    First, stop the producers of the source, and let the mirror copy the rest. The command refuses a topic with records
+    that are not mirrored yet, or to which a producer still writes. Then start the producers on the target. If the
     command is killed, the topic is stopped, and the same command completes the change.
     """
     import time

@@ -169,7 +169,8 @@ class _Report:
                 counts[kind] = counts.get(kind, 0) + count
         state = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no difference"
         equal = sum(each.equal for each in found)
-        yield f"  {name}: {counted(len(found), 'partition')}, {equal:,} equal; {state}"
+        partitions = "all partitions together" if found[0].partition.partition < 0 else counted(len(found), "partition")
+        yield f"  {name}: {partitions}, {equal:,} equal; {state}"
         for each in found:
             if each.refusal:
                 yield f"    {each.partition} is not compared: {each.refusal}"
@@ -177,7 +178,7 @@ class _Report:
         ranges = [(each, difference) for each in found for difference in each.differences]
         ranges.sort(key=lambda pair: self._is_explained(pair[1]))
         for each, difference in islice(ranges, _MOST_RANGES):
-            yield f"    {each.partition} {_range_text(difference)}"
+            yield f"    {_range_text(each, difference)}"
         if (more := len(ranges) - _MOST_RANGES) > 0:
             yield f"    and {counted(more, 'more range')}, which --json lists"
         for each in found:
@@ -203,7 +204,8 @@ class _Report:
 
     def _partition_document(self, each: PartitionComparison) -> dict[str, Any]:
         return {
-            **each.partition._asdict(),
+            "topic": each.partition.topic,
+            "partition": each.partition.partition if each.partition.partition >= 0 else None,
             "target_topic": each.target_topic,
             "complete": not self._unexplained(each),
             "not_compared": each.refusal or None,
@@ -230,10 +232,15 @@ def _range_document(offsets: tuple[int, int] | None) -> dict[str, int] | None:
     return None if offsets is None else {"from": offsets[0], "to": offsets[1]}
 
 
-def _range_text(difference: Difference) -> str:
+def _range_text(each: PartitionComparison, difference: Difference) -> str:
+    from kiel_groups.mirror.comparison import ALL
+
+    if each.partition.partition == ALL:
+        counts = f"{counted(each.records[0], 'record')} on the source, {each.records[1]:,} on the target"
+        return f"its keys are hashed anew, and the records of all partitions together differ: {counts}"
     sides = (("source", difference.source), ("target", difference.target))
     places = [f"{name} {_offsets(offsets)}" for name, offsets in sides if offsets is not None]
-    return f"{difference.kind}: {counted(difference.records, 'record')}, {', '.join(places)}"
+    return f"{each.partition} {difference.kind}: {counted(difference.records, 'record')}, {', '.join(places)}"
 
 
 def _offsets(offsets: tuple[int, int]) -> str:

@@ -70,6 +70,9 @@ def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
         ("dead.letter.topic", "a b", "dead.letter.topic: 'a b' given; expected the name of a topic"),
         ("target.compression.type", "lzma", "target.compression.type: 'lzma' given; expected one of none, gzip"),
         ("topics", "", "topics: '' given; expected a value that is not empty"),
+        ("start.offsets", '{"a": {"0": -1}}', "start.offsets: .* given; expected offsets as JSON"),
+        ("start.offsets", '{"a": {"x": 1}}', "start.offsets: .* given; expected offsets as JSON"),
+        ("start.offsets", '{"a": 1}', "start.offsets: .* given; expected offsets as JSON"),
     ],
 )
 def test_settings_are_checked(name: str, text: str, expected: str) -> None:

@@ -153,6 +153,17 @@ def test_a_target_that_comes_back(kafka: MockKafka, exactly_once: bool, is_froze
     assert context.problems[-1] == ""
 
 
+def test_a_leader_of_a_later_epoch_answers_the_second_question(kafka: MockKafka) -> None:
+    """The library would send the former epoch again until it renews its metadata, after five minutes."""
+    target, partition = target_of(kafka), TopicPartition(f"copy-{next(NUMBERS)}", 0)
+    kafka.create(partition.topic, 1)
+    assert target.ends([partition], 5.0) == [0]
+    kafka.elect(*partition)
+    with pytest.raises(KafkaException, match="FENCED_LEADER_EPOCH"):
+        target.ends([partition], 5.0)
+    assert target.ends([partition], 5.0) == [0]
+
+
 def test_a_task_that_must_stop_does_not_wait_for_a_target_that_is_gone(kafka: MockKafka) -> None:
     """The task ends without an error of its own, and writes the records again later."""
     with pytest.raises(TaskStoppedError):

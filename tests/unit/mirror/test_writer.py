@@ -209,13 +209,13 @@ def test_without_its_claim_a_task_writes_no_checkpoint(exactly_once: bool) -> No
     """
     context = RecordingTaskContext(is_owner=False)
     writer, producer = writer_of(FakeTarget(None, [1], [2], [3]), context, exactly_once=exactly_once)
-    writer.beginnings.add(PARTITION)
+    writer.beginnings[PARTITION] = 5
     writer.write([batch(5, 10)])
     context.is_owner = True
     writer.write([batch(6, 10)])
     writer.write([batch(7, 10)])
     begin, *ends = checkpoints(producer)
-    assert begin == {"source": 5 if exactly_once else 6, "target": 0}
+    assert begin == {"source": 5 if exactly_once else 6, "target": 5}
     assert [end["source"] for end in ends] == ([6, 7, 8] if exactly_once else [7, 8])
 
 
