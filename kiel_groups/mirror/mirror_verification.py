@@ -17,6 +17,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeErr
 from kiel_groups.mirror.checkpoints import MirroredPartition, aligned
 from kiel_groups.mirror.comparison import (
     ALL,
+    BEFORE,
     DELETED,
     UNLIKE,
     Beginning,
@@ -160,12 +161,13 @@ class MirrorVerification:
             return result
         limits = [] if each.mirrored is None else aligned(each.mirrored, number)
         last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
-        beginning = beginning_of(limits, (each.source_log[0], target_log[0]), last)
+        starts = each.source_log[0], target_log[0]
+        beginning = beginning_of(limits, starts, last)
         if beginning is None:
             result.refusal = "each side has deleted what the other side has left"
             return result
         if self._last is None:
-            _note_deleted(result, (each.source_log[0], target_log[0]), beginning)
+            _note_earlier(result, starts, limits, beginning)
         compare(
             result,
             each.mirrored,
@@ -287,11 +289,15 @@ def _add(total: list[int], digests: Sequence[bytes]) -> None:
     total[1] = (total[1] + sum(int.from_bytes(each) for each in digests)) % (1 << 64)
 
 
-def _note_deleted(result: PartitionComparison, starts: tuple[int, int], beginning: Beginning) -> None:
-    """Report the records before the beginning of a comparison, of which the other side has none left."""
-    for is_source, start, at in ((True, starts[0], beginning.source), (False, starts[1], beginning.target)):
-        if start < at:
-            result.counts[DELETED] += at - start
-            result.add_range(
-                DELETED, (start, at) if is_source else None, None if is_source else (start, at), at - start
-            )
+def _note_earlier(
+    result: PartitionComparison, starts: tuple[int, int], limits: Sequence[tuple[int, int]], beginning: Beginning
+) -> None:
+    """Report the records before the beginning of a comparison: of these, the other side has none, or has none left."""
+    first = limits[0] if limits else starts
+    for side, start, at in ((0, starts[0], beginning.source), (1, starts[1], beginning.target)):
+        begun = min(max(first[side], start), at)
+        for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
+            if one < other:
+                result.counts[kind] += other - one
+                sides = ((one, other), None) if side == 0 else (None, (one, other))
+                result.add_range(kind, *sides, other - one)
