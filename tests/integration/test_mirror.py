@@ -526,25 +526,32 @@ async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
     assert any("a topic has one mirror" in outcome for outcome in outcomes)
 
 
-async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> None:
+async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A topic of the target that has lost what was mirrored fails its task. A topic of the source whose offsets have
     started over fails the connector, although it has records at the position of the mirror.
     """
     await pair.create()
     await pair.fill(0, 10)
+    monkeypatch.setattr("kiel_groups.mirror.writer._SETTLED_S", 0.2)
     copy = f"copy.{pair.topic}"
     admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
     topics = ZooKeeperTopics(pair.source.zk_hosts)
 
     def run() -> None:
         with pair.task() as task:
-            copied(task, 10)
+            context = after(pair, copied(task, 10))
             admin.delete_topics([copy])[copy].result(10)
             admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
-            asyncio.run(pair.fill(10, 20))
+            asyncio.run(pair.fill(10, 15))
             with pytest.raises(KielGroupsError, match="the topic was deleted and created again"):
-                copied(task, 20)
+                copied(task, 15)
+        for exactly_once in ("false", "true"):
+            with (
+                pytest.raises(KielGroupsError, match="the topic was deleted and created again"),
+                pair.task(context, exactly_once=exactly_once),
+            ):
+                pass
         topics.delete(pair.topic)
         topics.create(pair.topic, PARTITIONS)
         asyncio.run(pair.fill(0, 30))
