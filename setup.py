@@ -38,7 +38,7 @@ BATCHES = Extension(
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
-MIRROR = ["confluent-kafka>=2.4"]
+MIRROR = ["confluent-kafka>=2.12"]
 SERVICE = ["prometheus-client>=0.20"]
 #: PySpark does not ask for pyarrow by itself.
 SPARK = ["pyspark>=4.0", *ARROW]

@@ -18,6 +18,7 @@ from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
+from kiel_groups.wording import counted
 from kiel_groups.workers.plugins.interfaces import JsonObject, SourcePosition
 
 log = logging.getLogger(__name__)
@@ -165,11 +166,11 @@ class BackCopier:
         end: int = sent[-1].result().offset + 1
         if (others := end - len(messages) - self._ends.get(partition, end - len(messages))) > 0:
             log.warning(
-                "%s:%d: %d records of the source are not from the target: a producer still writes there, or records"
-                " were stored twice; such records are not mirrored",
+                "%s:%d: %s of the source not from the target: a producer still writes there, or records were stored"
+                " twice; such records are not mirrored",
                 self._topics[partition.topic],
                 partition.partition,
-                others,
+                counted(others, "record"),
             )
         self._ends[partition] = end
 

@@ -27,8 +27,8 @@ MISSING, DOUBLED, CHANGED, EXTRA, LATE = "missing", "doubled", "changed", "not o
 UNLIKE = "different"
 #: The explained kinds, to which ``DOUBLED`` belongs unless records are written exactly once.
 DEAD, WAITING, COMPACTED = "dead letter", "not mirrored yet", "compacted"
-DELETED = "deleted on the other side"
-EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED})
+DELETED, BEFORE = "deleted on the other side", "before the mirror began"
+EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE})
 
 #: How far an equal place is looked for, in records: at first, then further.
 _WINDOWS = (64, 2_048, 50_000)

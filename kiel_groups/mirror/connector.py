@@ -216,6 +216,7 @@ class MirrorTask(SourceTask):
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
+        target.should_stop = lambda: context.should_stop
         self._context, self._settings = context, settings
         self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
         self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}

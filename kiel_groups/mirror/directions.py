@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
-from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
+from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.mirror.values import (
     BACK,
     FORWARD,
@@ -17,8 +16,6 @@ from kiel_groups.mirror.values import (
     Claim,
     Waiting,
     check_source,
-    checkpoints_topic,
-    set_of,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import SingleConsumer
@@ -158,16 +155,14 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
         ConfigError: A topic is not mirrored from this source, or its numbers of partitions differ.
         KielGroupsError: A cluster does not answer.
     """
-    counts = target.partitions()
-    if (checkpoints := checkpoints_topic(mirror)) not in counts:
-        raise ConfigError(f"the target {target.servers} has no mirror {mirror!r}: it has no topic {checkpoints}")
-    claims = target.claims()
-    names = {claim.topic: name for name, claim in claims.items() if claim.mirror == mirror}
+    claims = target.claims_of(mirror)
+    names = {claim.topic: name for name, claim in claims.items()}
     if missing := [topic for topic in topics if topic not in names]:
         raise ConfigError(
             f"the mirror {mirror!r} has no topic {some(missing)}; its topics are {some(sorted(names), 10) or 'none'}"
         )
     check_source(claims, mirror, brokers)
+    counts = target.partitions()
     with SingleConsumer(brokers) as consumer:
         known = consumer.topics()
         if gone := [topic for topic in topics if topic not in known]:
@@ -176,8 +171,7 @@ def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequ
             TopicPartition(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()
         ]
         # Read before the ends: a record that is written meanwhile counts as not mirrored.
-        numbers = {set_of(partition, counts[checkpoints]) for partition in partitions}
-        mirrored = parse_checkpoints(chain.from_iterable(target.read(checkpoints, number) for number in numbers))
+        mirrored = target.mirrored(mirror)
         starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     plans = []
     for topic in topics:

@@ -186,7 +186,7 @@ CONFIG = ConfigDefinition(
     _records(
         "batch.records",
         "int",
-        20_000,
+        50_000,
         documentation="The most records that are written, and with exactly.once committed, together.",
         validator=between(1, 1_000_000),
     ),

@@ -7,21 +7,28 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
-from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
 from kiel_groups.wording import counted, some
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
+#: How long a task waits for the end of the topic of claims, in seconds, before its status shows that.
+_CLAIMS_S = 5.0
+#: How long one request may take, in seconds, before the target is asked again, and it is checked whether to stop.
+_REQUEST_S = 1.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
@@ -111,6 +118,8 @@ class TargetCluster:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
+        #: Whether the caller must end. Then methods that wait for the target raise TaskStoppedError.
+        self.should_stop: Callable[[], bool] = lambda: False
         self.servers: str = self.config["bootstrap.servers"]
         #: The last error of a connection. The answer to a request only says that a connection has failed.
         self._last_error = ""
@@ -270,7 +279,10 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
-        (end,) = self._offsets([TopicPartition(CLAIMS_TOPIC, 0)], OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        try:
+            (end,) = self.ends([model.TopicPartition(CLAIMS_TOPIC, 0)], _CLAIMS_S)
+        except KafkaException as error:
+            raise self.failure("look for changed claims", error) from error
         return end
 
     def claims_of(self, mirror: str) -> dict[str, Claim]:
@@ -311,10 +323,35 @@ class TargetCluster:
         }
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
-        try:
-            return self._listed(partitions, spec, _ANSWER_S)
-        except KafkaException as error:
-            raise self.failure("look up the ends of logs", error) from error
+        return self._answer(partial(self._listed, partitions, spec), "look up the ends of logs")
+
+    def _answer(self, ask: Callable[[float], T], what: str, *passing: int) -> T:
+        """
+        Ask the target, again and again if it does not answer, and return its answer.
+
+        Args:
+            ask: Sends a request with a time limit in seconds.
+            what: The purpose of the request.
+            passing: Errors that another try may not meet.
+
+        Raises:
+            KielGroupsError: The target refuses the request, or has not answered in ``_ANSWER_S``.
+            TaskStoppedError: The caller must end.
+        """
+        deadline_s = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                return ask(_REQUEST_S)
+            except KafkaException as error:
+                code = error_of(error).code()
+                if code not in (KafkaError._TIMED_OUT, *passing) or time.monotonic() > deadline_s:
+                    raise self.failure(what, error) from error
+            self._check_stop()
+            time.sleep(_PAUSE_S)
+
+    def _check_stop(self) -> None:
+        if self.should_stop():
+            raise TaskStoppedError(f"stopped while {self.servers} does not answer")
 
     def ends(self, partitions: Sequence[model.TopicPartition], timeout_s: float) -> list[int]:
         """Return the end of the log of each partition. Raise KafkaException if the target does not answer in time."""
@@ -349,11 +386,15 @@ class TargetCluster:
         """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
         with closing(self.consumer()) as consumer:
             consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
-            left = set(partitions)
+            left, answered_s = set(partitions), time.monotonic()
             while left:
-                message = consumer.poll(_ANSWER_S)
+                message = consumer.poll(_REQUEST_S)
                 if message is None:
-                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                    self._check_stop()
+                    if time.monotonic() - answered_s > _ANSWER_S:
+                        raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                    continue
+                answered_s = time.monotonic()
                 if (error := message.error()) is None:
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
@@ -382,17 +423,13 @@ class TargetCluster:
     def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
         """Return the value of a setting for each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        deadline_s = time.monotonic() + _ANSWER_S
-        while True:
-            try:
-                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S)
-                return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
-            except KafkaException as error:
-                # A broker of KRaft learns of a new topic after the controller has created it.
-                is_new = error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                if not is_new or time.monotonic() > deadline_s:
-                    raise self.failure("read the settings of topics", error) from error
-                time.sleep(_PAUSE_S)
+
+        def ask(timeout_s: float) -> dict[str, str]:
+            answers = self._admin.describe_configs(resources, request_timeout=timeout_s)
+            return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
+
+        # A broker of KRaft learns of a new topic after the controller has created it.
+        return self._answer(ask, "read the settings of topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
         """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""

@@ -28,7 +28,7 @@ DeliveryCallback: TypeAlias = Callable[..., None]
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
 #: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
-_ENDS_S, _PAUSE_S = 5.0, 0.05
+_ENDS_S, _PAUSE_S = 1.0, 0.05
 #: How long the end of a log may be smaller than it was, in seconds.
 _SETTLED_S = 2.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
@@ -114,11 +114,23 @@ class TargetWriter:
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
+        self._producer = Producer(self._producer_config(), logger=log)
+        if settings.is_exactly_once:
+            try:
+                self._until_done(self._producer.init_transactions, "start transactions")
+            except (KafkaException, TaskStoppedError) as error:
+                # No task closes a writer that it does not have.
+                self.close()
+                if isinstance(error, TaskStoppedError):
+                    raise
+                raise self._failure("start transactions", error_of(error)) from error
+
+    def _producer_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
             "enable.idempotence": True,
-            "compression.type": settings.compression,
+            "compression.type": self._settings.compression,
             "linger.ms": 20,
-            "batch.size": batch_bytes,
+            "batch.size": self._batch_bytes,
             # The broker decides which record is too large.
             "message.max.bytes": 100_000_000,
             "queue.buffering.max.messages": _MOST_QUEUED,
@@ -131,19 +143,12 @@ class TargetWriter:
             "log_level": 2,
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
-        config |= {"transactional.id": self.transactional_id} if settings.is_exactly_once else {"message.timeout.ms": 0}
+        config |= (
+            {"transactional.id": self.transactional_id} if self._settings.is_exactly_once else {"message.timeout.ms": 0}
+        )
         # The longest timeout that a broker allows unless it is configured. A user may give another one.
         defaults = {"transaction.timeout.ms": 900_000}
-        self._producer = Producer(defaults | target.config | config, logger=log)
-        if settings.is_exactly_once:
-            try:
-                self._until_done(self._producer.init_transactions, "start transactions")
-            except (KafkaException, TaskStoppedError) as error:
-                # No task closes a writer that it does not have.
-                self.close()
-                if isinstance(error, TaskStoppedError):
-                    raise
-                raise self._failure("start transactions", error_of(error)) from error
+        return defaults | self._target.config | config
 
     @property
     def transactional_id(self) -> str:

@@ -1,4 +1,4 @@
-"""A mirror from Kafka 0.8.2.2 to Kafka 3.9.1: every record, in order, once where that is asked for."""
+"""A mirror from Kafka 0.8.2.2 to 3.9.1 and 4.1.0: every record, in order, once where that is asked for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups import GroupedConsumer, Producer, SingleConsumer
+from kiel_groups.clients.produce.partitioners import murmur2_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.checkpoints import Checkpoint
@@ -33,6 +34,7 @@ from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 from tests.helpers.metrics_page import exposed, names_in_files
+from tests.helpers.servers import LATE_KAFKAS
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
@@ -42,7 +44,7 @@ PARTITIONS = 3
 
 
 class Pair:
-    """A cluster of 0.8.2.2 with a topic of three partitions, and the cluster of 3.9.1 that it is mirrored to."""
+    """A cluster of 0.8.2.2 with a topic of three partitions, and the later one that it is mirrored to."""
 
     def __init__(self, source: Cluster, target: Cluster, unique: Callable[[str], str]) -> None:
         self.source, self.target = source, target
@@ -193,8 +195,10 @@ def after(pair: Pair, positions: dict[TopicPartition, int]) -> RecordingTaskCont
 
 
 @pytest.fixture
-def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) -> Pair:
-    return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
+def pair(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) -> Pair:
+    """Return both clusters. The parameter of a test names the release of the target, by default 3.9.1."""
+    target = shared_clusters(None, getattr(request, "param", "3.9.1"))
+    return Pair(shared_clusters("3.9.5", "0.8.2.2"), target, unique)
 
 
 async def test_a_worker_mirrors_topics(
@@ -400,6 +404,7 @@ class KilledError(Exception):
     """Ends a writer between the records and the commit of a transaction, as a SIGKILL would."""
 
 
+@pytest.mark.parametrize("pair", LATE_KAFKAS, indirect=True)
 async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A task that ends between produce and commit leaves nothing, and its successor writes each record once. If the first
@@ -436,6 +441,35 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
     for partition in range(PARTITIONS):
         found = await asyncio.to_thread(pair.read, f"copy.{pair.topic}", partition)
         assert contents(found) == expected(0, 300)
+
+
+async def test_more_partitions_on_the_target(pair: Pair) -> None:
+    """
+    A record with a key goes where Java's hash says, in its order, and one without keeps its partition. The checkpoint
+    has the end of each partition. A setting that asks for fewer partitions than the source has is refused.
+    """
+    await pair.create()
+    numbers = range(60)
+    async with Producer(pair.source.brokers) as producer:
+        await producer.produce_many(pair.topic, [b"%d" % number for number in numbers], [*map(key_of, numbers)], 1)
+
+    def run() -> None:
+        refused = pytest.raises(ConfigError, match=r"target\.partitions: 2 given; expected at least 3")
+        with refused, pair.task(target_partitions="2"):
+            pass
+        with pair.task(target_partitions="x2") as task:
+            while not task.poll():
+                pass
+
+    await asyncio.to_thread(run)
+    found = [[int(value) for _, value in contents(pair.read(f"copy.{pair.topic}", number))] for number in range(6)]
+    keyed = [[number for number in each if key_of(number)] for each in found]
+    wanted = [(number, murmur2_partitioner(key, range(6))) for number in numbers if (key := key_of(number))]
+    assert keyed == [[number for number, partition in wanted if partition == each] for each in range(6)]
+    assert [len(each) - len(keys) for each, keys in zip(found, keyed, strict=True)] == [0, 12, 0, 0, 0, 0]
+    values = [message.value() for number in range(2) for message in pair.read(checkpoints_topic(pair.name), number)]
+    ends = {str(number): len(each) for number, each in enumerate(found)}
+    assert json.loads(values[-1] or b"") == {"source": 60, "target": None, "targets": ends}
 
 
 async def test_mistakes_are_named(pair: Pair) -> None:
@@ -505,17 +539,11 @@ async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> Non
 
     def run() -> None:
         with pair.task() as task:
-            context = after(pair, copied(task, 10))
+            copied(task, 10)
             admin.delete_topics([copy])[copy].result(10)
             admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
             asyncio.run(pair.fill(10, 20))
             with pytest.raises(KielGroupsError, match="the topic was deleted and created again"):
-                copied(task, 20)
-        for exactly_once in ("false", "true"):
-            with (
-                pytest.raises(KielGroupsError, match="the topic was deleted and created again"),
-                pair.task(context, exactly_once=exactly_once) as task,
-            ):
                 copied(task, 20)
         topics.delete(pair.topic)
         topics.create(pair.topic, PARTITIONS)

@@ -75,7 +75,7 @@ def verify(
     from kiel_groups.mirror.mirror_view import read_mirror
 
     target = open_target(clusters.target_config)
-    from kiel_groups.mirror.verification import MirrorVerification
+    from kiel_groups.mirror.mirror_verification import MirrorVerification
 
     connector = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S).connector
     config: Mapping[str, str] = {} if connector is None else connector.config

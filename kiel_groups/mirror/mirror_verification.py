@@ -17,6 +17,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeErr
 from kiel_groups.mirror.checkpoints import MirroredPartition, aligned
 from kiel_groups.mirror.comparison import (
     ALL,
+    BEFORE,
     DELETED,
     UNLIKE,
     Beginning,
@@ -28,6 +29,7 @@ from kiel_groups.mirror.comparison import (
     digest_of,
 )
 from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.values import BACK, Claim
 from kiel_groups.sync import SingleConsumer
 from kiel_groups.wording import some
 
@@ -115,7 +117,7 @@ class MirrorVerification:
             SingleConsumer(self._brokers, auto_offset_reset="none") as source,
             closing(self._target.consumer()) as target,
         ):
-            partitions = self._partitions(source, names)
+            partitions = self._partitions(source, {topic: (name, claims[name]) for topic, name in names.items()})
             self._total = sum(end - start for each in partitions for start, end in [each.source_log])
             for topic, own in groupby(partitions, key=lambda each: each.partition.topic):
                 listed = list(own)
@@ -124,7 +126,8 @@ class MirrorVerification:
                 else:
                     yield from (self._compare(each, source, target) for each in listed)
 
-    def _partitions(self, source: SingleConsumer, names: Mapping[str, str]) -> list[_Partition]:
+    def _partitions(self, source: SingleConsumer, topics: Mapping[str, tuple[str, Claim]]) -> list[_Partition]:
+        names = {topic: name for topic, (name, _) in topics.items()}
         # In this order, each record before the end of the target is before the end of the source.
         target_logs = self._target.logs(names.values())
         mirrored = self._target.mirrored(self._mirror)
@@ -139,18 +142,23 @@ class MirrorVerification:
         targets = {each.topic for each in target_logs}
         policies = self._target.settings(sorted(targets), "cleanup.policy") if targets else {}
         dead_letters = self._dead_letters()
-        return [
-            _Partition(
-                each,
-                names[each.topic],
-                (starts[each], ends[each]),
-                {other.partition: log for other, log in target_logs.items() if other.topic == names[each.topic]},
-                mirrored.get(each),
-                dead_letters.get(each, frozenset()),
-                "compact" in policies.get(names[each.topic], ""),
-            )
-            for each in wanted
-        ]
+        found: list[_Partition] = []
+        for each in wanted:
+            name, claim = topics[each.topic]
+            own = {other.partition: log for other, log in target_logs.items() if other.topic == name}
+            source_log, how_far = (starts[each], ends[each]), mirrored.get(each)
+            if claim.direction == BACK:
+                # What follows was written on the target, and copied back at least once.
+                source_log = starts[each], min(ends[each], how_far.position if how_far else 0)
+                own = {
+                    number: (start, min(end, claim.starts[number]))
+                    for number, (start, end) in own.items()
+                    if number < len(claim.starts)
+                }
+            is_compacted = "compact" in policies.get(name, "")
+            dead: Collection[int] = dead_letters.get(each, ())
+            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted))
+        return found
 
     def _compare(self, each: _Partition, source: SingleConsumer, target: Consumer) -> PartitionComparison:
         """Compare one partition."""
@@ -160,12 +168,13 @@ class MirrorVerification:
             return result
         limits = [] if each.mirrored is None else aligned(each.mirrored, number)
         last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
-        beginning = beginning_of(limits, (each.source_log[0], target_log[0]), last)
+        starts = each.source_log[0], target_log[0]
+        beginning = beginning_of(limits, starts, last)
         if beginning is None:
             result.refusal = "each side has deleted what the other side has left"
             return result
         if self._last is None:
-            _note_deleted(result, (each.source_log[0], target_log[0]), beginning)
+            _note_earlier(result, starts, limits, beginning)
         compare(
             result,
             each.mirrored,
@@ -287,11 +296,15 @@ def _add(total: list[int], digests: Sequence[bytes]) -> None:
     total[1] = (total[1] + sum(int.from_bytes(each) for each in digests)) % (1 << 64)
 
 
-def _note_deleted(result: PartitionComparison, starts: tuple[int, int], beginning: Beginning) -> None:
-    """Report the records before the beginning of a comparison, of which the other side has none left."""
-    for is_source, start, at in ((True, starts[0], beginning.source), (False, starts[1], beginning.target)):
-        if start < at:
-            result.counts[DELETED] += at - start
-            result.add_range(
-                DELETED, (start, at) if is_source else None, None if is_source else (start, at), at - start
-            )
+def _note_earlier(
+    result: PartitionComparison, starts: tuple[int, int], limits: Sequence[tuple[int, int]], beginning: Beginning
+) -> None:
+    """Report the records before the beginning of a comparison: of these, the other side has none, or has none left."""
+    first = limits[0] if limits else starts
+    for side, start, at in ((0, starts[0], beginning.source), (1, starts[1], beginning.target)):
+        begun = min(max(first[side], start), at)
+        for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
+            if one < other:
+                result.counts[kind] += other - one
+                own = one, other
+                result.add_range(kind, own if side == 0 else None, own if side == 1 else None, other - one)
