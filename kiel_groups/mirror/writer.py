@@ -30,7 +30,7 @@ _SLICE_S = 0.25
 #: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
 _ENDS_S, _PAUSE_S = 1.0, 0.05
 #: How long the end of a log may be smaller than it was, in seconds.
-_SETTLED_S = 2.0
+_SETTLED_S = 1.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
 #: The most records that a producer has in memory, with those whose outcomes are not taken yet.
