@@ -149,10 +149,11 @@ def _at_or_below(
     partition: TopicPartition, target: str, offset: int, mirrored: MirroredPartition | None, logs: Logs
 ) -> tuple[list[Checkpoint], str]:
     """Return the checkpoints that an offset may be translated by, or the reason why there are none."""
+    is_hashed = mirrored is not None and mirrored.is_hashed
+    if not is_hashed and TopicPartition(target, partition.partition) not in logs:
+        return [], "the target has no such partition"
     if mirrored is None or not mirrored.checkpoints:
         return [], "no checkpoint yet"
-    if not mirrored.is_hashed and TopicPartition(target, partition.partition) not in logs:
-        return [], "the target has no such partition"
     # A topic that was deleted on the target and created again ends before its checkpoints.
     ends = {each.partition: end for each, (_, end) in logs.items() if each.topic == target}
     usable = [

@@ -29,6 +29,7 @@ from kiel_groups.mirror.comparison import (
     digest_of,
 )
 from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.values import BACK, Claim
 from kiel_groups.sync import SingleConsumer
 from kiel_groups.wording import some
 
@@ -43,7 +44,6 @@ _SHOW_S = 0.5
 
 #: Called with the partition, and with how many records of the source are read, of how many at most.
 Progress = Callable[[model.TopicPartition, int, int], object]
-
 
 #: The headers of a dead letter that name its source.
 _PARTITION_HEADER, _OFFSET_HEADER = "kiel.source.partition", "kiel.source.offset"
@@ -116,7 +116,7 @@ class MirrorVerification:
             SingleConsumer(self._brokers, auto_offset_reset="none") as source,
             closing(self._target.consumer()) as target,
         ):
-            partitions = self._partitions(source, names)
+            partitions = self._partitions(source, {topic: (name, claims[name]) for topic, name in names.items()})
             self._total = sum(end - start for each in partitions for start, end in [each.source_log])
             for topic, own in groupby(partitions, key=lambda each: each.partition.topic):
                 listed = list(own)
@@ -125,7 +125,8 @@ class MirrorVerification:
                 else:
                     yield from (self._compare(each, source, target) for each in listed)
 
-    def _partitions(self, source: SingleConsumer, names: Mapping[str, str]) -> list[_Partition]:
+    def _partitions(self, source: SingleConsumer, topics: Mapping[str, tuple[str, Claim]]) -> list[_Partition]:
+        names = {topic: name for topic, (name, _) in topics.items()}
         # In this order, each record before the end of the target is before the end of the source.
         target_logs = self._target.logs(names.values())
         mirrored = self._target.mirrored(self._mirror)
@@ -140,18 +141,23 @@ class MirrorVerification:
         targets = {each.topic for each in target_logs}
         policies = self._target.settings(sorted(targets), "cleanup.policy") if targets else {}
         dead_letters = self._dead_letters()
-        return [
-            _Partition(
-                each,
-                names[each.topic],
-                (starts[each], ends[each]),
-                {other.partition: log for other, log in target_logs.items() if other.topic == names[each.topic]},
-                mirrored.get(each),
-                dead_letters.get(each, frozenset()),
-                "compact" in policies.get(names[each.topic], ""),
-            )
-            for each in wanted
-        ]
+        found: list[_Partition] = []
+        for each in wanted:
+            name, claim = topics[each.topic]
+            own = {other.partition: log for other, log in target_logs.items() if other.topic == name}
+            source_log, how_far = (starts[each], ends[each]), mirrored.get(each)
+            if claim.direction == BACK:
+                # What follows was written on the target, and copied back at least once.
+                source_log = starts[each], min(ends[each], how_far.position if how_far else 0)
+                own = {
+                    number: (start, min(end, claim.starts[number]))
+                    for number, (start, end) in own.items()
+                    if number < len(claim.starts)
+                }
+            is_compacted = "compact" in policies.get(name, "")
+            dead: Collection[int] = dead_letters.get(each, ())
+            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted))
+        return found
 
     def _compare(self, each: _Partition, source: SingleConsumer, target: Consumer) -> PartitionComparison:
         """Compare one partition."""
@@ -264,7 +270,8 @@ class MirrorVerification:
         topic = self._dead_letter_topic
         found: dict[model.TopicPartition, set[int]] = {}
         if topic:
-            count = self._target.partitions().get(topic, 0)
+            if (count := self._target.partitions().get(topic)) is None:
+                raise ConfigError(f"the target {self._target.servers} has no topic of dead letters {topic!r}")
             for message in self._target.messages(topic, *range(count)):
                 headers = dict(message.headers() or ())
                 # Another message of the topic is no dead letter of a mirror.
@@ -299,5 +306,5 @@ def _note_earlier(
         for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
             if one < other:
                 result.counts[kind] += other - one
-                sides = ((one, other), None) if side == 0 else (None, (one, other))
-                result.add_range(kind, *sides, other - one)
+                own = one, other
+                result.add_range(kind, own if side == 0 else None, own if side == 1 else None, other - one)

@@ -33,8 +33,8 @@ class PartitionProgress(NamedTuple):
         target: The name of its topic on the target.
         task: The task of the mirror that writes it.
         is_back: Whether records are copied back from the target to the source.
-        position: The offset after the last copied record, on the source or, if copied back, on the target. None before
-            the first record.
+        position: The offset after the last copied record, on the source or, if copied back, on the target. Before the
+            first record, where the setting ``start.offsets`` begins, or None.
         start: Where the log of the source begins, or None if unknown.
         end: Where the log of the source ends, or None if unknown.
         records: The number of mirrored records.
@@ -196,6 +196,7 @@ def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> l
     found = []
     for number, config in enumerate(tasks):
         template = config.get("target.topic.format", TOPIC_IN_FORMAT)
+        starts = json.loads(config.get("start.offsets") or "{}")
         owned = [(*each, False) for each in json.loads(config.get(PARTITIONS_KEY, "[]"))]
         owned += [(*each[:2], True) for each in json.loads(config.get(BACK_KEY, "[]"))]
         for topic, partition, is_back in owned:
@@ -207,7 +208,7 @@ def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> l
                 target,
                 TaskId(name, number),
                 is_back,
-                position=offset.get("offset"),
+                position=offset.get("offset", None if is_back else starts.get(topic, {}).get(str(partition))),
                 records=offset.get("records", 0),
                 size_bytes=offset.get("bytes", 0),
                 stored_ms=stored_ms,

@@ -120,7 +120,7 @@ def test_what_cannot_be_translated_says_why() -> None:
         (40, 10, "", ""),
         (None, None, "no checkpoint yet", ""),
         (None, None, "the checkpoints are of a former target topic", ""),
-        (None, None, "no checkpoint yet", ""),
+        (None, None, "the target has no such partition", ""),
         (40, 55, "", "the mirror is 55 behind"),
         (None, None, "the topic is not mirrored", ""),
     ]

@@ -50,7 +50,7 @@ class MirrorProgress:
         before = self._views[0]
         passed_s = max(view.seen_ms - before.seen_ms, 1) / 1000
         rate, speed = (view.records - before.records) / passed_s, (view.size_bytes - before.size_bytes) / passed_s
-        text = f"{self.records:,} records, {rate:,.0f}/s, {speed / 1e6:,.1f} MB/s"
+        text = f"{counted(self.records, 'record')}, {rate:,.0f}/s, {speed / 1e6:,.1f} MB/s"
         if view.lag is None:
             return f"{text}, unknown lag"
         shrinks = 0.0 if before.lag is None else (before.lag - view.lag) / passed_s

@@ -33,10 +33,17 @@ def stored(partition: Mapping[str, Any], **offset: int) -> tuple[str, Znode]:
 
 
 def test_partitions_of_tasks_have_the_stored_positions() -> None:
-    """Positions are found by partition and direction. A znode with garbage counts as no position."""
+    """
+    Positions are found by partition and direction. A znode with garbage counts as no position. A partition without a
+    position begins where a bulk copy has ended.
+    """
     tasks = (
-        {"mirror.partitions": json.dumps([SECOND]), "target.topic.format": "copy.${topic}"},
-        {"mirror.partitions": json.dumps([FIRST]), "mirror.back": json.dumps([(*BACK, 9)])},
+        {
+            "mirror.partitions": json.dumps([SECOND]),
+            "target.topic.format": "copy.${topic}",
+            "start.offsets": '{"a": {"0": 3, "1": 4}}',
+        },
+        {"mirror.partitions": json.dumps([FIRST]), "mirror.back": json.dumps([(*BACK, 9)]), "start.offsets": ""},
     )
     offsets = dict(
         [
@@ -48,7 +55,7 @@ def test_partitions_of_tasks_have_the_stored_positions() -> None:
     )
     assert mirrored_partitions("m", group_of(*tasks), offsets) == [
         PartitionProgress(FIRST, "a", TaskId("m", 1), position=7, records=6, size_bytes=60, stored_ms=5),
-        PartitionProgress(SECOND, "copy.a", TaskId("m", 0)),
+        PartitionProgress(SECOND, "copy.a", TaskId("m", 0), position=4),
         PartitionProgress(BACK, "b", TaskId("m", 1), is_back=True, position=12, stored_ms=5),
     ]
 
