@@ -65,7 +65,9 @@ class ByteColumn(Sequence["memoryview | None"]):
             return [None] * len(rows)
         data = self._data.obj
         assert isinstance(data, bytes)
-        copies = [data[start:end] for start, end in pairwise(self._ends[rows.start : rows.stop + 1].tolist())]
+        copies: list[bytes | None] = [
+            data[start:end] for start, end in pairwise(self._ends[rows.start : rows.stop + 1].tolist())
+        ]
         if validity is None:
             return copies
         return [copy if validity[row >> 3] >> (row & 7) & 1 else None for row, copy in zip(rows, copies, strict=True)]
