@@ -107,12 +107,15 @@ def compare(partition: int, count: int, found: Sequence[tuple[int, int]], checkp
     """
     firsts: list[int] = []
     findings: list[str] = []
+    duplicates = 0
     for offset, number in found:
         if number == len(firsts):
             firsts.append(offset)
         elif number > len(firsts):
             findings.append(f"{partition}: at offset {offset}, {number} follows {len(firsts) - 1}: records are missing")
             firsts += [offset] * (number - len(firsts) + 1)
+        else:
+            duplicates += 1
     if len(firsts) != count:
         findings.append(f"{partition}: {count - len(firsts)} records are missing at the end")
     for each in checkpoints:
@@ -120,7 +123,7 @@ def compare(partition: int, count: int, found: Sequence[tuple[int, int]], checkp
         follows, precedes = firsts[source : source + 1], firsts[max(0, source - 1) : source]
         if any(offset < target for offset in follows) or any(offset >= target for offset in precedes):
             findings.append(f"{partition}: the checkpoint {each} is not true")
-    return Copied(len(found), len(found) - len(firsts), findings)
+    return Copied(len(found), duplicates, findings)
 
 
 class System:

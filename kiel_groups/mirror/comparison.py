@@ -21,11 +21,11 @@ from typing import NamedTuple
 from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.model import TopicPartition
 
-# The kinds of differences. A source offset or a target offset of a kind is None if the record is on one side only.
+#: The kinds of differences that nothing explains, and ``DOUBLED``, which a restart of an at-least-once mirror explains.
 MISSING, DOUBLED, CHANGED, EXTRA, LATE = "missing", "doubled", "changed", "not of the source", "out of order"
-#: Both sides differ up to the next checkpoint, and have no place in common.
+#: Up to the next checkpoint, the sides have no place in common.
 UNLIKE = "different"
-#: The explained kinds, to which ``DOUBLED`` belongs unless records are written exactly once.
+#: The other kinds have an explanation.
 DEAD, WAITING, COMPACTED = "dead letter", "not mirrored yet", "compacted"
 DELETED, BEFORE = "deleted on the other side", "before the mirror began"
 EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE})
@@ -44,10 +44,10 @@ _MOST_RANGES, _MOST_PLACES = 1_000, 5_000
 _MOST_SUMS = 32
 #: The most pairs of records of which the pairs that are equal in order are looked for.
 _LARGEST_BLOCK = 250_000
+#: The size of a digest, in bytes.
 _SIZE = 8
 #: A greater number than any offset.
 _NO_LIMIT = 1 << 63
-
 
 #: In place of the number of a partition: all partitions of a topic.
 ALL = -1
@@ -251,6 +251,7 @@ class _History:
         self.offsets = array("q")
 
     def add(self, records: Records) -> None:
+        """Add the next records, and drop the oldest ones if there are too many."""
         self._digests += b"".join(records.digests)
         self.offsets.extend(records.offsets)
         if (surplus := len(self.offsets) - 2 * _HISTORY) > 0:
@@ -424,6 +425,7 @@ class _Comparison:
             self._result.add_range(WAITING, (begin, end), None, end - begin)
 
     def _differ(self) -> None:
+        """Report the next records, which differ, up to a place at which both sides are equal again."""
         source, target = self._source, self._target
         if not source.digests:
             self._replace(0, len(target.digests))
@@ -445,6 +447,7 @@ class _Comparison:
             self._skip_to_limit()
 
     def _count_place(self) -> None:
+        """Count a place at which the sides differ. Raise _TooManyError if there are too many."""
         self._places += 1
         if self._places > _MOST_PLACES:
             raise _TooManyError
@@ -477,6 +480,8 @@ class _Comparison:
         others: list[int] = []
         at = 0
         while at < len(extra.digests):
+            # A search takes some milliseconds.
+            self._count_place()
             index = self._history.find(extra.digests[at : at + _RUN])
             if index is None and (index := self._history.find(extra.digests[at : at + 1])) is None:
                 others.append(extra.offsets[at])
@@ -485,11 +490,10 @@ class _Comparison:
             count = self._history.equal(index, extra.digests[at:])
             self._report_copies(self._history.offsets[index : index + count], extra.offsets[at : at + count])
             at += count
-            if at < len(extra.digests):
-                self._count_place()
         return others
 
     def _report_copies(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Report copies of records: each is doubled, or out of order if the target lacked the record before."""
         for offset, other in zip(source, target, strict=True):
             if offset in self._missing:
                 del self._missing[offset]

@@ -247,6 +247,8 @@ class MirrorTask(SourceTask):
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
         self._next = self._positions(context)
+        for writer in self._writers.values():
+            writer.check_ends(names)
         self._begin(target)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)

@@ -45,7 +45,6 @@ _SHOW_S = 0.5
 #: Called with the partition, and with how many records of the source are read, of how many at most.
 Progress = Callable[[model.TopicPartition, int, int], object]
 
-
 #: The headers of a dead letter that name its source.
 _PARTITION_HEADER, _OFFSET_HEADER = "kiel.source.partition", "kiel.source.offset"
 
@@ -271,7 +270,8 @@ class MirrorVerification:
         topic = self._dead_letter_topic
         found: dict[model.TopicPartition, set[int]] = {}
         if topic:
-            count = self._target.partitions().get(topic, 0)
+            if (count := self._target.partitions().get(topic)) is None:
+                raise ConfigError(f"the target {self._target.servers} has no topic of dead letters {topic!r}")
             for message in self._target.messages(topic, *range(count)):
                 headers = dict(message.headers() or ())
                 # Another message of the topic is no dead letter of a mirror.

@@ -30,7 +30,7 @@ _SLICE_S = 0.25
 #: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
 _ENDS_S, _PAUSE_S = 1.0, 0.05
 #: How long the end of a log may be smaller than it was, in seconds.
-_SETTLED_S = 2.0
+_SETTLED_S = 1.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
 #: The most records that a producer has in memory, with those whose outcomes are not taken yet.
@@ -173,6 +173,23 @@ class TargetWriter:
                         each = TopicPartition(topic, int(target))
                         self._ends[each] = max(self._ends.get(each, 0), end)
         return found
+
+    def check_ends(self, topics: Mapping[str, str]) -> None:
+        """
+        Check that the target still has the records before the last checkpoints.
+
+        Args:
+            topics: The topics of the target by their names on the source.
+
+        Raises:
+            KielGroupsError: A log is shorter than it was.
+            TaskStoppedError: The task must stop.
+        """
+        ends = {own: TopicPartition(topics[own.topic], own.partition) for own in self._ends if own.topic in topics}
+        try:
+            self._look_up(ends, dict(self._ends))
+        except KafkaException as error:
+            raise self._failure("say where its logs end", error_of(error)) from error
 
     def write(self, batches: Sequence[SourceBatch]) -> None:
         """
@@ -404,6 +421,10 @@ class TargetWriter:
                 ends[own], least[own] = TopicPartition(batch.topic, number), self._ends.get(own, 0)
             if not batch.is_hashed:
                 least[batch.partition] += batch.records - sum(batch.partition == each for each, _ in self._refused)
+        self._look_up(ends, least)
+
+    def _look_up(self, ends: Mapping[TopicPartition, TopicPartition], least: Mapping[TopicPartition, int]) -> None:
+        """Look up the end of each partition in ``ends``. The errors are those of ``_look_up_ends``."""
         began_s = time.monotonic()
         while True:
             try:

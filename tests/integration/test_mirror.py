@@ -526,25 +526,32 @@ async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
     assert any("a topic has one mirror" in outcome for outcome in outcomes)
 
 
-async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair) -> None:
+async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A topic of the target that has lost what was mirrored fails its task. A topic of the source whose offsets have
     started over fails the connector, although it has records at the position of the mirror.
     """
     await pair.create()
     await pair.fill(0, 10)
+    monkeypatch.setattr("kiel_groups.mirror.writer._SETTLED_S", 0.2)
     copy = f"copy.{pair.topic}"
     admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
     topics = ZooKeeperTopics(pair.source.zk_hosts)
 
     def run() -> None:
         with pair.task() as task:
-            copied(task, 10)
+            context = after(pair, copied(task, 10))
             admin.delete_topics([copy])[copy].result(10)
             admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
-            asyncio.run(pair.fill(10, 20))
+            asyncio.run(pair.fill(10, 15))
             with pytest.raises(KielGroupsError, match="the topic was deleted and created again"):
-                copied(task, 20)
+                copied(task, 15)
+        for exactly_once in ("false", "true"):
+            with (
+                pytest.raises(KielGroupsError, match="the topic was deleted and created again"),
+                pair.task(context, exactly_once=exactly_once),
+            ):
+                pass
         topics.delete(pair.topic)
         topics.create(pair.topic, PARTITIONS)
         asyncio.run(pair.fill(0, 30))
@@ -643,7 +650,7 @@ async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pyte
         assert log == expected(0, 300) + expected(250, 300)
         for name, offset in ((group, ours[number]), (java, javas[number])):
             assert offset == 300 or starts[name][number] <= (offset if offset < 250 else offset + 50)
-    assert (await command("offsets", group))[2].startswith(f"info: group {group}: 0 offsets set at")
+    assert (await command("offsets", group))[2].startswith(f"info: group {group}: its offsets are at ")
 
     config = {"bootstrap.servers": ",".join(pair.target.brokers), "group.id": java, "client.id": "moved"}
     with closing(Consumer(config)) as moved:

@@ -61,7 +61,6 @@ def offsets(
     The exit status is 1 if an offset could not be moved. The last column says why.
     """
     from kiel_groups.config import check_name
-    from kiel_groups.mirror.connector import open_target
 
     context = click.get_current_context()
     if target_group is not None and len(set(groups)) > 1:
@@ -69,7 +68,7 @@ def offsets(
     if dry_run and interval_s is not None:
         raise click.UsageError("--dry-run does not go with --every.", context)
     names = {group: check_name(target_group or group, "--as" if target_group else "group") for group in groups}
-    target = open_target(clusters.target_config)
+    target = clusters.open_target()
     from kiel_groups.mirror.group_offsets import GroupMover
 
     command = _Command(lines, clusters, store, as_json=as_json, dry_run=dry_run)
@@ -188,6 +187,8 @@ class _Command:
         renamed = "" if translation.target_group == group else f" as {translation.target_group}"
         done = "to set" if self._dry_run else "set"
         facts = [f"{counted(len(translation.changes), 'offset')} {done} at {place}{renamed}"]
+        if not translation.changes and not translation.left_out:
+            facts = [f"its offsets are at {place} already{renamed}"]
         facts += [f"at most {counted(translation.again, 'record')} to read again"] if translation.again else []
         left_out = len(translation.left_out)
         facts += [f"{counted(left_out, 'offset is', 'offsets are')} left out"] if left_out else []
@@ -208,7 +209,7 @@ def _report(translation: GroupTranslation) -> Iterator[RenderableType]:
 
     from kiel_groups.cli.terminal.rendering import plain_table
 
-    columns = ("partition", "source offset", "target offset", "read again", "")
+    columns = ("partition", "source", "target", "read again", "")
     for (topic, target), found in groupby(translation.offsets, lambda each: (each.partition.topic, each.target_topic)):
         listed = list(found)
         yield Text(f"group {translation.group}, topic {topic}{f' → {target}' if target else ''}", style="bold")

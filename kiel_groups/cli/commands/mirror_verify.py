@@ -71,10 +71,9 @@ def verify(
     doubled ones unless the mirror writes exactly once. What one side has deleted, by its retention, is not compared.
     """
     from kiel_groups.cli.terminal.rendering import show_result
-    from kiel_groups.mirror.connector import open_target
     from kiel_groups.mirror.mirror_view import read_mirror
 
-    target = open_target(clusters.target_config)
+    target = clusters.open_target()
     from kiel_groups.mirror.mirror_verification import MirrorVerification
 
     connector = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S).connector

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,6 +14,12 @@ from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookee
 from kiel_groups.cli.parameters.worker_address import warn_if_open
 from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.wording import own_command
+
+if TYPE_CHECKING:
+    from kiel_groups.mirror.target import TargetCluster
+
+#: How long the target may take to answer a command first, in seconds.
+_TARGET_WAIT_S = 10.0
 
 
 class MirrorClusters(NamedTuple):
@@ -38,6 +44,20 @@ class MirrorClusters(NamedTuple):
     def target_config(self) -> dict[str, Any]:
         """The settings of librdkafka for the clients of the target."""
         return {"bootstrap.servers": self.target, **self.properties}
+
+    def open_target(self) -> TargetCluster:
+        """
+        Return the target of the mirror.
+
+        Raises:
+            ConfigError: confluent-kafka is not installed, or refuses a setting.
+            KielGroupsError: No broker of the target answers within ten seconds.
+        """
+        from kiel_groups.mirror.connector import open_target
+
+        target = open_target(self.target_config)
+        target.partitions(_TARGET_WAIT_S)
+        return target
 
     def source_brokers(self) -> str:
         """

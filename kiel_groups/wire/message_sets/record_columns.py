@@ -65,7 +65,7 @@ class ByteColumn(Sequence["memoryview | None"]):
             return [None] * len(rows)
         data = self._data.obj
         assert isinstance(data, bytes)
-        ends = self._ends[rows.start : rows.stop + 1].tolist()
+        ends: list[int] = self._ends[rows.start : rows.stop + 1].tolist()
         copies: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
         if validity is None:
             return copies

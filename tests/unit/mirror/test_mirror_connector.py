@@ -13,7 +13,13 @@ import pytest
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.metrics import Metrics
 from kiel_groups.mirror import metrics as mirror_metrics
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, timestamp_of
+from kiel_groups.mirror.connector import (
+    MirrorConnector,
+    MirrorTask,
+    hashed_partitions,
+    partitions_of_tasks,
+    timestamp_of,
+)
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
 from kiel_groups.mirror.values import MirroredTopic, SourceBatch, set_of
 from kiel_groups.model import TopicPartition
@@ -66,6 +72,7 @@ def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
     [
         ("target.topic.format", "copy", r"target.topic.format: 'copy' given; expected a text with \$\{topic\}"),
         ("target.properties", "[]", "target.properties: .* expected a JSON object"),
+        ("target.partitions", "x0", "target.partitions: 'x0' given; expected a number, or a factor such as x2"),
         ("target.replication.factor", "0", "target.replication.factor: '0' given; expected -1, or a number from 1"),
         ("dead.letter.topic", "a b", "dead.letter.topic: 'a b' given; expected the name of a topic"),
         ("target.compression.type", "lzma", "target.compression.type: 'lzma' given; expected one of none, gzip"),
@@ -79,6 +86,14 @@ def test_settings_are_checked(name: str, text: str, expected: str) -> None:
     """Wrong settings are refused before the connector starts."""
     with pytest.raises(ConfigError, match=expected):
         typed(MirrorConnector, CONFIG | {name: text})
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("", 0), ("12", 12), ("3", 3), ("x4", 12)])
+def test_more_partitions_are_a_number_or_a_factor(setting: str, expected: int) -> None:
+    """Fewer partitions than on the source are refused: records without a key keep their partition."""
+    assert hashed_partitions(setting, "a", 3) == expected
+    with pytest.raises(ConfigError, match=r"target.partitions: 2 given; expected at least 3, .* of a"):
+        hashed_partitions("2", "a", 3)
 
 
 def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

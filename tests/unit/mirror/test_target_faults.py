@@ -179,6 +179,8 @@ def test_a_target_topic_that_was_created_again_fails_the_task(kafka: MockKafka) 
     try:
         with pytest.raises(KielGroupsError, match=f"{topic}:0 had 8 records, and ends at . now: the topic was"):
             writer.write([batch(topic, 7)])
+        with pytest.raises(KielGroupsError, match=f"{topic}:0 had 7 records, and ends at . now"):
+            writer.check_ends({"a": topic})
     finally:
         writer.close()
 
