@@ -249,12 +249,9 @@ async def run(options: dict[str, Any], say: Callable[[str], None]) -> dict[str, 
     """Play the faults, and return the report."""
     faults, began_s = make_schedule(options["seed"], options["faults"]), time.monotonic()
     each = max(1, options["records"] // PARTITIONS // len(faults))
-    replicated = {"default.replication.factor": 2, "min.insync.replicas": 1}
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(Cluster(2))
-        target = await stack.enter_async_context(
-            Cluster(2, zookeeper=None, kafka=options["target"], broker_overrides=replicated)
-        )
+        target = await stack.enter_async_context(Cluster(2, zookeeper=None, kafka=options["target"]))
         await source.create_topic(TOPIC, PARTITIONS)
         workers = stack.enter_context(WorkerPrograms(source, "workers", int(WORKER_S * 1000)))
         await workers.add(3)
@@ -265,6 +262,7 @@ async def run(options: dict[str, Any], say: Callable[[str], None]) -> dict[str, 
             "source.zookeeper": source.zk_hosts,
             "target.bootstrap.servers": ",".join(target.brokers),
             "target.topic.format": "copy.${topic}",
+            "target.replication.factor": "2",
             "topics": TOPIC,
             "tasks.max": "4",
             "batch.records": "2000",

@@ -367,8 +367,8 @@ class MirrorTask(SourceTask):
         """
         Return the records of topics that are still copied to the target.
 
-        The other topics were stopped or turned round after the task has started. Their partitions pause at the records
-        that the task has read, in case that they are copied to the target again.
+        The other topics were stopped or turned round after the task has started. Their partitions pause before the
+        records that the task has read, because a stopped topic may be copied to the target again.
         """
         assert self._consumer is not None
         if not found and not self._check.is_due:

@@ -36,9 +36,9 @@ class DirectionCheck:
     """
     Checks by the claims on the target that topics still have the direction in which a task copies their records.
 
-    A task asks when it has read records, and before it writes them. A topic is copied back only after its claim was
-    changed. So records that were copied back never pass the check of a task that copies them forward, however long that
-    task was frozen.
+    A task calls ``turned`` after it has read records and before it writes them. A topic is copied back only after its
+    claim was changed. So a task that copies forward never writes a record that was copied back, however long the task
+    was frozen.
 
     Args:
         target: The target cluster.
@@ -143,7 +143,7 @@ class TopicReversal(NamedTuple):
 
 def plan_reversal(target: TargetCluster, mirror: str, brokers: str, topics: Sequence[str]) -> list[TopicReversal]:
     """
-    Return what turns topics round, so that records that are written on the target are copied to the source.
+    Return how far topics are mirrored, and where the copies back would begin. Nothing changes.
 
     Args:
         target: The target cluster.
@@ -229,11 +229,11 @@ def turn_round(
     pause: Callable[[], object],
 ) -> None:
     """
-    Turn topics round.
+    Turn topics round: from then on, the mirror copies records that producers write to the target to the source.
 
-    First, the mirror stops copying them. If all records are mirrored after a pause, and the source has no new ones,
-    records are copied back from then on. A crash leaves topics stopped, and another call completes the turn. After an
-    error, as when a producer still writes to the source, the mirror copies them to the target again.
+    First, the mirror stops copying the topics. If all records are mirrored after a pause, and the source has no new
+    ones, the direction becomes ``BACK``. A crash leaves the topics stopped, and another call completes the turn. After
+    an error, as when a producer still writes to the source, the mirror copies the topics to the target again.
 
     Args:
         target: The target cluster.
@@ -245,8 +245,8 @@ def turn_round(
         KielGroupsError: A producer still writes to the source, or a cluster does not answer.
     """
     names = {plan.target: plan for plan in plans}
-    _move(target, names, FORWARD, lambda _, claim: claim._replace(direction=STOPPED))
     try:
+        _move(target, names, FORWARD, lambda _, claim: claim._replace(direction=STOPPED))
         pause()
         last = {plan.target: plan for plan in plan_again()}
         for plan in last.values():
@@ -266,14 +266,14 @@ def turn_round(
 
 
 def continue_forward(target: TargetCluster, names: Collection[str]) -> None:
-    """Have the mirror copy those of some target topics to the target again that are stopped."""
+    """Set the direction of stopped target topics to ``FORWARD``. Topics of another direction stay as they are."""
     _move(target, names, STOPPED, lambda _, claim: claim._replace(direction=FORWARD))
 
 
 def _move(
     target: TargetCluster, names: Collection[str], origin: str, directed: Callable[[str, Claim], Claim]
 ) -> Mapping[str, Claim]:
-    """Give those of some target topics that have the direction ``origin`` another one. Return all claims."""
+    """Change the direction of each target topic that has the direction ``origin``. Return all claims."""
     return target.change_claims(
         lambda claims: {
             name: directed(name, claims[name]) for name in names if name in claims and claims[name].direction == origin

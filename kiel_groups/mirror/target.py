@@ -43,10 +43,6 @@ _PASSING = frozenset(
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-#: Errors of the target after a partition has another leader, or a later epoch of its leader.
-_OUTDATED = frozenset(
-    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
-)
 #: Errors of the target that only a user can remove.
 _DENIED = frozenset(
     {
@@ -364,11 +360,11 @@ class TargetCluster:
         answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
         try:
             return [int(answers[each].result().offset) for each in partitions]
-        except KafkaException as error:
-            if error_of(error).code() in _OUTDATED:
-                # The library would send the former epoch for five minutes. A list of all topics renews its metadata.
-                with suppress(KafkaException):
-                    self._admin.list_topics(timeout=timeout_s)
+        except KafkaException:
+            # The library keeps a leader's former epoch, or that a partition has no leader, for five minutes or more. A
+            # list of all topics renews its metadata.
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=timeout_s)
             raise
 
     def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:

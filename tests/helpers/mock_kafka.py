@@ -51,9 +51,9 @@ class MockKafka:
         """Create a topic."""
         self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
 
-    def elect(self, topic: str, partition: int) -> None:
-        """Elect the broker as the leader of a partition again, in a later epoch."""
-        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, 1)
+    def elect(self, topic: str, partition: int, broker: int = 1) -> None:
+        """Elect the broker as the leader of a partition again, in a later epoch. -1 leaves it without a leader."""
+        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker)
 
     def delay(self, milliseconds: int) -> None:
         """Answer each request after this time, as a frozen broker that continues."""

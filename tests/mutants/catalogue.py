@@ -14,6 +14,7 @@ from tests.mutants import (
     fencing,
     leadership,
     liveness,
+    mirrors,
     outcomes,
     ownership,
     resets,
@@ -34,6 +35,7 @@ _MODULES: tuple[ModuleType, ...] = (
     outcomes,
     liveness,
     workers,
+    mirrors,
     secrets,
 )
 

@@ -82,7 +82,7 @@ def check_of(target: FakeTarget, context: RecordingTaskContext) -> DirectionChec
     ],
 )
 def test_a_hostile_claim_is_one_line(data: bytes) -> None:
-    """Whoever can write to the topic of claims can stop mirrors, but not have one overwrite a topic."""
+    """The error says which record of the topic of claims has to be deleted, and how."""
     with pytest.raises(
         ProtocolError, match=r"^the claim with the key b'\"copy\"' in kiel-mirror-claims cannot be read: "
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -21,7 +22,16 @@ from kiel_groups.mirror.connector import (
     timestamp_of,
 )
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
-from kiel_groups.mirror.values import MirroredTopic, SourceBatch, set_of
+from kiel_groups.mirror.values import (
+    BACK,
+    BACK_KEY,
+    PARTITIONS_KEY,
+    STOPPED,
+    Claim,
+    MirroredTopic,
+    SourceBatch,
+    set_of,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
@@ -328,6 +338,49 @@ def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, Rec
     settings = typed(MirrorConnector, CONFIG)
     vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured, _known={})
     return connector, context
+
+
+class FakeTarget:
+    """A target whose topics are claimed already, with a number of partitions."""
+
+    def __init__(self, claims: Mapping[str, Claim], partitions: int) -> None:
+        self._claims, self._partitions = claims, partitions
+
+    def create_checkpoints(self, *_: object) -> None: ...
+
+    def create(self, *_: object) -> None: ...
+
+    def claim(self, *_: object) -> Mapping[str, Claim]:
+        return self._claims
+
+    def partitions(self) -> Mapping[str, int]:
+        return dict.fromkeys(self._claims, self._partitions)
+
+
+@pytest.mark.parametrize("partitions", [3, 4])
+def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: pytest.LogCaptureFixture) -> None:
+    """
+    A topic is copied back from the end of its mirrored records, and a stopped topic has no task. A target topic that
+    has more partitions than its source is refused, because the records of some would not be copied back.
+    """
+    claims = {
+        "forward": Claim("c", "forward", "old:9092"),
+        "stopped": Claim("c", "stopped", "old:9092", 0, STOPPED),
+        # The third partition is newer than the turn.
+        "back": Claim("c", "back", "old:9092", 0, BACK, (7, 8)),
+    }
+    connector, _ = connector_of(lambda _: [])
+    del vars(connector)["_configured"]
+    target = FakeTarget(claims, partitions)
+    vars(connector).update(_target=target, _topics=lambda: dict.fromkeys(claims, 3))
+    if partitions > 3:
+        with pytest.raises(ConfigError, match="back has 4 partitions, and the source topic back, which it is copied"):
+            connector.task_configs(1)
+        return
+    (config,) = connector.task_configs(1)
+    assert json.loads(config[PARTITIONS_KEY]) == [["forward", number] for number in range(3)]
+    assert json.loads(config[BACK_KEY]) == [["back", 0, 7], ["back", 1, 8], ["back", 2, 0]]
+    assert "topic stopped is stopped while 'kiel-groups mirror reverse' turns it round" in caplog.text
 
 
 def test_a_passing_error_of_the_target_is_tried_again(

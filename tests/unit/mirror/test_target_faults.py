@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import count
 from threading import Timer
 from types import SimpleNamespace
@@ -162,6 +163,22 @@ def test_a_leader_of_a_later_epoch_answers_the_second_question(kafka: MockKafka)
     with pytest.raises(KafkaException, match="FENCED_LEADER_EPOCH"):
         target.ends([partition], 5.0)
     assert target.ends([partition], 5.0) == [0]
+
+
+def test_a_partition_that_had_no_leader_is_asked_again(kafka: MockKafka) -> None:
+    """The library would keep the missing leader, too."""
+    target, partition = target_of(kafka), TopicPartition(f"copy-{next(NUMBERS)}", 0)
+    kafka.create(partition.topic, 1)
+    kafka.elect(*partition, broker=-1)
+    for _ in range(2):
+        with pytest.raises(KafkaException):
+            target.ends([partition], 0.2)
+    kafka.elect(*partition)
+    for _ in range(3):
+        with suppress(KafkaException):
+            assert target.ends([partition], 0.2) == [0]
+            return
+    pytest.fail("the partition has a leader")
 
 
 def test_a_task_that_must_stop_does_not_wait_for_a_target_that_is_gone(kafka: MockKafka) -> None:
