@@ -316,6 +316,7 @@ class MirrorTask(SourceTask):
             return []
         self._report_source("")
         self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
+        self._progress.begin(found)
         found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
         is_hashed = bool(self._settings["target.partitions"])
@@ -326,7 +327,6 @@ class MirrorTask(SourceTask):
 
     def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
         """Write the batches of all sets at once, and return the positions after those that the target has stored."""
-        self._progress.begin([batch for batches in by_set.values() for batch in batches])
         writing = {number: self._threads.submit(self._writers[number].write, by_set[number]) for number in by_set}
         written: list[SourcePosition] = []
         failed: list[BaseException] = []

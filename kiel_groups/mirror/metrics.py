@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kiel_groups.metrics import Metrics
 from kiel_groups.mirror.values import SourceBatch
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 #: The most topics that the metrics of a task name. All other topics of the task count as the topic ``OTHERS``, which is
 #: no legal name of a topic.
@@ -68,11 +69,11 @@ class MirrorMetrics:
         self._recent.clear()
         self._show(self._partitions)
 
-    def begin(self, batches: Sequence[SourceBatch]) -> None:
-        """Count the records of batches as a lag until they are written."""
-        for batch in batches:
-            self._lags[batch.partition] = max(self._lags.get(batch.partition, 0), batch.records)
-        self._show({self._labels[batch.partition.topic] for batch in batches})
+    def begin(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> None:
+        """Count records that were read as a lag until they are written, which the target may delay."""
+        for partition, columns in found.items():
+            self._lags[partition] = max(self._lags.get(partition, 0), sum(map(len, columns)))
+        self._show({self._labels[partition.topic] for partition in found})
 
     def end(self, batches: Sequence[SourceBatch]) -> None:
         """Count the records of batches as written, with their checkpoints."""

@@ -178,6 +178,13 @@ _OF_PARTS = (
         lambda status: Counter(finding.kind for finding in status.findings if not finding.passing),
     ),
     _OfParts(
+        GaugeMetricFamily,
+        "kiel_group_stalled_tasks",
+        "connector",
+        "Running tasks that make no progress, as their statuses say.",
+        lambda status: Counter(connector for connector, task, found in status.view.statuses if found.problem),
+    ),
+    _OfParts(
         CounterMetricFamily,
         "kiel_group_rebalances",
         "cause",

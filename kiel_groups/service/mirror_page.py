@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kiel_groups.ops.views.report import ago
 from kiel_groups.service.connectors import Work
-from kiel_groups.wording import counted, own_command
+from kiel_groups.wording import counted, own_command, some
 
 #: What an operator does about a problem of a running task, by a part of the problem's text.
 _REMEDIES = (
@@ -81,12 +81,12 @@ def mirrors(works: Iterable[Work], group: str, url: str, now_ms: int) -> Iterato
         if plugin.removesuffix("Connector") != "Mirror":
             continue
         topics = list(_topics(tasks, connector.config.get("target.topic.format", "${topic}"), now_ms))
-        problems = [
-            (f"{work.name}: {text}", remedy)
-            for work in (connector, *tasks)
-            for text, remedy in _problem(work, group, url)
-        ]
-        yield Mirror(name, _progress(connector, tasks, topics, now_ms), topics, problems)
+        problems: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for work in (connector, *tasks):
+            if (problem := _problem(work, group, url)) is not None:
+                problems[problem].append(work.name)
+        shown = [(f"{some(names)}: {text}", remedy) for (text, remedy), names in problems.items()]
+        yield Mirror(name, _progress(connector, tasks, topics, now_ms), topics, shown)
 
 
 def _topics(tasks: Iterable[Work], target: str, now_ms: int) -> Iterator[MirroredTopic]:
@@ -122,7 +122,9 @@ def _progress(connector: Work, tasks: Sequence[Work], topics: Sequence[MirroredT
         totals[name] += value
     lag, rate = sum(topic.lag for topic in topics), sum(topic.rate for topic in topics)
     left = f"{counted(lag, 'record is', 'records are')} left" if lag else "all records are mirrored"
-    if lag and rate:
+    if any(task.problem for task in tasks):
+        left = f"waiting; {counted(lag, 'record was', 'records were')} left when the lag was measured last"
+    elif lag and rate:
         left += f", at {rate:,} a second for about {ago(now_ms - 1000 * lag // rate, now_ms).removesuffix(' ago')}"
     parts = [f"{connector.state.capitalize()}: {left}", f"{round(totals['mirror_records']):,} since its tasks started"]
     for name, one in (("dead_letters", "dead letter"), ("transactions_aborted", "aborted transaction")):
@@ -131,14 +133,15 @@ def _progress(connector: Work, tasks: Sequence[Work], topics: Sequence[MirroredT
     return "; ".join(parts) + "."
 
 
-def _problem(work: Work, group: str, url: str) -> Iterator[tuple[str, str]]:
-    """Yield the problem of a connector or a task, and the remedy, if it has a problem."""
+def _problem(work: Work, group: str, url: str) -> tuple[str, str] | None:
+    """Return the problem of a connector or a task with its remedy, or None if it has no problem."""
     if work.state == "FAILED":
         cause = next(remedy for part, remedy in _CAUSES if part in work.problem)
         restart = own_command("connectors", "restart", work.connector, "--with-tasks", "--only-failed", "--url", url)
-        yield work.problem, f"{cause}; {restart} starts it again"
-    elif work.problem:
-        yield work.problem, next(remedy for part, remedy in _REMEDIES if part in work.problem)
-    elif work.state == "UNASSIGNED":
+        return work.problem, f"{cause}; {restart} starts it again"
+    if work.problem:
+        return work.problem, next(remedy for part, remedy in _REMEDIES if part in work.problem)
+    if work.state == "UNASSIGNED":
         start = own_command("workers", "run", "--group", group)
-        yield "no worker runs it", f"a worker takes it within seconds; if none is alive, {start} starts one"
+        return "no worker runs it", f"a worker takes it within seconds; if none is alive, {start} starts one"
+    return None

@@ -175,7 +175,7 @@ async def a_mirror_is_shown(page: Page, name: str) -> None:
     """The page shows the topics of a mirror, and its problem with the remedy, on a dark phone, too."""
     await page.emulate_media(color_scheme="dark")
     mirror = page.get_by_role("region", name=f"Mirror {name}", exact=True)
-    await expect(mirror).to_contain_text("Running: 12,000 records are left; 0 since its", timeout=PATIENCE_MS)
+    await expect(mirror).to_contain_text("Running: waiting; 12,000 records were left when", timeout=PATIENCE_MS)
     cells = mirror.get_by_role("region", name=f"Topics of the mirror {name}").locator("tbody td")
     await expect(cells).to_have_text(["page-views", "3", "12,000", "0", re.compile(r"^\d+ s ago$")])
     await expect(mirror.get_by_role("listitem")).to_contain_text(

@@ -24,11 +24,12 @@ from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.rest.metrics_text import serving_metrics
 from kiel_groups.workers.execution.worker import Worker
+from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.values import Work
 
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
-_INTERVAL_S, _PAUSE_FACTOR = 1.0, 4.0
+_INTERVAL_S, _PAUSE_FACTOR = 0.5, 4.0
 #: How often a line shows the progress where no bar can be shown, in seconds.
 _LINE_INTERVAL_S = 10.0
 #: The type of an error at the beginning of its text.
@@ -101,16 +102,16 @@ class MirrorRun:
                 nonlocal shown_s, shown
                 if text != shown and time.monotonic() - shown_s >= _LINE_INTERVAL_S:
                     shown_s, shown = time.monotonic(), text
-                    self.lines.say("info", text)
+                    stamp = "" if self.logs else time.strftime("%Y-%m-%d %H:%M:%S")
+                    self.lines.say("info", text, stamp=stamp)
 
             yield show_line
 
     async def _run(self, progress: MirrorProgress, show: Callable[[str], None]) -> int:
         ending = Termination()
-        worker = Worker(self.worker, on_stuck=end_stuck_worker)
+        worker = Worker(self.worker, on_stuck=end_stuck_worker, prepare=self._configure)
         try:
             async with serving_metrics(worker.metrics, self.metrics_port), worker:
-                await self._configure(worker)
                 following = asyncio.ensure_future(self._follow(worker, progress, show))
                 works = [following, asyncio.ensure_future(worker.failed())]
                 try:
@@ -126,12 +127,15 @@ class MirrorRun:
                 raise
         return ending.status or DONE
 
-    async def _configure(self, worker: Worker) -> None:
-        """Store the settings of the connector, unless other processes run it with them, and resume it."""
-        stored = self.first.connector
-        if stored is None or changed_settings(stored.config, self.config) or not self.first.group.workers:
-            await worker.requests.put_config(self.clusters.name, self.config)
-        await worker.requests.resume(self.clusters.name)
+    async def _configure(self, requests: WorkerRequests) -> None:
+        """Store the settings of the connector, unless other processes run it with these settings, and resume it."""
+        name, stored, is_running = self.clusters.name, self.first.connector, bool(self.first.group.workers)
+        if stored is not None and not is_running and changed_settings(stored.config, self.config):
+            # The tasks with the former settings must not start, and may fail. The source offsets stay.
+            await requests.delete(name)
+        if stored is None or not is_running:
+            await requests.put_config(name, self.config)
+        await requests.resume(name)
 
     async def _follow(self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None]) -> None:
         """Show the progress until the mirror has reached the ends. Raise KielGroupsError if a task has failed."""

@@ -219,7 +219,7 @@ def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = MirrorMetrics(metrics, [FIRST, SECOND, *(TopicPartition(topic, 0) for topic in topics)])
     progress.measure(lambda: {FIRST: 10, SECOND: 100, TopicPartition("t101", 0): 7})
     batches = [SourceBatch(FIRST, [columns, columns], "a")]
-    progress.begin(batches)
+    progress.begin({FIRST: [columns, columns]})
     times.now_s += 1.0
     progress.measure(dict)
     assert shown(metrics)["lag_records", "a"] == 180

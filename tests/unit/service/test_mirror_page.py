@@ -65,9 +65,10 @@ def test_topics_and_progress() -> None:
 )
 def test_problems_have_remedies(state: str, problem: str, remedy: str) -> None:
     """Each problem is shown with its task and with what to do about it. A task that waits has no rate."""
-    works = [CONNECTOR, task(3, samples("a", 5, 9.0, 1), state, problem)]
+    works = [CONNECTOR, *(task(number, samples("a", 5, 9.0, 1), state, problem) for number in (2, 3))]
     (found,) = mirrors(works, "g", "h", NOW_MS)
     ((text, given),) = found.problems
-    assert text == f"m-3: {problem or 'no worker runs it'}"
+    assert text == f"m-2, m-3: {problem or 'no worker runs it'}"
     assert given.startswith(remedy)
-    assert found.topics[0].rate == (0 if problem else 9)
+    assert found.topics[0].rate == (0 if problem else 18)
+    assert ("waiting; 10 records were left" in found.progress) == bool(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -286,3 +287,41 @@ def test_a_lost_checkpoint_is_a_problem() -> None:
         "the last checkpoint of a:0 on the target is at offset 6, before the stored position 7: the target has lost"
         " checkpoints"
     ]
+
+
+class RecordingRequests:
+    """Records the changes of a connector that a run requests from its worker."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*_: object) -> None:
+            self.calls.append(name)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("config", "workers", "expected"),
+    [
+        (None, 0, ["put_config", "resume"]),
+        (None, 1, ["put_config", "resume"]),
+        (CONFIG, 0, ["put_config", "resume"]),
+        (CONFIG | {"topics": "b"}, 0, ["delete", "put_config", "resume"]),
+        (CONFIG, 1, ["resume"]),
+    ],
+    ids=["new", "new in a group with workers", "resumed", "changed", "running"],
+)
+def test_the_settings_are_stored_before_tasks_start(
+    command: Callable[..., Printed],
+    runs: list[mirror_run.MirrorRun],
+    config: Mapping[str, str] | None,
+    workers: int,
+    expected: list[str],
+) -> None:
+    """Tasks with former settings are deleted before they start, because they could fail. Offsets stay."""
+    command(*START)
+    requests: Any = RecordingRequests()
+    asyncio.run(replace(runs[0], first=mirror(config, workers=workers))._configure(requests))
+    assert requests.calls == expected
