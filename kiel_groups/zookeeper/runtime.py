@@ -28,6 +28,7 @@ from kiel_groups.zookeeper.kazoo_client import (
     connect_limit_s,
     no_answer,
 )
+from kiel_groups.zookeeper.security import security_of
 
 log = logging.getLogger(__name__)
 
@@ -206,12 +207,17 @@ class Runtime:
         Create a kazoo client, and do not start it.
 
         ``session`` is the id and the password of a session that the client resumes, or None for a new session.
+
+        Raises:
+            ConfigError: The file with the credentials cannot be read, or has a mistake.
         """
+        security = security_of(config)
         return InterruptibleClient(
             client_id=session,
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=kazoo_log,
-            handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms)),
+            handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms), security),
+            **security.client_settings(),
         )

@@ -1,0 +1,142 @@
+"""Members and tools at a ZooKeeper with digest, with SASL, and with TLS and client certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.security import make_digest_acl
+
+from kiel_groups.clients import GroupedConsumer
+from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+from kiel_groups.errors import CoordinationError, CredentialsError, NoZooKeeperError
+from kiel_groups.group.znodes.transactions import Create, Done
+from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.session import Session, SessionEvent
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.commands import kiel_groups
+from tests.helpers.members import Member
+from tests.helpers.secured_cluster import SASL_PASSWORD, Authority, SecuredCluster
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+DIGEST_PASSWORD = "digest-word-5512"
+RECORDS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SecuredCluster]:
+    with SecuredCluster() as started:
+        yield started
+
+
+def written(path: Path, *lines: str) -> Path:
+    """Write a file for one ZooKeeper, and return its path."""
+    path.write_text("\n".join(["[zookeeper]", *lines]), encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def of_tls(cluster: SecuredCluster) -> list[str]:
+    folder = cluster.certificates
+    return [f'tls-ca = "{folder}/ca.pem"', f'tls-certificate = "{folder}/client.pem"']
+
+
+def test_doctor_asks_servers_with_tls(cluster: SecuredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names the file. Without the file, doctor says that it gets no answer."""
+    monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "tls.toml", *of_tls(cluster))))
+    healthy = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    assert (healthy.returncode, healthy.stderr) == (0, "info: nothing is wrong: 6 checks\n")
+    assert "3.9.5" in healthy.stdout
+    monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "other.toml", "tls = true")))
+    refused = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    assert refused.returncode == 1
+    assert "its certificate is refused: unable to get local issuer certificate" in " ".join(refused.stdout.split())
+
+
+@pytest.mark.parametrize("kind", ["digest", "sasl", "tls"])
+async def test_a_member_and_a_command_need_the_credentials(
+    kind: str, cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the right file, they work. With a wrong one, each of them has one clear error, and shows no password."""
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    await produce(cluster, topic, RECORDS)
+    hosts = cluster.tls_hosts if kind == "tls" else cluster.zk_hosts
+    right, wrong, error, error_type = {
+        "digest": (
+            ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"'],
+            ['digest-user = "u"', 'digest-password = "wrong"'],
+            "ACL",
+            CoordinationError,
+        ),
+        "sasl": (
+            ['sasl-user = "member"', f'sasl-password = "{SASL_PASSWORD}"'],
+            ['sasl-user = "member"', 'sasl-password = "wrong"'],
+            "the user or the password of SASL is refused",
+            CredentialsError,
+        ),
+        "tls": (
+            of_tls(cluster),
+            of_tls(cluster)[:1],
+            "it refuses this client: bad certificate; is 'tls-certificate' set, and valid there?",
+            NoZooKeeperError,
+        ),
+    }[kind]
+    if kind == "digest":
+        with zookeeper(cluster) as client:
+            client.ensure_path("/kiel-groups")
+            client.create(f"/kiel-groups/{group}", b"", [make_digest_acl("u", DIGEST_PASSWORD, all=True)])
+    files = written(tmp_path / "right.toml", *right), written(tmp_path / "wrong.toml", *wrong)
+    member = await Member(cluster, group, [topic], zk_hosts=hosts, zk_security=files[0]).start()
+    await eventually(lambda: len(member.records) == RECORDS, "all records are delivered")
+    address = ("--zookeeper", hosts, "--zookeeper-security")
+    described = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[0]))
+    assert (described.returncode, described.stderr) == (0, "")
+    assert member.consumer.member_id is not None
+    assert member.consumer.member_id in described.stdout
+    refused = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[1]))
+    assert refused.returncode == 1
+    # Without rights, describe shows what it can read.
+    assert error in (refused.stdout if kind == "digest" else refused.stderr)
+    assert len(refused.stderr.splitlines()) == (0 if kind == "digest" else 1), refused.stderr
+    caplog.set_level(logging.DEBUG)
+    intruder = GroupedConsumer(cluster.brokers, group, hosts, zk_security=files[1], zk_timeout_ms=1_000)
+    with pytest.raises(error_type, match=error):
+        await intruder.connect()
+    await member.stop()
+    shown = caplog.text + described.stdout + refused.stderr
+    assert not any(password in shown for password in (DIGEST_PASSWORD, SASL_PASSWORD))
+
+
+async def test_renewed_certificates_are_read_at_the_next_connection(
+    cluster: SecuredCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    While the certificates do not fit, a session has no connection, and one log line says why. With the right ones, it
+    continues, also with more data than one record of TLS can carry.
+    """
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes((cluster.certificates / "ca.pem").read_bytes())
+    file = written(tmp_path / "tls.toml", f'tls-ca = "{authority}"', of_tls(cluster)[1])
+    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+    config = ZooKeeperConfig.parse(cluster.tls_hosts, security=file, session_timeout_ms=10_000)
+    session = Session(config, Metrics(), events.put_nowait, Runtime())
+    await session.open()
+    assert isinstance(await session.transact([Create(f"/large-{number}", bytes(40_000)) for number in range(5)]), Done)
+    authority.write_bytes(Authority(tmp_path).path.read_bytes())
+    session.connection.leave(session.connection.current, "is left by a test")
+    assert await events.get() is SessionEvent.SUSPENDED
+    problem = "ZooKeeper at 127.0.0.1: its certificate is refused"
+    await eventually(lambda: problem in caplog.text, "the problem is logged")
+    authority.write_bytes((cluster.certificates / "ca.pem").read_bytes())
+    assert await events.get() is SessionEvent.RESUMED
+    found = await session.get_many([f"/large-{number % 5}" for number in range(100)])
+    assert {len(node.data) for node in found if node} == {40_000}
+    await session.close()
+    assert caplog.text.count(problem) == 1
