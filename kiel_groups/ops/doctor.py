@@ -32,6 +32,7 @@ from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_broker_version
 from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
+from kiel_groups.ops.acls import group_paths, read_acls
 from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.loaded_groups import unknown_group
 from kiel_groups.ops.views.checks import Finding
@@ -65,7 +66,7 @@ from kiel_groups.ops.zookeeper_reader import (
 )
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.versions import VersionRange
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command, some
 from kiel_groups.zookeeper.kazoo_client import tls_problem
 from kiel_groups.zookeeper.security import security_of
 
@@ -449,14 +450,33 @@ class _Examination:
         if view.is_of_consumers:
             needed = rights_needed(group, [path for path, znode in znodes.items() if not znode.closed])
             yield from check_rights(needed, self._rights(needed))
+            yield from self._wrong_acls(group)
+
+    def _wrong_acls(self, group: str) -> Iterator[Finding]:
+        """Yield a finding if the file with the credentials asks for ACLs, and znodes have others."""
+        if self._client.security.acl:
+            wrong = [each.path for each in read_acls(self._client, group_paths(self._client, group)) if each.differs]
+            if wrong:
+                yield Finding(
+                    "acl",
+                    f"ACLs of {counted(wrong, 'znode')} differ from those that the file with the credentials asks for:"
+                    f" {some(wrong)}",
+                    f"see {own_command('acl', 'show', group)}, and {own_command('acl', 'apply', group)}",
+                )
 
     def _rights(self, paths: Iterable[str]) -> dict[str, int]:
-        """Return the rights that each znode's ACL gives to everyone. Missing and unreadable znodes are left out."""
+        """
+        Return the rights that each znode's ACL gives to everyone, or to the user of this command's credentials.
+
+        Missing and unreadable znodes are left out.
+        """
         rights = {}
+        users = [each for each in self._client.security.identities if each.id]
+        schemes = {"world", *(each.scheme for each in self._client.security.identities if not each.id)}
         for path, read in [(path, self._client.get_acls_async(path)) for path in paths]:
             with suppress(NoNodeError, NoAuthError):
                 acls, _ = read.get()
-                anyone = [each.perms for each in acls if each.id.scheme == "world"]
+                anyone = [each.perms for each in acls if each.id.scheme in schemes or each.id in users]
                 rights[path] = 0
                 for each in anyone:
                     rights[path] |= each

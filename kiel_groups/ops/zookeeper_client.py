@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
@@ -22,12 +21,12 @@ from kiel_groups.errors import ChrootMissingError, CoordinationError, Credential
 from kiel_groups.group.znodes.contents import parse_object, typed_field
 from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.group.znodes.transactions import Operation
-from kiel_groups.zookeeper.kazoo_client import REFUSED, ImmediateHandler, check_hosts, no_answer
+from kiel_groups.zookeeper.kazoo_client import REFUSED, ImmediateHandler, SecuredClient, check_hosts, no_answer
 from kiel_groups.zookeeper.pending_requests import SASL_REQUIRED, first_error, transaction_of
 from kiel_groups.zookeeper.security import security_of
 
 #: The type of the client that ``zookeeper`` yields, for packages that must not import kazoo.
-Client: TypeAlias = KazooClient
+Client: TypeAlias = SecuredClient
 
 _POLL_S = 0.01
 _CONTROLLER = "/controller"
@@ -57,12 +56,12 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     check_hosts(config)
     # kazoo uses one timeout for the session and for a server that accepts the connection but does not answer.
     security = security_of(config)
-    client = KazooClient(
+    client = SecuredClient(
+        ImmediateHandler(security=security, is_logging=False),
+        security,
         hosts=config.hosts.removesuffix(config.chroot),
         timeout=timeout_s,
         logger=_kazoo_log,
-        handler=ImmediateHandler(security=security, is_logging=False),
-        **security.client_settings(),
     )
     states: set[str] = set()
     client.add_listener(lambda _: states.add(client.client_state))

@@ -16,11 +16,12 @@ from itertools import accumulate, repeat
 from operator import mul
 from typing import Any
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import KeeperState
+from kazoo.security import ACL
 
 from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, parse_hosts
 from kiel_groups.errors import ConfigError, NoZooKeeperError
@@ -233,9 +234,39 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     return max(LEAST_CONNECT_S, answer_limit_s(asked_timeout_ms) / 2)
 
 
-class InterruptibleClient(KazooClient):  # type: ignore[misc]
+class SecuredClient(KazooClient):  # type: ignore[misc]
     """
-    A kazoo client that does not swallow a KeyboardInterrupt.
+    A kazoo client with the credentials, the TLS settings and the ACLs of ``security``.
+
+    Args:
+        handler: The handler, which performs TLS.
+        security: The settings.
+        settings: Further arguments of kazoo's client.
+    """
+
+    def __init__(self, handler: ImmediateHandler, security: ZooKeeperSecurity, **settings: Any) -> None:
+        self.security = security
+        super().__init__(handler=handler, **security.client_settings(), **settings)
+
+    def create_async(self, path: str, value: bytes = b"", acl: Sequence[ACL] | None = None, **settings: Any) -> Any:
+        return super().create_async(path, value, acl or self.security.acl_of(path), **settings)
+
+    def ensure_path_async(self, path: str, acl: Sequence[ACL] | None = None) -> Any:
+        # Each parent gets an ACL of its own.
+        return super().ensure_path_async(path)
+
+    def transaction(self) -> TransactionRequest:
+        return _SecuredTransaction(self)
+
+
+class _SecuredTransaction(TransactionRequest):  # type: ignore[misc]
+    def create(self, path: str, value: bytes = b"", acl: Sequence[ACL] | None = None, **settings: Any) -> None:
+        super().create(path, value, acl or self.client.security.acl_of(path), **settings)
+
+
+class InterruptibleClient(SecuredClient):
+    """
+    A client that does not swallow a KeyboardInterrupt.
 
     kazoo wakes its connection thread for each request. kazoo treats any exception that is raised meanwhile as the end
     of the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.

@@ -213,11 +213,11 @@ class Runtime:
         """
         security = security_of(config)
         return InterruptibleClient(
+            ImmediateHandler(connect_limit_s(config.session_timeout_ms), security),
+            security,
             client_id=session,
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=kazoo_log,
-            handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms), security),
-            **security.client_settings(),
         )

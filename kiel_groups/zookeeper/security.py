@@ -7,14 +7,17 @@ import os
 import socket
 import ssl
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, AUTH_IDS, Id, Permissions, make_digest_acl_credential
+
 from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, parse_hosts
 from kiel_groups.errors import ConfigError
+from kiel_groups.group.znodes.layout import CONSUMERS, ROOT
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,9 @@ class ZooKeeperSecurity:
     a user and a password. Each key about TLS also turns TLS on. ``tls`` alone trusts the system's authorities, and
     ``tls_ca`` names a file with the only authorities to trust. ``tls_certificate`` and ``tls_key`` name the files of
     the client's own certificate. The key may be in the file of the certificate. ``tls_check_host`` says whether the
-    certificate of a server must have the server's name.
+    certificate of a server must have the server's name. ``acl`` is the ACL of the znodes that a client creates for
+    groups and workers, ``acl_consumers`` that of those which the tools of Kafka 0.8 read, and ``acl_offsets`` that of
+    the offsets among these.
     """
 
     servers: tuple[HostPort, ...] = ()
@@ -69,6 +74,9 @@ class ZooKeeperSecurity:
     tls_key: str = ""
     tls_key_password: Secret = _NONE
     tls_check_host: bool = True
+    acl: tuple[ACL, ...] = ()
+    acl_consumers: tuple[ACL, ...] = ()
+    acl_offsets: tuple[ACL, ...] = ()
 
     def client_settings(self) -> dict[str, Any]:
         """Return the arguments of kazoo's client for these credentials. ``ImmediateHandler`` performs TLS."""
@@ -82,6 +90,31 @@ class ZooKeeperSecurity:
                 "password": self.sasl_password,
             }
         return settings
+
+    @property
+    def identities(self) -> list[Id]:
+        """The identities that these credentials have at a server. The subject of a certificate is not known."""
+        digest = f"{self.digest_user}:{self.digest_password}"
+        return [
+            *([Id("digest", make_digest_acl_credential(*digest.split(":", 1)))] if self.digest_user else []),
+            *([Id("sasl", self.sasl_user)] if self.sasl_user else []),
+            *([Id("x509", "")] if self.tls_certificate else []),
+        ]
+
+    def acl_of(self, path: str) -> list[ACL] | None:
+        """
+        Return the ACL for a znode that this client creates, or None for an open one.
+
+        The parents of all groups are open: each group may have other users. Znodes of Kafka are open because brokers
+        of 0.8 have no credentials.
+        """
+        if self.acl and path.startswith(f"{ROOT}/"):
+            return list(self.acl)
+        if self.acl and path.startswith(f"{CONSUMERS}/"):
+            is_of_offsets = path.split("/")[3:4] == ["offsets"]
+            readable = self.acl_consumers or (*self.acl, ACL(Permissions.READ, ANYONE_ID_UNSAFE))
+            return list((is_of_offsets and self.acl_offsets) or readable)
+        return None
 
     def tls_context(self) -> ssl.SSLContext | None:
         """
@@ -105,6 +138,23 @@ class ZooKeeperSecurity:
             aside = f", with the key in {self.tls_key}" if self.tls_key and "certificate" in name else ""
             raise ConfigError(f"{name} cannot be used{aside}: {error.strerror or error}") from error
         return context
+
+
+def acl_text(acl: Iterable[ACL], security: ZooKeeperSecurity) -> str:
+    """
+    Return the entries of an ACL in alphabetical order, as servers store them, with spaces between: two equal texts are
+    equal ACLs.
+
+    Servers replace the creator by the identities of the client that creates the znode. The subject of the client's
+    certificate is not known here, so an ACL for any subject counts as one for this client.
+    """
+    entries = set()
+    for perms, (scheme, name) in acl:
+        letters = "".join(letter for letter, right in _RIGHTS.items() if perms & right)
+        own = security.identities if (scheme, name) == AUTH_IDS else [Id(scheme, name)]
+        hidden = {"x509": "..."} if security.tls_certificate else {}
+        entries |= {f"{each.scheme}:{hidden.get(each.scheme, each.id)}:{letters}" for each in own}
+    return " ".join(sorted(entries))
 
 
 def security_of(config: ZooKeeperConfig) -> ZooKeeperSecurity:
@@ -186,6 +236,12 @@ def _security(place: str, folder: Path, table: Mapping[str, Any]) -> ZooKeeperSe
         raise ConfigError(f"{place}: a key without a 'tls-certificate'; expected both")
     if values.get("sasl-user"):
         _check_sasl(place)
+    if any(each.id == AUTH_IDS for key in _ACLS for each in values.get(key, ())) and not any(
+        key in values for key in ("digest-user", "sasl-user", "tls-certificate")
+    ):
+        raise ConfigError(f"{place}: an ACL for the creator, without credentials; expected a user or a certificate")
+    if "acl" not in values and (others := [key for key in _ACLS if key in values]):
+        raise ConfigError(f"{place}: {others[0]!r} without 'acl'; expected both")
     if any(key.startswith("tls-") for key in values):
         if values.get("tls") is False:
             raise ConfigError(f"{place}: 'tls = false' and other keys about TLS; expected only one of both")
@@ -202,6 +258,8 @@ def _value(place: str, folder: Path, key: str, given: object, default: object) -
     """Return the value of a key, checked. A password may be in a variable of the environment."""
     if key == "servers":
         return parse_hosts(given, ZOOKEEPER_PORT, place)  # type: ignore[arg-type]  # It checks the type.
+    if key in _ACLS:
+        return _acl(place, given)
     if isinstance(default, Secret):
         if isinstance(given, Mapping) and given.keys() == {"env"}:
             if not os.environ.get(str(given["env"])):
@@ -216,6 +274,44 @@ def _value(place: str, folder: Path, key: str, given: object, default: object) -
     if key in ("tls-ca", "tls-certificate", "tls-key"):
         return str(folder / str(given))
     return given
+
+
+_ACLS = ("acl", "acl-consumers", "acl-offsets")
+_RIGHTS = {
+    "c": Permissions.CREATE,
+    "d": Permissions.DELETE,
+    "r": Permissions.READ,
+    "w": Permissions.WRITE,
+    "a": Permissions.ADMIN,
+}
+_SCHEMES = ("auth", "digest", "ip", "sasl", "world", "x509")
+
+
+def _acl(place: str, given: object) -> tuple[ACL, ...]:
+    """Parse an ACL: ``"creator-all"``, or entries as zkCli has them, such as ``"sasl:tools:cdrwa"``, in a list."""
+    entries = [given] if isinstance(given, str) else given
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{place}: {given!r:.100} given; expected 'creator-all', or a list such as {_ACL_EXAMPLE}")
+    found = []
+    for entry in entries:
+        text = "auth::cdrwa" if entry == "creator-all" else str(entry)
+        scheme, _, rest = text.partition(":")
+        name, _, letters = rest.rpartition(":")
+        is_anyone = (scheme, name) in (("world", "anyone"), ("auth", ""))
+        is_named = scheme in _SCHEMES[1:] and scheme != "world" and bool(name)
+        if not (is_anyone or is_named) or not letters or not set(letters) <= _RIGHTS.keys():
+            raise ConfigError(
+                f"{place}: {entry!r:.100} given; expected entries of a scheme ({', '.join(_SCHEMES)}), a name and"
+                f" rights, such as {_ACL_EXAMPLE}"
+            )
+        rights = 0
+        for letter in letters:
+            rights |= _RIGHTS[letter]
+        found.append(ACL(rights, Id(scheme, name)))
+    return tuple(found)
+
+
+_ACL_EXAMPLE = '["creator-all", "sasl:tools:cdrwa", "world:anyone:r"]'
 
 
 def _check_sasl(place: str) -> None:

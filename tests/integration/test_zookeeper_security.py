@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.security import make_digest_acl
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
@@ -70,8 +72,8 @@ async def test_a_member_and_a_command_need_the_credentials(
     hosts = cluster.tls_hosts if kind == "tls" else cluster.zk_hosts
     right, wrong, error, error_type = {
         "digest": (
-            ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"'],
-            ['digest-user = "u"', 'digest-password = "wrong"'],
+            ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"', 'acl = "creator-all"'],
+            ['digest-user = "u"', 'digest-password = "wrong"', 'acl = "creator-all"'],
             "ACL",
             CoordinationError,
         ),
@@ -88,10 +90,6 @@ async def test_a_member_and_a_command_need_the_credentials(
             NoZooKeeperError,
         ),
     }[kind]
-    if kind == "digest":
-        with zookeeper(cluster) as client:
-            client.ensure_path("/kiel-groups")
-            client.create(f"/kiel-groups/{group}", b"", [make_digest_acl("u", DIGEST_PASSWORD, all=True)])
     files = written(tmp_path / "right.toml", *right), written(tmp_path / "wrong.toml", *wrong)
     member = await Member(cluster, group, [topic], zk_hosts=hosts, zk_security=files[0]).start()
     await eventually(lambda: len(member.records) == RECORDS, "all records are delivered")
@@ -112,6 +110,58 @@ async def test_a_member_and_a_command_need_the_credentials(
     await member.stop()
     shown = caplog.text + described.stdout + refused.stderr
     assert not any(password in shown for password in (DIGEST_PASSWORD, SASL_PASSWORD))
+
+
+async def test_a_running_group_gets_acls_step_by_step(
+    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """
+    First all members get credentials, then the file asks for ACLs, then a command sets those of older znodes. No
+    partition is lost. At the end, only the creator can change the group's znodes, or read those of this package.
+    Everyone can read those of Kafka. The parents that all groups share stay open.
+    """
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    await produce(cluster, topic, RECORDS)
+    credentials = ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"']
+    file = written(tmp_path / "digest.toml", *credentials)
+    first = await Member(cluster, group, [topic], zk_security=file).start()
+    await eventually(lambda: len(first.records) == RECORDS, "all records are delivered")
+    written(file, *credentials, 'acl = "creator-all"')
+    second = await Member(cluster, group, [topic], zk_security=file).start()
+    await first.stop()
+    place = ("--zookeeper", cluster.zk_hosts, "--zookeeper-security", str(file))
+    found = await asyncio.to_thread(kiel_groups, "doctor", group, *place)
+    assert "differ from those that the file with the credentials asks for: /consumers/" in " ".join(
+        found.stdout.split()
+    )
+    applied = await asyncio.to_thread(kiel_groups, "acl", "apply", group, "--yes", *place)
+    assert (applied.returncode, applied.stderr.splitlines()[1:]) == (0, [])
+    shown = await asyncio.to_thread(kiel_groups, "acl", "show", group, "--json", *place)
+    assert {each["acl"]: each["differs"] for each in json.loads(shown.stdout)["acls"]} == {
+        "digest:u:...:cdrwa": False,
+        "digest:u:...:cdrwa world:anyone:r": False,
+    }
+    await produce(cluster, topic, RECORDS, RECORDS)
+    await eventually(lambda: len(second.records) == RECORDS, "all records are delivered")
+    # ZooKeeper hides the digest from everyone but the user.
+    own, everyone = make_acl("digest", "u:x", all=True), make_acl("world", "anyone", read=True)
+    owner = f"/consumers/{group}/owners/{topic}/0"
+    with zookeeper(cluster) as client:
+        assert client.get_acls(owner)[0] == client.get_acls(f"/consumers/{group}")[0] == [own, everyone]
+        assert client.get(owner)[0]
+        with pytest.raises(NoAuthError):
+            client.delete(owner)
+        assert client.get_acls("/kiel-groups")[0] == client.get_acls("/consumers")[0] == OPEN_ACL_UNSAFE
+        with pytest.raises(NoAuthError):
+            client.get_children(f"/kiel-groups/{group}/members")
+    await second.stop()
+    assert (first.lost_partitions, second.lost_partitions) == ([], [])
+    offset = ("--topic", topic, "--to-offset", "7")
+    changed = await asyncio.to_thread(kiel_groups, "offsets", "reset", group, *offset, "--yes", *place)
+    assert changed.returncode == 0, changed.stderr
+    with zookeeper(cluster) as client:
+        assert client.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"7"
 
 
 async def test_renewed_certificates_are_read_at_the_next_connection(

@@ -13,12 +13,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
 from kiel_groups.errors import ConfigError
 from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
 from kiel_groups.zookeeper.runtime import Runtime
-from kiel_groups.zookeeper.security import ZooKeeperSecurity, read_security, security_of
+from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, read_security, security_of
 from tests.helpers.secured_cluster import Authority
 
 pytestmark = pytest.mark.unit
@@ -70,6 +71,24 @@ def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypa
     assert security_of(ZooKeeperConfig(hosts="z1:2181")) == ZooKeeperSecurity()
 
 
+def test_the_acl_depends_on_the_path(write: Callable[[str], Path]) -> None:
+    """What tools of Kafka read is readable, unless the file says otherwise. Offsets may have an ACL of their own."""
+    credentials = f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nacl = ["creator-all", "sasl:tools:dr"]\n'
+    security = read_security(write(credentials))["z"]
+    texts = {
+        path: acl_text(security.acl_of(path) or [], security)
+        for path in ("/kiel-groups/g/members/m", "/consumers/g/owners/t/0", "/consumers/g/offsets/t", "/brokers/ids/1")
+    }
+    digest = make_digest_acl_credential("u", PASSWORD)
+    own = f"digest:{digest}:cdrwa sasl:tools:dr"
+    assert list(texts.values()) == [own, f"{own} world:anyone:r", f"{own} world:anyone:r", ""]
+    assert security.acl_of("/kiel-groups") is security.acl_of("/consumers") is None
+    others = 'acl-consumers = "world:anyone:r"\nacl-offsets = ["world:anyone:cdrwa"]\n'
+    security = read_security(write(credentials + others))["z"]
+    assert security.acl_of("/consumers/g/offsets/t/0") == OPEN_ACL_UNSAFE
+    assert security.acl_of("/consumers/g/ids") == READ_ACL_UNSAFE
+
+
 def test_an_argument_names_the_file_before_the_environment(
     write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -115,6 +134,16 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
         ("[z]\ntls-certificate = 'security.toml'", "[z] tls-certificate: {folder}/security.toml cannot be used"),
         ("[z]\ntls-key = 'k'", "[z]: a key without a 'tls-certificate'; expected both"),
         ("[z]\ntls = false\ntls-check-host = true", "[z]: 'tls = false' and other keys about TLS"),
+        ("[z]\nacl = 5", "[z] acl: 5 given; expected 'creator-all', or a list such as"),
+        (
+            "[z]\nacl = 'creator'",
+            "[z] acl: 'creator' given; expected entries of a scheme (auth, digest, ip",
+        ),
+        ("[z]\nacl = ['sasl::r']", "[z] acl: 'sasl::r' given"),
+        ("[z]\nacl = ['world:all:r']", "[z] acl: 'world:all:r' given"),
+        ("[z]\nacl = ['sasl:a:rx']", "[z] acl: 'sasl:a:rx' given"),
+        ("[z]\nacl = 'creator-all'", "[z]: an ACL for the creator, without credentials"),
+        ("[z]\nacl-offsets = 'world:anyone:r'", "[z]: 'acl-offsets' without 'acl'; expected both"),
         ("[y]\n[z]\n", "[z]: neither this table nor [y] has 'servers'; expected at most one such"),
         ("[y]\nservers = 'a,b'\n[z]\nservers = 'b'", "[z]: b:2181 is in [y], too; expected each server once"),
     ],
