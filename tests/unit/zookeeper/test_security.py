@@ -16,7 +16,8 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, NoZooKeeperError
+from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, read_security, security_of
@@ -236,6 +237,21 @@ def test_the_reason_why_tls_fails_is_named(
         threading.Thread(target=lambda: plain.accept()[0].send(b"plain text"), daemon=True).start()
         address = f"127.0.0.1:{plain.getsockname()[1]}"
         assert "it does not speak TLS" in no_answer(ZooKeeperConfig.parse(address, security=trusting), 1.0)
+
+
+def test_a_tool_raises_the_reason_and_logs_nothing(
+    write: Callable[[str], Path],
+    authority: Authority,
+    serve: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A command prints one line for one problem."""
+    monkeypatch.setenv(SECURITY_VARIABLE, str(write(f'[z]\ntls-ca = "{authority.path}"\n')))
+    address = serve(authority.issue("late", days=-1))
+    with pytest.raises(NoZooKeeperError, match="its certificate is refused: certificate has expired"):
+        zookeeper(address, timeout_s=0.3).__enter__()
+    assert {record.name for record in caplog.records} <= {"kiel_groups.ops.zookeeper_client.kazoo"}
 
 
 def test_what_tls_has_decrypted_counts_as_readable(authority: Authority, serve: Callable[..., str]) -> None:
