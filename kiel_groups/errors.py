@@ -92,7 +92,7 @@ class ChrootMissingError(CoordinationError):
 
 
 class CredentialsError(CoordinationError):
-    """ZooKeeper refused the user or the password, or it requires SASL."""
+    """ZooKeeper refused the user or the password, or requires SASL; or the file with the credentials has a mistake."""
 
     retriable = True
 

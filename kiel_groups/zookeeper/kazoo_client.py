@@ -418,8 +418,12 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
 
     This function may block for up to four seconds for each host, and while host names are resolved.
     """
-    servers, security = _servers(config), security_of(config)
+    servers = _servers(config)
     asked = f"ZooKeeper at {config.hosts} opened no session within {limit_s:g} s"
+    try:
+        security = security_of(config)
+    except ConfigError as error:
+        return f"{asked}: {error}"
     if problem := next(filter(None, (_problem(server, security) for server in servers)), ""):
         return f"{asked}: {problem}"
     unresolved = _unresolved(servers)

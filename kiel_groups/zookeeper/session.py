@@ -159,8 +159,12 @@ class SessionClose:
             log.info("closed a ZooKeeper session that was abandoned without a connection")
 
     def _resume(self, session: tuple[int, bytes]) -> None:
-        self._is_own, self._stopping_s = False, None
-        self._client = client = self._runtime.client(self._config, session)
+        try:
+            client = self._runtime.client(self._config, session)
+        except CredentialsError:
+            log.debug("the session cannot be closed yet", exc_info=True)
+            return
+        self._client, self._is_own, self._stopping_s = client, False, None
         observe_connect(client, self._config.session_timeout_ms, self.granted)
         client.add_listener(self.state_changed)
         client.start_async()

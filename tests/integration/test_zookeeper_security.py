@@ -211,8 +211,10 @@ async def test_credentials_that_are_revoked_and_given_again(
     await eventually(lambda: member.lost_partitions, "the partition is lost")
     refused = f"could not join: ZooKeeper at {cluster.zk_hosts}: the user or the password of SASL is refused; retrying"
     await eventually(lambda: refused in caplog.text, "the reason is logged")
+    file.unlink()
+    await eventually(lambda: f"could not join: {file} cannot be read" in caplog.text, "the new reason is logged")
     written(file, user, f'sasl-password = "{SASL_PASSWORD}"')
     await eventually(lambda: member.held, "the partition is owned again")
-    assert caplog.text.count("could not join") == 1
+    assert caplog.text.count("could not join") == 2
     assert "is over (the user or the password of SASL is refused); joining again" in caplog.text
     await member.stop()

@@ -16,7 +16,7 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
-from kiel_groups.errors import ConfigError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
 from kiel_groups.zookeeper.runtime import Runtime
@@ -161,7 +161,7 @@ def test_a_mistake_in_the_file_is_named(write: Callable[[str], Path], text: str,
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     """Without the file, a client must not connect without credentials in silence."""
-    with pytest.raises(ConfigError, match=r"no\.toml cannot be read: No such file or directory"):
+    with pytest.raises(CredentialsError, match=r"no\.toml cannot be read: No such file or directory"):
         Runtime().client(ZooKeeperConfig.parse("z", security=tmp_path / "no.toml"))
 
 
