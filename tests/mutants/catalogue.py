@@ -10,6 +10,7 @@ from types import ModuleType
 
 from tests.mutants import (
     commits,
+    credentials,
     delivery,
     fencing,
     leadership,
@@ -35,6 +36,7 @@ _MODULES: tuple[ModuleType, ...] = (
     liveness,
     workers,
     secrets,
+    credentials,
 )
 
 #: The mutants of each promise.

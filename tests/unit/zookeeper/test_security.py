@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -44,13 +42,6 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
-
-
-def test_the_page_lists_all_keys() -> None:
-    """The table of the page has each key of a table of the file."""
-    page = (Path(__file__).parents[3] / "docs" / "security.rst").read_text(encoding="utf-8")
-    listed = re.findall(r"^``([a-z-]+)``  ", page, re.M)
-    assert listed == [field.name.replace("_", "-") for field in fields(ZooKeeperSecurity)]
 
 
 def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
