@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -11,12 +12,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import SessionClosedRequireSaslError
 from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
 from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
+from kiel_groups.zookeeper.pending_requests import PendingRequests
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, read_security, security_of
 from tests.helpers.secured_cluster import Authority
@@ -167,6 +170,17 @@ def test_a_password_that_others_can_read_is_a_warning(
     assert [record.getMessage() for record in caplog.records] == [
         f"other users can read the secret in {path}; 'chmod 600' denies it"
     ]
+
+
+async def test_a_server_that_requires_sasl_is_named_as_such() -> None:
+    """Such a server answers the first request of a client without SASL with an error of its own, and closes."""
+    handler = ImmediateHandler()
+    handler.start()
+    refused = handler.async_result()
+    refused.set_exception(SessionClosedRequireSaslError())
+    requests = PendingRequests(asyncio.get_running_loop().call_soon_threadsafe)
+    with pytest.raises(CredentialsError, match="ZooKeeper requires SASL; name a file with a user and a password"):
+        await requests.answers(requests.send([lambda: refused]))
 
 
 # TLS servers in this process.
