@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 #: The permissions of other users than the owner. A file with a secret must not have them.
 _OTHERS = 0o077
 
-
 #: The files with secrets for which a warning was given.
 _reported: set[Path] = set()
 
@@ -94,9 +93,9 @@ class ZooKeeperSecurity:
     @property
     def identities(self) -> list[Id]:
         """The identities that these credentials have at a server. The subject of a certificate is not known."""
-        digest = f"{self.digest_user}:{self.digest_password}"
+        digest = make_digest_acl_credential(self.digest_user, self.digest_password)
         return [
-            *([Id("digest", make_digest_acl_credential(*digest.split(":", 1)))] if self.digest_user else []),
+            *([Id("digest", digest)] if self.digest_user else []),
             *([Id("sasl", self.sasl_user)] if self.sasl_user else []),
             *([Id("x509", "")] if self.tls_certificate else []),
         ]
@@ -193,7 +192,7 @@ def read_security(path: Path, warn: Callable[[str], object] = log.warning) -> di
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # The text of the error has no part of the file but names of keys.
+        # The text of the error has at most one character of the file.
         raise ConfigError(f"{path} is not TOML: {error}") from error
     found: dict[str, ZooKeeperSecurity] = {}
     for name, table in tables.items():
