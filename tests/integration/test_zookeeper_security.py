@@ -160,7 +160,7 @@ async def test_a_running_group_gets_acls_step_by_step(
     await second.stop()
     assert (first.lost_partitions, second.lost_partitions) == ([], [])
     offset = ("--topic", topic, "--to-offset", "7")
-    changed = await asyncio.to_thread(kiel_groups, "offsets", "reset", group, *offset, "--yes", *place)
+    changed = await asyncio.to_thread(kiel_groups, "offsets", "reset", group, *offset, "--yes", *place, folder=tmp_path)
     assert changed.returncode == 0, changed.stderr
     with zookeeper(cluster) as client:
         assert client.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"7"
