@@ -25,12 +25,17 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.path = folder / "ca.pem"
-        self._openssl("req", "-x509", *_NEW_KEY, "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=authority")
+        usage = ("-addext", "keyUsage=critical,keyCertSign")
+        self._openssl(
+            "req", "-x509", *_NEW_KEY, "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=authority", *usage
+        )
 
     def issue(self, name: str, *, host: str = "IP:127.0.0.1", days: int = 2) -> Path:
         """Return the path of a file with a new key and its certificate. With days=-1, the certificate has expired."""
         path = self._folder / f"{name}.pem"
-        (self._folder / "extensions").write_text(f"subjectAltName={host}\n", encoding="utf-8")
+        # Python 3.13 asks for these identifiers.
+        identifiers = "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        (self._folder / "extensions").write_text(f"subjectAltName={host}\n{identifiers}", encoding="utf-8")
         self._openssl("req", *_NEW_KEY, path.name, "-out", "request", "-subj", f"/CN={name}")
         signer = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions")
         self._openssl("x509", "-req", "-in", "request", *signer, "-days", str(days), "-out", "certificate")
