@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
 #: How long a task waits for the end of the topic of claims, in seconds, before its status shows that.
-_CLAIMS_S = 5.0
+_CLAIMS_S = 2.0
 #: How long one request may take, in seconds, before the target is asked again, and it is checked whether to stop.
 _REQUEST_S = 1.0
 #: The pause before a new topic is looked for again, in seconds.
@@ -41,6 +41,12 @@ _PASSING = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        # A partition has no leader, or another one.
+        KafkaError._NOENT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
 #: Errors of the target that only a user can remove.
@@ -328,7 +334,7 @@ class TargetCluster:
         Args:
             ask: Sends a request with a time limit in seconds.
             what: The purpose of the request.
-            passing: Errors that another try may not meet.
+            passing: More errors that another try may not meet.
 
         Raises:
             KielGroupsError: The target refuses the request, or has not answered in ``_ANSWER_S``.
@@ -339,8 +345,7 @@ class TargetCluster:
             try:
                 return ask(_REQUEST_S)
             except KafkaException as error:
-                code = error_of(error).code()
-                if code not in (KafkaError._TIMED_OUT, *passing) or time.monotonic() > deadline_s:
+                if error_of(error).code() not in _PASSING.union(passing) or time.monotonic() > deadline_s:
                     raise self.failure(what, error) from error
             self._check_stop()
             time.sleep(_PAUSE_S)
@@ -359,7 +364,11 @@ class TargetCluster:
             return []
         answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
         try:
-            return [int(answers[each].result().offset) for each in partitions]
+            found = [int(answers[each].result().offset) for each in partitions]
+            # The library does not report an error for each partition whose leader has not answered.
+            if any(offset < 0 for offset in found):
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            return found
         except KafkaException:
             # The library keeps a leader's former epoch, or that a partition has no leader, for five minutes or more. A
             # list of all topics renews its metadata.

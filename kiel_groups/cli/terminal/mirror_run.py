@@ -102,7 +102,8 @@ class MirrorRun:
                 nonlocal shown_s, shown
                 if text != shown and time.monotonic() - shown_s >= _LINE_INTERVAL_S:
                     shown_s, shown = time.monotonic(), text
-                    self.lines.say("info", text)
+                    stamp = "" if self.logs else time.strftime("%Y-%m-%d %H:%M:%S")
+                    self.lines.say("info", text, stamp=stamp)
 
             yield show_line
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
 from kiel_groups.mirror import writer as module
@@ -179,6 +180,16 @@ def test_a_partition_that_had_no_leader_is_asked_again(kafka: MockKafka) -> None
             assert target.ends([partition], 0.2) == [0]
             return
     pytest.fail("the partition has a leader")
+
+
+def test_a_partition_whose_leader_has_not_answered_is_no_short_log(kafka: MockKafka) -> None:
+    """Seen while brokers were killed: the library returned the offset -1001 for it, and no error."""
+    target, answer = target_of(kafka), Future[SimpleNamespace]()
+    answer.set_result(SimpleNamespace(offset=-1001))
+    listed = {TargetPartition("a", 0): answer}
+    vars(target)["_admin"] = SimpleNamespace(list_offsets=lambda *_, **__: listed, list_topics=lambda **_: None)
+    with pytest.raises(KafkaException, match="LEADER_NOT_AVAILABLE"):
+        target.ends([PARTITION], 1.0)
 
 
 def test_a_task_that_must_stop_does_not_wait_for_a_target_that_is_gone(kafka: MockKafka) -> None:
