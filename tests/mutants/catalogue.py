@@ -10,6 +10,7 @@ from types import ModuleType
 
 from tests.mutants import (
     commits,
+    credentials,
     delivery,
     fencing,
     leadership,
@@ -37,6 +38,7 @@ _MODULES: tuple[ModuleType, ...] = (
     workers,
     mirrors,
     secrets,
+    credentials,
 )
 
 #: The mutants of each promise.

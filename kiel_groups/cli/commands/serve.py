@@ -172,14 +172,17 @@ def serve(
         host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
     )
     function = load_allocator(allocator, "--allocator") or ALLOCATORS["round_robin"]
-    timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
     leaders = {(name, group): Metrics() for name, cluster in clusters.items() for group in cluster.groups}
     candidates = {
         f"group {group} of cluster {name}": partial(
             _candidate,
             function,
             GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms),
-            ZooKeeperConfig.parse(clusters[name].address.hosts, **timeouts),
+            ZooKeeperConfig.parse(
+                clusters[name].address.hosts,
+                session_timeout_ms=session_timeout_ms,
+                connect_timeout_ms=round(SERVER_WAIT_S * 1000),
+            ),
             metrics,
         )
         for (name, group), metrics in leaders.items()

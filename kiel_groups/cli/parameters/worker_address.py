@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,9 +12,6 @@ import click
 from kiel_groups.errors import ConfigError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8083"
-
-#: The permissions of other users than the owner. A file with a secret must not have them.
-_OTHERS = 0o077
 
 
 class WorkerAddress(NamedTuple):
@@ -67,14 +63,10 @@ def warn_if_open(path: Path, warn: Callable[[str], object]) -> None:
     Raises:
         OSError: The file is not accessible.
     """
-    if path.stat().st_mode & _OTHERS and not _is_managed(path):
+    from kiel_groups.zookeeper.security import is_open
+
+    if is_open(path):
         warn(f"other users can read the secret in {path}; 'chmod 600' denies it")
-
-
-def _is_managed(path: Path) -> bool:
-    """Return whether systemd or a container engine has put the file there. They decide who can read the file."""
-    folders = ("/run/secrets", os.environ.get("CREDENTIALS_DIRECTORY"))
-    return any(path.absolute().is_relative_to(folder) for folder in folders if folder)
 
 
 def token_file_option(help_text: str, name: str = "token-file") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
