@@ -19,7 +19,8 @@ _REMEDIES = (
         "the task continues when a broker of the source answers; records that the source deletes until then are lost to"
         " the mirror",
     ),
-    ("a transaction is aborted", "the task writes the same records again; look at the target if that recurs"),
+    ("the source ", "the task waits for the source, and skips no record"),
+    ("has refused a transaction", "the task writes the same records again; look at the target if that recurs"),
     (
         "",
         "the task waits for the target, and skips no record; with exactly.once, it fails if that takes 15 minutes, and"

@@ -55,7 +55,12 @@ def test_topics_and_progress() -> None:
     ("state", "problem", "remedy"),
     [
         ("RUNNING", "the source does not answer: x; trying again", "the task continues when a broker of the source"),
-        ("RUNNING", "the target n a transaction is aborted, and written again: x", "the task writes the same records"),
+        ("RUNNING", "the target n has refused a transaction, which is written again: x", "the task writes the same"),
+        (
+            "RUNNING",
+            "the source o has not stored records of a:1 within 10 s; trying again",
+            "the task waits for the so",
+        ),
         ("RUNNING", "the target n has not stored 3 records within 10 s; trying again", "the task waits for the target"),
         ("FAILED", "KielGroupsError: the target n refuses to store the record at offset 3 of a:1: x", "raise max.m"),
         ("FAILED", "KielGroupsError: the target n has fenced this task: x", "no other mirror may have the same name"),
