@@ -463,7 +463,8 @@ class TargetCluster:
             topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
             self._admin.poll(0)  # This calls ``_on_error``.
-            cause = self._last_error or error_of(error).str()
+            # Brokers before 0.10 close a connection that asks for their versions.
+            cause = self._last_error or f"{error_of(error).str()}; expected Kafka 0.11 or later"
             raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
 

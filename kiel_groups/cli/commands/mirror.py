@@ -165,7 +165,7 @@ def start(
     config["source.bootstrap.servers"] = settings.brokers
     logs = _checked_logs(clusters, config)
     first = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
-    _check_stored(lines, first, config)
+    _check_stored(lines, first, config, quiet=quiet)
     run = MirrorRun(
         clusters=clusters,
         config=config,
@@ -234,9 +234,9 @@ def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
     return logs
 
 
-def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str]) -> None:
+def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str], *, quiet: bool) -> None:
     """
-    Check that the stored connector, if there is one, is this mirror. Print which settings change.
+    Check that the stored connector, if there is one, is this mirror. Unless ``quiet``, print which settings change.
 
     Raises:
         ConfigError: The name belongs to another connector, or processes run the mirror with other settings.
@@ -258,8 +258,12 @@ def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str]) ->
             f" other settings ({', '.join(changed)}): give the same ones, or stop these processes first; the session of"
             " a process that was killed ends after --session-timeout-ms"
         )
-    if changed:
+    if changed and not quiet:
         lines.say("info", f"the settings of the mirror {found.name!r} change: {', '.join(changed)}")
+    if stored.config.get("exactly.once", "").lower() == "true" and "exactly.once" in changed:
+        lines.say(
+            "warning", f"the mirror {found.name!r} has written exactly once, and no longer does: give --exactly-once"
+        )
 
 
 @mirror.command(epilog=EPILOG)

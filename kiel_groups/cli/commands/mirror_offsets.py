@@ -67,7 +67,10 @@ def offsets(
         raise click.UsageError("--as names one group on the target; give one GROUP.", context)
     if dry_run and interval_s is not None:
         raise click.UsageError("--dry-run does not go with --every.", context)
-    names = {group: check_name(target_group or group, "--as" if target_group else "group") for group in groups}
+    names = {
+        group: check_name(group, "group") if target_group is None else check_name(target_group, "--as")
+        for group in groups
+    }
     target = clusters.open_target()
     from kiel_groups.mirror.group_offsets import GroupMover
 

@@ -78,12 +78,6 @@ def verify(
 
     connector = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S).connector
     config: Mapping[str, str] = {} if connector is None else connector.config
-    if connector is None and not quiet:
-        lines.say(
-            "info",
-            f"the worker group {clusters.group!r} has no connector {clusters.name!r} any more: doubled records count as"
-            " explained",
-        )
     is_exactly_once = config.get("exactly.once", "").lower() == "true"
     with _progress(lines, quiet=quiet) as progress:
         verification = MirrorVerification(
@@ -96,6 +90,12 @@ def verify(
             progress=progress,
         )
         found = list(verification.run())
+    if connector is None and not quiet:
+        lines.say(
+            "info",
+            f"the worker group {clusters.group!r} has no connector {clusters.name!r} any more: doubled records count as"
+            " explained",
+        )
     report = _Report(clusters.name, found, is_exactly_once=is_exactly_once)
     if as_json or not quiet or not report.is_complete:
         show_result(report.document(), *report.texts(), as_json=as_json)

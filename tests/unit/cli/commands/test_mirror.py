@@ -183,9 +183,20 @@ def test_without_its_library_a_mirror_does_not_start(monkeypatch: pytest.MonkeyP
         ),
         (CONFIG | {"connector.class": "x:FileStreamSink"}, 0, "error: --name: 'mirror' is the name of a connector of"),
         (CONFIG | {"topics": "b"}, 0, "info: the settings of the mirror 'mirror' change: topics"),
+        (
+            CONFIG | {"exactly.once": "true"},
+            0,
+            "info: the settings of the mirror 'mirror' change: exactly.once\nwarning: the mirror 'mirror' has written",
+        ),
         (CONFIG | {"source.bootstrap.servers": "b", "connector.class": "Mirror"}, 1, ""),
     ],
-    ids=["other settings of a running mirror", "another connector", "other settings", "another broker"],
+    ids=[
+        "other settings of a running mirror",
+        "another connector",
+        "other settings",
+        "at least once",
+        "another broker",
+    ],
 )
 def test_the_stored_mirror_is_compared(
     command: Callable[..., Printed],
@@ -198,8 +209,10 @@ def test_the_stored_mirror_is_compared(
     """A start changes the settings of a mirror only if no process runs the mirror."""
     monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: mirror(config, workers=workers))
     status, _, lines = command(*START)
-    assert "".join(lines).startswith(message)
+    assert "\n".join(lines).startswith(message)
     assert (status, len(runs)) == ((2, 0) if "error" in message else (0, 1))
+    status, _, lines = command(*START, "--quiet")
+    assert [line for line in lines if line.startswith("info: ")] == []
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_a_repeated_move_of_a_group_with_members_is_refused(capsys: pytest.Captu
         (("h", "--as", "x"), "--as names one group on the target; give one GROUP."),
         (("--every", "5", "--dry-run"), "--dry-run does not go with --every."),
         (("--as", "a/b"), "--as: 'a/b' is not a legal name"),
+        (("--as", ""), "--as: '' is not a legal name"),
         (("--every", "0"), "'0' is not a number of seconds ≥ 0.1"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
+from kiel_groups.errors import ConfigError
 from kiel_groups.mirror import mirror_verification, mirror_view
 from kiel_groups.mirror.comparison import ALL, Difference, PartitionComparison, RangeSum
 from kiel_groups.model import TopicPartition
@@ -82,6 +83,23 @@ def test_a_report_names_each_range(capsys: pytest.CaptureFixture[str], fakes: di
     assert run([*VERIFY, "--quiet"]) == 1
     assert "mirror leave-0.8: not complete" in capsys.readouterr().out
     assert FakeVerification.given["dead_letter_topic"] == "dead"
+
+
+def test_a_verification_without_a_mirror_says_nothing_of_its_connector(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line about a deleted connector is printed only if the target has the mirror."""
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: SimpleNamespace(connector=None))
+    FakeVerification.found = [compared(0, 100)]
+    assert run(VERIFY) == 0
+    assert "has no connector 'leave-0.8' any more" in capsys.readouterr().err
+
+    def missing(_: object) -> Iterator[PartitionComparison]:
+        raise ConfigError("the target has no such mirror")
+
+    monkeypatch.setattr(FakeVerification, "run", missing)
+    assert run(VERIFY) == 2
+    assert capsys.readouterr().err == "error: the target has no such mirror\n"
 
 
 def test_a_document_has_all_ranges(capsys: pytest.CaptureFixture[str]) -> None:
