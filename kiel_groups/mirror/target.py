@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -31,6 +32,8 @@ _CLAIMS_S = 2.0
 _REQUEST_S = 1.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
+#: How often claims are changed while other processes do so as well, and the longest pause before another try.
+_CLAIM_TRIES, _CLAIM_PAUSE_S = 5, 1.0
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
@@ -49,6 +52,8 @@ _PASSING = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
+#: Errors of a producer with the transactional id of a later producer.
+FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 #: Errors of the target that only a user can remove.
 _DENIED = frozenset(
     {
@@ -220,7 +225,7 @@ class TargetCluster:
         Raises:
             ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name, or a topic of
                 the source was created again.
-            KielGroupsError: The target does not answer, or another mirror claims topics at this moment.
+            KielGroupsError: The target does not answer, or other processes change claims all the time.
         """
 
         def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
@@ -237,26 +242,37 @@ class TargetCluster:
         """
         Change claims in a transaction, and return all claims.
 
-        All mirrors share the id of the transaction. So of two mirrors that change claims at the same time, the first
-        one is fenced, and fails.
+        All mirrors share the id of the transaction. So of two processes that change claims at the same time, the first
+        one is fenced, and tries again.
 
         Args:
             change: Returns the changed claims by target topic, from all claims. An error that it raises changes none.
 
         Raises:
-            KielGroupsError: The target does not answer, or another mirror changes claims at this moment.
+            KielGroupsError: The target does not answer, or other processes have fenced each try.
         """
-        producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
+        for _ in range(_CLAIM_TRIES - 1):
+            try:
+                return self._change_claims(change)
+            except KafkaException as error:
+                if error_of(error).code() not in FENCED:
+                    raise self.failure("claim topics", error) from error
+            # The pauses of two processes must differ, or the second one would be fenced next.
+            time.sleep(random.uniform(0, _CLAIM_PAUSE_S))
         try:
-            producer.init_transactions(_ANSWER_S)
-            claims = self.claims()
-            changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
-            producer.begin_transaction()
-            for topic, claim in changed.items():
-                producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
-            producer.commit_transaction(_ANSWER_S)
+            return self._change_claims(change)
         except KafkaException as error:
             raise self.failure("claim topics", error) from error
+
+    def _change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
+        producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
+        producer.init_transactions(_ANSWER_S)
+        claims = self.claims()
+        changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
+        producer.begin_transaction()
+        for topic, claim in changed.items():
+            producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
+        producer.commit_transaction(_ANSWER_S)
         return claims | changed
 
     def claims(self) -> dict[str, Claim]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
-from kiel_groups.mirror.target import TargetCluster, error_of
+from kiel_groups.mirror.target import FENCED, TargetCluster, error_of
 from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
@@ -67,7 +67,6 @@ _PERMANENT = _UNAUTHORIZED | frozenset(
 )
 #: Errors of records that an abort drops.
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
 class TargetWriter:
@@ -275,7 +274,7 @@ class TargetWriter:
                 raise self._failure(
                     "write: max.message.bytes of a topic was lowered, or the dead letters' is too small", error
                 )
-            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT | _FENCED:
+            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT | FENCED:
                 raise self._failure("write", error)
         if self._errors:
             self._report(f"has refused a transaction, which is written again: {self._errors[0].str()}")
@@ -504,7 +503,7 @@ class TargetWriter:
         self._last_error = error.str()
 
     def _failure(self, what: str, error: KafkaError) -> KielGroupsError:
-        if error.code() in _FENCED:
+        if error.code() in FENCED:
             return KielGroupsError(
                 f"the target {self._target.servers} has fenced this task: another task uses the transactional id"
                 f" {self.transactional_id}, or a transaction was open for longer than transaction.timeout.ms"

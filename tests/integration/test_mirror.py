@@ -508,7 +508,10 @@ async def test_mistakes_are_named(pair: Pair) -> None:
 
 
 async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
-    """Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again."""
+    """
+    Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again. Mirrors
+    that claim different topics at the same time fence each other, and all succeed.
+    """
     target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
     names = [f"{pair.name}-{number}" for number in range(2)]
     topics = [MirroredTopic(pair.topic, f"copy.{pair.topic}", 1, {})]
@@ -524,6 +527,9 @@ async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
     outcomes += [await asyncio.to_thread(claim, name) for name in names]
     assert len({outcome for outcome in outcomes if outcome in names}) == 1, outcomes
     assert any("a topic has one mirror" in outcome for outcome in outcomes)
+    others = [MirroredTopic(f"{pair.topic}.{number}", f"copy.{pair.topic}.{number}", 1, {}) for number in range(3)]
+    await asyncio.gather(*(asyncio.to_thread(target.claim, names[0], "old:9092", [topic]) for topic in others))
+    assert {topic.target for topic in others} <= target.claims().keys()
 
 
 async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
