@@ -38,7 +38,9 @@ BATCHES = Extension(
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
-MIRROR = ["confluent-kafka>=2.4"]
+#: For ZooKeeper with SASL.
+SASL = ["pure-sasl>=0.6.2"]
+MIRROR = ["confluent-kafka>=2.12"]
 SERVICE = ["prometheus-client>=0.20"]
 #: PySpark does not ask for pyarrow by itself.
 SPARK = ["pyspark>=4.0", *ARROW]
@@ -80,12 +82,14 @@ setup(
     extras_require={
         "arrow": ARROW,
         "mirror": MIRROR,
+        "sasl": SASL,
         "spark": SPARK,
         "service": SERVICE,
         "dev": [
             *SPARK,
             *SERVICE,
             *MIRROR,
+            *SASL,
             # The accessibility of pages in a browser, which is Debian's Chromium.
             "axe-playwright-python>=0.1.7",
             "build>=1.2",

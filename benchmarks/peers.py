@@ -24,6 +24,7 @@ _CODECS = ("python-snappy", "lz4", "xxhash")
 PEERS = {
     "confluent-kafka": ("confluent-kafka>=2.6,<3",),
     "kafka-python": ("kafka-python==3.0.*", *_CODECS),
+    "kafka-python and confluent-kafka": ("kafka-python==3.0.*", *_CODECS, "confluent-kafka>=2.6,<3"),
     "pykafka": ("pykafka==2.8.*", *_CODECS),
 }
 

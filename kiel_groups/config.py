@@ -8,6 +8,7 @@ values. Names of durations end in ``_ms``, names of sizes in ``_bytes``.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -29,6 +30,9 @@ _LONGEST_TOPIC = 255
 
 _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
+
+#: The environment variable that names the file with the credentials and the TLS settings of each ZooKeeper.
+SECURITY_VARIABLE = "KIEL_GROUPS_ZOOKEEPER_SECURITY"
 
 #: A name, an IPv4 address, or an IPv6 address in brackets; and the port, if one is given.
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,9}))?")
@@ -281,20 +285,27 @@ class ZooKeeperConfig:
     than ``session_timeout_ms``. Everything that depends on the timeout uses the granted timeout. ``connect_timeout_ms``
     limits the time to join a group, from the first connection to the registration. ``heartbeat_interval_ms`` is how
     often a member proves that its session is alive, at most a third of the granted timeout. None means a sixth of the
-    granted timeout.
+    granted timeout. ``security`` is the absolute path of the file with the credentials and the TLS settings of each
+    ZooKeeper (``docs/security.rst``), or None without such a file. The file is read for each new session.
     """
 
     hosts: str
     session_timeout_ms: int = _whole(10_000, 100, is_int32=True)
     connect_timeout_ms: int = _whole(15_000, 1)
     heartbeat_interval_ms: int | None = _whole(None, 1)
+    security: str | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self)
 
     @classmethod
     def parse(
-        cls, zk_hosts: str | Iterable[str], *, heartbeat_interval_ms: int | None = None, **settings: int
+        cls,
+        zk_hosts: str | Iterable[str],
+        *,
+        heartbeat_interval_ms: int | None = None,
+        security: str | os.PathLike[str] | None = None,
+        **settings: int,
     ) -> ZooKeeperConfig:
         """
         Return the settings for ZooKeeper at these hosts.
@@ -303,6 +314,8 @@ class ZooKeeperConfig:
             zk_hosts: A list of addresses, or one comma-separated string. A chroot may follow the last host. The default
                 port is 2181.
             heartbeat_interval_ms: See the class.
+            security: The path of the file with the credentials and the TLS settings. With None, the environment
+                variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file, or there is none.
             settings: The other settings by name.
 
         Raises:
@@ -318,7 +331,15 @@ class ZooKeeperConfig:
             raise ConfigError(f"zk_hosts: {text!r}: the chroot has a character that no name in ZooKeeper may have")
         path = chroot.rstrip("/")
         chrooted = ",".join(map(str, hosts)) + (f"/{path}" if path else "")
-        return cls(hosts=chrooted, heartbeat_interval_ms=heartbeat_interval_ms, **settings)
+        if security is not None and not isinstance(security, str | os.PathLike):
+            raise ConfigError(f"zk_security: {security!r:.100} given; expected the path of a file")
+        file = security or os.environ.get(SECURITY_VARIABLE)
+        return cls(
+            hosts=chrooted,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            security=os.path.abspath(file) if file else None,
+            **settings,
+        )
 
     @property
     def chroot(self) -> str:

@@ -91,6 +91,12 @@ class ChrootMissingError(CoordinationError):
     """The chroot of the connection string does not exist."""
 
 
+class CredentialsError(CoordinationError):
+    """ZooKeeper refused the user or the password, or requires SASL; or the file with the credentials has a mistake."""
+
+    retriable = True
+
+
 class SessionLostError(CoordinationError):
     """The member has no trusted session, or has lost claims: other members may own its partitions."""
 

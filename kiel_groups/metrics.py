@@ -103,6 +103,19 @@ class Metrics:
         self._counters: dict[tuple[str, Labels], int] = {}
         self._gauges: dict[tuple[str, Labels], float] = {}
         self._latencies: dict[tuple[str, Labels], _Observed] = {}
+        self._parts: dict[Metrics, Labels] = {}
+
+    def part(self, **labels: str) -> Metrics:
+        """Return another registry. This registry shows its metrics, with further labels, until ``remove`` is called."""
+        part = Metrics(self._clock)
+        with self._lock:
+            self._parts[part] = tuple(labels.items())
+        return part
+
+    def remove(self, part: Metrics) -> None:
+        """Stop showing the metrics of a part."""
+        with self._lock:
+            self._parts.pop(part, None)
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         """Add ``amount`` (0 or more) to a counter."""
@@ -161,13 +174,16 @@ class Metrics:
         return iter(sorted(rows))
 
     def read(self) -> list[tuple[str, Labels, int | float | Latency]]:
-        """Return all metrics as ``(name, labels, value)``. An int is a counter, a float a gauge."""
+        """Return all metrics and those of parts as ``(name, labels, value)``. An int is a counter, a float a gauge."""
         with self._lock:
             rows: list[tuple[str, Labels, int | float | Latency]] = [
                 (*key, value) for key, value in self._counters.items()
             ]
             rows += [(*key, float(value)) for key, value in self._gauges.items()]
             rows += [(*key, observed.all) for key, observed in self._latencies.items()]
+            parts = list(self._parts.items())
+        for part, labels in parts:
+            rows += [(name, tuple(sorted((*own, *labels))), value) for name, own, value in part.read()]
         return rows
 
 

@@ -47,7 +47,7 @@ from tests.helpers.servers import (  # noqa: F401 -- fixtures
 )
 
 #: Releases of ZooKeeper and Kafka with fewer than 150 tests on a shared cluster each.
-RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.4.6", "3.9.1")
+RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.4.6", "3.9.1", "4.1.0")
 
 TESTS = Path(__file__).parent
 

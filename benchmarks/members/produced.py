@@ -25,8 +25,15 @@ def chunks(count: int, size: int) -> list[list[bytes]]:
     return list(islice(cycle(different), count // AT_ONCE))
 
 
-def report(records: int, size: int) -> None:
-    """Print how many records are stored, and their bytes. After the last report, wait until the clocks are read."""
+def report(records: int, size: int, *, is_last: bool | None = None) -> None:
+    """
+    Print how many records are stored, and their bytes. After the last report, wait until the clocks are read.
+
+    Args:
+        records: The number of records.
+        size: The bytes of a value.
+        is_last: Whether this is the last report; by default, the first one has no records, and the other is the last.
+    """
     print(json.dumps({"records": records, "bytes": records * size}), flush=True)  # noqa: T201
-    if records:
+    if records if is_last is None else is_last:
         sys.stdin.read()

@@ -47,6 +47,7 @@ _SECTIONS = {
     "Act on groups": {
         "offsets": "Show, reset, export, import, copy and delete offsets.",
         "config": "Show and change the settings of a running group.",
+        "acl": "Show and set the ACLs of a group's znodes in ZooKeeper.",
         "weights": "Show and set the weights of partitions, for fair shares.",
         "drain": "Give the partitions of a member or a host to others.",
         "undrain": "Let a drained member or host own partitions again.",
@@ -63,6 +64,7 @@ _SECTIONS = {
         "workers": "Run and show workers, which share connectors.",
         "connectors": "List, create and change the connectors of workers.",
         "connector-plugins": "List the connectors that are installed at a worker.",
+        "mirror": "Copy topics to another cluster; show and verify the copies.",
         "spark": "Run jobs on Spark: copy topics into Parquet, and verify the copies.",
     },
     "Begin": {
@@ -189,7 +191,15 @@ def app(context: click.Context) -> int:
 
 #: The options that name the cluster, the worker or the file of defaults. Environment variables need no mention: they
 #: stay set.
-_PLACES: Final = ("--config", "--coordination", "--zookeeper", "--brokers", "--url", "--token-file")
+_PLACES: Final = (
+    "--config",
+    "--coordination",
+    "--zookeeper",
+    "--zookeeper-security",
+    "--brokers",
+    "--url",
+    "--token-file",
+)
 #: A command in a text: its words, which may have parts in quotes.
 _OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' ]+))+)'""")
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
@@ -42,6 +43,8 @@ class GroupedConsumer(Consumer):
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server. Required,
             unless brokers coordinate the group.
+        zk_security: The path of a file with the credentials and the TLS settings of ZooKeeper (``docs/security.rst``).
+            By default, the environment variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records keep bytes, and
             ``consume()`` decodes JSON.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``, ``"weighted"``,
@@ -129,6 +132,7 @@ class GroupedConsumer(Consumer):
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
         *,
+        zk_security: str | PathLike[str] | None = None,
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
         fetch_buffer_bytes: int = 64 << 20,
@@ -170,7 +174,7 @@ class GroupedConsumer(Consumer):
             fetch_buffer_bytes=fetch_buffer_bytes,
             auto_offset_reset=auto_offset_reset,
         )
-        group_config = GroupConfig(
+        config = GroupConfig(
             group=group,
             in_zookeeper=coordination != "brokers",
             store=store,
@@ -196,9 +200,9 @@ class GroupedConsumer(Consumer):
         settings = ConsumerSettings(
             brokers=connections,
             fetching=fetching,
-            group=group_config,
+            group=config,
             coordination=coordination_of(
-                coordination, group_config, connections, zk_hosts, api_version, partition_allocator, timeouts
+                coordination, config, connections, zk_hosts, api_version, partition_allocator, timeouts, zk_security
             ),
             deserializer=deserializer,
             key_deserializer=key_deserializer,

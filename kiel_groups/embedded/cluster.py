@@ -73,15 +73,15 @@ class Cluster(Startable):
     """
     Runs ZooKeeper and brokers during a ``with`` or ``async with`` block.
 
-    Brokers of 3.9.1 run in KRaft mode, without ZooKeeper: one broker alone, or several brokers with a controller. In
-    KRaft mode, arguments about ZooKeeper are refused, and attributes about ZooKeeper raise ConfigError.
+    Brokers of 3.9.1 and 4.1.0 run in KRaft mode, without ZooKeeper: one broker alone, or several brokers with a
+    controller. In KRaft mode, arguments about ZooKeeper are refused, and attributes about ZooKeeper raise ConfigError.
 
     Args:
         brokers: The number of brokers. The ids of the brokers are 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` (the default) or ``"3.4.6"``.
         zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
-            ``"1.1.1"``, ``"2.8.2"`` or ``"3.9.1"``.
+            ``"1.1.1"``, ``"2.8.2"``, ``"3.9.1"`` or ``"4.1.0"``.
         chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates the path before the brokers
             start.
         broker_overrides: Settings that are added to every broker's ``server.properties``, or replace settings there.

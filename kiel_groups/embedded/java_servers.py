@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 #: The names of the listeners of a server in KRaft mode: for clients and brokers, and for the controller's requests.
 CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
 
-#: All servers but ZooKeeper 3.9 log through log4j. Like 3.9, they log to standard output.
+#: All servers but ZooKeeper 3.9 and Kafka 4 log through log4j 1. Like the others, they log to standard output.
 LOG4J = """\
 log4j.rootLogger=INFO, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -152,10 +152,12 @@ def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object
         "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={folder}/crash.log",
-        # ZooKeeper 3.9 logs through slf4j-simple. All other servers log through log4j.
+        # ZooKeeper 3.9 logs through slf4j-simple.
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
         f"-Dlog4j.configuration=file:{logging}",
+        # Kafka 4 logs through log4j 2, whose default configuration logs to standard output, but errors only.
+        "-Dorg.apache.logging.log4j.level=INFO",
         "-cp",
         java_class_path(classes),
         main,

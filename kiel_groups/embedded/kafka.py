@@ -1,5 +1,5 @@
 """
-Run Kafka's servers: brokers of 0.8 to 2.8 with their metadata in ZooKeeper, and servers of 3.9 in KRaft mode.
+Run Kafka's servers: brokers of 0.8 to 2.8 with their metadata in ZooKeeper, and servers of 3.9 and 4.1 in KRaft mode.
 
 In KRaft mode, a controller keeps the metadata in a log. A single broker is its own controller. Several brokers use a
 controller in a separate process, so that each broker can be stopped. The cluster's id is written to the data folder of
@@ -149,7 +149,7 @@ class KRaftController(Server):
 
     Args:
         cluster: The cluster's id.
-        version: ``"3.9.1"``.
+        version: ``"3.9.1"`` or ``"4.1.0"``.
         overrides: Settings that are added to ``server.properties``, or replace settings there.
     """
 
@@ -186,7 +186,7 @@ class KRaftBroker(KafkaBroker):
         cluster: The cluster's id.
         broker_id: The broker's number in the cluster.
         controller: The cluster's controller, already running. None makes this broker the controller, too.
-        version: ``"3.9.1"``.
+        version: ``"3.9.1"`` or ``"4.1.0"``.
         port: The broker's port. 0 lets the system choose a port.
         overrides: Settings that are added to ``server.properties``, or replace settings there.
     """

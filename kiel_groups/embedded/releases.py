@@ -6,8 +6,9 @@ resolve these dependencies. The class paths of Kafka 0.8 and 0.9 include ZooKeep
 class paths of later releases include the ZooKeeper that Kafka's POM names.
 
 All releases of Kafka run unmodified on Java 17. Brokers up to 2.8 register in ``/brokers/ids``: 0.8.x with version 1 of
-that znode, 0.9 with version 2 (which has endpoints), and later releases with version 4. 3.9.1 runs in KRaft mode: a
-controller keeps the metadata, without ZooKeeper. Each release gets only settings that it supports, so its log has no
+that znode, 0.9 with version 2 (which has endpoints), and later releases with version 4. 3.9.1 and 4.1.0 run in KRaft
+mode: a controller keeps the metadata, without ZooKeeper. 4.1.0 is a target of mirrors only: it no longer knows the
+versions of requests that clients of 0.8 send. Each release gets only settings that it supports, so its log has no
 warnings about unknown settings.
 """
 
@@ -49,6 +50,7 @@ _KAFKA_39 = (
     "tools-api",
     "transaction-coordinator",
 )
+_KAFKA_41 = (*_KAFKA_39, "coordinator-common", "share-coordinator")
 _NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "transport-native-unix-common")
 
 
@@ -252,6 +254,30 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
             "ch.qos.reload4j:reload4j:1.2.25",
         ),
         _class_path(
+            "kafka-4.1.0",
+            "org.apache.kafka:kafka_2.13:4.1.0",
+            *(f"org.apache.kafka:kafka-{part}:4.1.0" for part in _KAFKA_41),
+            "org.scala-lang:scala-library:2.13.16",
+            "org.scala-lang:scala-reflect:2.13.16",
+            "com.typesafe.scala-logging:scala-logging_2.13:3.9.5",
+            *_jackson("2.19.0"),
+            *_jackson_formats("2.19.0"),
+            "net.sourceforge.argparse4j:argparse4j:0.7.0",
+            "commons-validator:commons-validator:1.9.0",
+            "com.github.ben-manes.caffeine:caffeine:3.2.0",
+            "org.bitbucket.b_c:jose4j:0.9.6",
+            "org.pcollections:pcollections:4.0.2",
+            "com.google.re2j:re2j:1.8",
+            "com.dynatrace.hash4j:hash4j:0.22.0",
+            "org.hdrhistogram:HdrHistogram:2.2.2",
+            "org.lz4:lz4-java:1.8.0",
+            "org.xerial.snappy:snappy-java:1.1.10.7",
+            "com.github.luben:zstd-jni:1.5.6-10",
+            *_PARSING_AND_METRICS,
+            "org.slf4j:slf4j-api:1.7.36",
+            *(f"org.apache.logging.log4j:log4j-{part}:2.24.3" for part in ("api", "core", "slf4j-impl")),
+        ),
+        _class_path(
             "zookeeper-3.9.5",
             "org.apache.zookeeper:zookeeper:3.9.5",
             "org.apache.zookeeper:zookeeper-jute:3.9.5",
@@ -270,7 +296,10 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
 #: The class paths that the tests need by default. All other class paths are fetched when a cluster first uses them.
 PREFETCHED = tuple(
     CLASS_PATHS[name]
-    for name in ("kafka-0.8.0", "kafka-0.8.1.1", "kafka-0.8.2.2", "kafka-0.9.0.1", "kafka-3.9.1", "zookeeper-3.9.5")
+    for name in (
+        *("kafka-0.8.0", "kafka-0.8.1.1", "kafka-0.8.2.2", "kafka-0.9.0.1", "kafka-3.9.1", "kafka-4.1.0"),
+        "zookeeper-3.9.5",
+    )
 )
 
 
@@ -342,6 +371,7 @@ KAFKAS: Mapping[str, KafkaRelease] = {
         _release("1.1.1", _FROM_0_11, _REPLICATED_TRANSACTIONS),
         _release("2.8.2", _FROM_0_11, _REPLICATED_TRANSACTIONS),
         _release("3.9.1", _FROM_0_11 | _QUICK_FENCING, _REPLICATED_TRANSACTIONS, uses_zookeeper=False),
+        _release("4.1.0", _FROM_0_11 | _QUICK_FENCING, _REPLICATED_TRANSACTIONS, uses_zookeeper=False),
     )
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import ClassVar
 
 from kiel_groups.embedded.java_servers import (
     LOOPBACK,
@@ -113,6 +114,9 @@ class ZooKeeperEnsemble(Startable):
         ConfigError: The number of servers is even or below 1, or the version is not in the table.
     """
 
+    #: The class of the servers.
+    SERVER: ClassVar[type[ZooKeeperServer]] = ZooKeeperServer
+
     def __init__(
         self,
         servers: int = 3,
@@ -129,7 +133,7 @@ class ZooKeeperEnsemble(Startable):
         #: The ports of each server for its followers and for elections, by its number.
         self._ports: dict[int, tuple[ReservedPort, ReservedPort]] = {}
         self.servers = [
-            ZooKeeperServer(
+            self.SERVER(
                 version,
                 tick_time_ms=tick_time_ms,
                 max_session_timeout_ms=max_session_timeout_ms,

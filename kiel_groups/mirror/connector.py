@@ -7,28 +7,42 @@ import logging
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from itertools import cycle, repeat
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError
-from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, SourceBatch, WriterSettings
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.mirror.directions import DirectionCheck
+from kiel_groups.mirror.metrics import MirrorMetrics
+from kiel_groups.mirror.settings import CONFIG
+from kiel_groups.mirror.values import (
+    BACK,
+    BACK_KEY,
+    CLAIMS_TOPIC,
+    FORWARD,
+    PARTITIONS_KEY,
+    STOPPED,
+    Claim,
+    MirroredTopic,
+    SourceBatch,
+    WriterSettings,
+    set_of,
+    target_topic,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import SingleConsumer
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
-    Password,
     Settings,
-    Validator,
-    between,
-    non_empty,
-    one_of,
 )
 from kiel_groups.workers.plugins.interfaces import (
     ConnectorContext,
@@ -38,31 +52,53 @@ from kiel_groups.workers.plugins.interfaces import (
     SourceTask,
     SourceTaskContext,
 )
-from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
 if TYPE_CHECKING:
+    from kiel_groups.mirror.back import BackCopier
     from kiel_groups.mirror.target import TargetCluster
     from kiel_groups.mirror.writer import TargetWriter
 
 log = logging.getLogger(__name__)
 
-_TOPIC = "${topic}"
-#: The setting of a task that has its partitions; the connector writes it.
-_PARTITIONS = "mirror.partitions"
 #: How long the target and the source may refuse the preparation of tasks, in seconds.
 _PATIENCE_S = 60.0
+#: The pause before a source that does not answer is asked again, in seconds.
+_SOURCE_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
 
 
-def set_of(partition: TopicPartition, sets: int) -> int:
+def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool = False) -> dict[str, int]:
     """
-    Return the number of the set that a partition belongs to.
+    Return the number of partitions of each topic of the source that a mirror copies.
 
-    The number depends on nothing but the arguments. So every task that ever writes a partition uses the same
-    transactional id. The partitions of one topic are spread evenly.
+    Args:
+        brokers: Brokers of the source.
+        patterns: Names of topics, which may have the wildcards ``*`` and ``?``.
+        may_be_mirrors: Whether the topics may be mirrors themselves.
+
+    Raises:
+        ConfigError: No topic of the source has one of the names, or a topic is a mirror.
+        NoBrokersError: No broker answers.
     """
-    return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
+    found: dict[str, int] = {}
+    with SingleConsumer(brokers) as consumer:
+        names = consumer.topics()
+        for pattern in patterns:
+            matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
+            if not matching:
+                raise ConfigError(f"topics: the source has no topic {pattern!r}")
+            found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    if CLAIMS_TOPIC in names and not may_be_mirrors:
+        claims = open_target({"bootstrap.servers": brokers}).claims()
+        if mirrored := sorted(claims.keys() & found.keys()):
+            claim = claims[mirrored[0]]
+            raise ConfigError(
+                f"topics: {mirrored[0]} of the source is itself the mirror of {claim.topic} of {claim.source} by the"
+                f" connector {claim.mirror!r}, and a topic has one direction: 'kiel-groups mirror reverse' turns it"
+                " round; for a chain of clusters that does not lead back, set source.mirrors to true"
+            )
+    return dict(sorted(found.items()))
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:
@@ -75,7 +111,7 @@ def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -
     return [partitions for partitions in tasks if partitions]
 
 
-def timestamp_of(field: str, value: memoryview | None) -> int:
+def timestamp_of(field: str, value: bytes | None) -> int:
     """
     Return the timestamp in a field of a JSON value, in milliseconds, or 0 if there is none.
 
@@ -84,7 +120,7 @@ def timestamp_of(field: str, value: memoryview | None) -> int:
         value: The value of the record.
     """
     try:
-        found = json.loads(bytes(value or b""))[field]
+        found = json.loads(value or b"")[field]
         if isinstance(found, str):
             moment = datetime.fromisoformat(found)
             found = moment.timestamp() * 1000 if moment.tzinfo else 0
@@ -94,153 +130,52 @@ def timestamp_of(field: str, value: memoryview | None) -> int:
     return number if 0 < number < 1 << 63 else 0
 
 
-def _target_of(settings: Settings) -> TargetCluster:
+def open_target(config: Mapping[str, Any]) -> TargetCluster:
+    """
+    Return the target cluster of a mirror.
+
+    Args:
+        config: The settings of librdkafka for the clients of the target, such as ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed, or refuses a setting.
+    """
     try:
         from kiel_groups.mirror.target import TargetCluster
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Mirror: confluent-kafka is missing in {sys.executable}; install kiel-groups[mirror]"
         ) from error
+    return TargetCluster(config)
+
+
+def _target_of(settings: Settings) -> TargetCluster:
     properties = json.loads(settings["target.properties"].value or "{}")
-    return TargetCluster({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
-
-
-def _is_properties(password: Password) -> bool:
-    try:
-        found = json.loads(password.value or "{}")
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and all(isinstance(each, str | int | float | bool) for each in found.values())
+    return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
 
 
 def _target_name(settings: Settings, topic: str) -> str:
-    name: str = settings["target.topic.format"].replace(_TOPIC, topic)
-    return check_name(name, "topic")
+    return check_name(target_topic(settings["target.topic.format"], topic), "topic")
 
 
-_source = partial(ConfigKey, group="Source", importance="high")
-_target = partial(ConfigKey, group="Target", importance="high")
-_records = partial(ConfigKey, group="Records", importance="low")
+def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
+    """
+    Return the number of partitions that a topic gets on the target, or 0 if records keep their partitions.
 
-_CONFIG = ConfigDefinition(
-    _source(
-        "source.bootstrap.servers",
-        documentation="Brokers of the source: host:port, separated by commas.",
-        validator=non_empty(),
-        width="long",
-    ),
-    _source(
-        "source.zookeeper",
-        default="",
-        documentation="ZooKeeper of the source, with its chroot. It has the settings of topics, which the target's "
-        "topics get. Without it, they get the target's defaults.",
-        width="long",
-    ),
-    _source(
-        "topics",
-        "list",
-        documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
-        "matches one. Internal topics are not mirrored.",
-        validator=non_empty(),
-        width="long",
-    ),
-    _source(
-        "source.auto.offset.reset",
-        default="none",
-        documentation="What happens if the source has deleted records before they were mirrored: none fails the "
-        "task, earliest continues with the first record that is left.",
-        validator=one_of("none", "earliest"),
-        importance="low",
-    ),
-    _source(
-        "refresh.interval.ms",
-        "int",
-        60_000,
-        documentation="How often the source is asked for new topics and partitions, in milliseconds.",
-        validator=between(100, 86_400_000),
-        importance="low",
-    ),
-    _target(
-        "target.bootstrap.servers",
-        documentation="Brokers of the target: host:port, separated by commas.",
-        validator=non_empty(),
-        width="long",
-    ),
-    _target(
-        "target.properties",
-        "password",
-        Password(""),
-        documentation="More settings of librdkafka for the target as a JSON object, such as "
-        '{"security.protocol": "SSL"}.',
-        validator=Validator(_is_properties, "a JSON object of texts and numbers"),
-        importance="medium",
-        width="long",
-    ),
-    _target(
-        "target.topic.format",
-        default=_TOPIC,
-        documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
-        validator=Validator(lambda text: _TOPIC in text, "a text with ${topic}"),
-        importance="medium",
-    ),
-    _target(
-        "target.replication.factor",
-        "int",
-        -1,
-        documentation="The replicas of topics that are created; -1 leaves the number to the target.",
-        validator=Validator(lambda number: number == -1 or 0 < number < 1 << 15, "-1, or a number from 1"),
-        importance="medium",
-    ),
-    _target(
-        "target.compression.type",
-        default="lz4",
-        documentation="The codec of the records on the target.",
-        validator=one_of("none", "gzip", "snappy", "lz4", "zstd"),
-        importance="medium",
-    ),
-    _target(
-        "exactly.once",
-        "boolean",
-        False,
-        documentation="Whether each record is written once, also after a crash. Consumers of the target have to "
-        "read committed records only.",
-    ),
-    _target(
-        "partition.sets",
-        "int",
-        8,
-        documentation="The number of fixed sets of partitions. A set belongs to one task, and has one transactional "
-        "id, so more tasks than sets have nothing to do. The number cannot change.",
-        validator=between(1, 1_000),
-        importance="low",
-    ),
-    _records(
-        "timestamp.field",
-        default="",
-        documentation="The field of JSON values that has a record's time: milliseconds since 1970, or a text in ISO "
-        "8601 with a zone. Other records get the time of mirroring.",
-    ),
-    _records(
-        "headers.source",
-        "boolean",
-        False,
-        documentation="Whether records get the headers kiel.source.partition and kiel.source.offset.",
-    ),
-    _records(
-        "dead.letter.topic",
-        default="",
-        documentation="The topic of the target for records that are larger than their topic allows. Without it, such a "
-        "record fails the task.",
-        validator=Validator(lambda name: not name or TOPIC_NAME.accepts(name), TOPIC_NAME.expected),
-    ),
-    _records(
-        "batch.records",
-        "int",
-        20_000,
-        documentation="The most records that are written, and with exactly.once committed, together.",
-        validator=between(1, 1_000_000),
-    ),
-)
+    Args:
+        setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".
+        topic: The name of the topic on the source.
+        partitions: The number of partitions on the source.
+
+    Raises:
+        ConfigError: The source has more partitions.
+    """
+    wanted = partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
+    if setting and wanted < partitions:
+        raise ConfigError(
+            f"target.partitions: {setting} given; expected at least {partitions}, the number of partitions of {topic}"
+        )
+    return wanted
 
 
 class MirrorTask(SourceTask):
@@ -251,25 +186,53 @@ class MirrorTask(SourceTask):
     positions are the checkpoints on the target, and the stored source offsets only show the progress.
     """
 
-    config = _CONFIG + ConfigDefinition(
-        ConfigKey(_PARTITIONS, documentation="The topics and numbers of the task's partitions, as a JSON array.")
+    config = CONFIG + ConfigDefinition(
+        ConfigKey(PARTITIONS_KEY, documentation="The topics and numbers of the task's partitions, as a JSON array."),
+        ConfigKey(
+            BACK_KEY,
+            default="[]",
+            documentation="The topics and numbers of the partitions that are copied back, and the offset of the target "
+            "to begin at, as a JSON array.",
+        ),
     )
 
     def __init__(self) -> None:
         self._consumer: SingleConsumer | None = None
         self._writers: dict[int, TargetWriter] = {}
+        #: A thread for each set: most of the time of a write, the target has to answer.
+        self._threads = ThreadPoolExecutor(1_000, "mirror")
+        self._back: BackCopier | None = None
+        #: The positions of the partitions of the source. Records before them are no new ones.
+        self._next: dict[TopicPartition, int] = {}
+        #: The ways in which the task copies records, in turn.
+        self._copies: Iterator[Callable[[], Sequence[SourcePosition]]] = repeat(self._copy)
         self._is_source_gone = False
+        #: The topics that are not subscribed yet, because the source has not answered since the start.
+        self._unsubscribed: list[str] = []
+        #: The numbers of the mirrored records and of their bytes, by partition.
+        self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
-        self._error: KielGroupsError | None = None
+        self._error: BaseException | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         target = _target_of(settings)
+        target.should_stop = lambda: context.should_stop
+        self._context, self._settings = context, settings
+        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
+        self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
+        self._check = DirectionCheck(target, context.connector, dict.fromkeys(self._names.values(), FORWARD), context)
+        starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
+        if self._partitions:
+            self._start_forward(target)
+        if starts:
+            self._back = self._start_back(target, starts)
+            self._copies = cycle([self._copy, self._back.copy]) if self._partitions else repeat(self._back.copy)
+
+    def _start_forward(self, target: TargetCluster) -> None:
         from kiel_groups.mirror.writer import TargetWriter
 
-        self._context, self._settings = context, settings
-        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[_PARTITIONS])]
-        names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
-        self._names = names
+        context, settings, names = self._context, self._settings, self._names
+        self._progress = MirrorMetrics(context.metrics, self._partitions)
         field: str = settings["timestamp.field"]
         shared = WriterSettings(
             mirror=context.connector,
@@ -283,57 +246,175 @@ class MirrorTask(SourceTask):
         batch_bytes = min(1_000_000, target.largest_messages(sorted(set(names.values()))) * 9 // 10)
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
-        positions = self._positions(context)
+        self._next = self._positions(context)
+        for writer in self._writers.values():
+            writer.check_ends(names)
+        self._begin(target)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
-        for topic in names:
-            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
-            own = {partition: offset for partition, offset in positions.items() if partition.topic == topic}
-            self._consumer.subscribe(topic, own, numbers)
+        self._unsubscribed = list(names)
+
+    def _begin(self, target: TargetCluster) -> None:
+        """Prepare the checkpoints at the beginning of partitions that the mirror has not begun yet."""
+        starts = json.loads(self._settings["start.offsets"] or "{}")
+        logs = target.logs(sorted(self._names[topic] for topic in starts if topic in self._names))
+        for partition in self._partitions:
+            if partition in self._next:
+                continue
+            topic, number = partition
+            beginning = 0
+            if (start := starts.get(topic, {}).get(str(number))) is not None:
+                # What is on the target already are the records before this one.
+                self._next[partition] = start
+                _, beginning = logs.get(TopicPartition(self._names[topic], number), (0, 0))
+            self._writers[self._set_of(partition)].beginnings[partition] = beginning
+
+    def _start_back(self, target: TargetCluster, starts: Sequence[tuple[TopicPartition, int]]) -> BackCopier:
+        from kiel_groups.mirror.back import BackCopier, back_partition
+
+        context, settings = self._context, self._settings
+        topics = {_target_name(settings, partition.topic): partition.topic for partition, _ in starts}
+        positions: dict[TopicPartition, int] = {}
+        for partition, start in starts:
+            target_partition = TopicPartition(_target_name(settings, partition.topic), partition.partition)
+            stored = context.run(context.offset(back_partition(target_partition)))
+            positions[target_partition] = max(start, stored["offset"] if stored else 0)
+        return BackCopier(
+            target,
+            settings["source.bootstrap.servers"],
+            topics,
+            positions,
+            DirectionCheck(target, context.connector, dict.fromkeys(topics, BACK), context),
+            context,
+            most=settings["batch.records"],
+            resets=settings["source.auto.offset.reset"] == "earliest",
+        )
 
     def poll(self) -> Sequence[SourcePosition]:
+        return next(self._copies)()
+
+    def _copy(self) -> Sequence[SourcePosition]:
+        """Copy the next records to the target, and return the positions after them."""
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
+        self._progress.measure(self._lags)
         try:
+            self._subscribe(self._consumer)
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
-        except NoBrokersError as error:
-            self._report_source(f"the source does not answer: {error}; trying again")
-            return []
         except OffsetOutOfRangeError as error:
+            self._check_ends(self._consumer.end_offsets(self._next))
             raise KielGroupsError(
                 f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
             ) from error
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            self._report_source(f"the source does not answer: {error}; trying again")
+            self._context.run(self._context.pause(_SOURCE_PAUSE_S))
+            return []
         self._report_source("")
+        self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
+        self._progress.begin(found)
+        found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
+        is_hashed = bool(self._settings["target.partitions"])
         for partition, columns in found.items():
-            batch = SourceBatch(partition, columns, self._names[partition.topic])
+            batch = SourceBatch(partition, columns, self._names[partition.topic], is_hashed)
             by_set.setdefault(self._set_of(partition), []).append(batch)
+        return self._write(by_set)
+
+    def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
+        """Write the batches of all sets at once, and return the positions after those that the target has stored."""
+        writing = {number: self._threads.submit(self._writers[number].write, by_set[number]) for number in by_set}
         written: list[SourcePosition] = []
-        for number, batches in by_set.items():
-            try:
-                self._writers[number].write(batches)
-            except KielGroupsError as error:
-                if not written:
-                    raise
-                self._error = error
-                break
-            written += [
-                SourcePosition(_source_partition(batch.partition), {"offset": batch.next_offset}) for batch in batches
-            ]
+        failed: list[BaseException] = []
+        for number, outcome in writing.items():
+            if error := outcome.exception():
+                failed.append(error)
+                continue
+            self._progress.end(by_set[number])
+            written += map(self._counted, by_set[number])
+            self._next |= {batch.partition: batch.next_offset for batch in by_set[number]}
+        if failed and not written:
+            raise failed[0]
+        self._error = failed[0] if failed else None
         return written
 
+    def _lags(self) -> dict[TopicPartition, int]:
+        """Return the lag of each partition that is copied to the target, as of the last answer of the source."""
+        assert self._consumer is not None
+        paused = self._consumer.paused()
+        return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
+
+    def _check_ends(self, found: Mapping[TopicPartition, int]) -> None:
+        """
+        Check that the source's partitions have not started over: that none is at an offset before its position.
+
+        Raises:
+            KielGroupsError: A partition has, so its records would be taken for records that are mirrored.
+        """
+        for partition, offset in sorted(found.items()):
+            if offset < (position := self._next.get(partition, 0)):
+                raise KielGroupsError(
+                    f"{partition} of the source was mirrored up to offset {position}, and its log is at {offset} again:"
+                    " the topic was deleted and created again, or has lost records; mirror it by a connector of another"
+                    " name to another topic (target.topic.format)"
+                )
+
+    def _kept(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> dict[TopicPartition, Any]:
+        """
+        Return the records of topics that are still copied to the target.
+
+        The other topics were stopped or turned round after the task has started. Their partitions pause before the
+        records that the task has read, because a stopped topic may be copied to the target again.
+        """
+        assert self._consumer is not None
+        if not found and not self._check.is_due:
+            return {}
+        turned = self._check.turned()
+        stopped = {partition for partition in self._partitions if self._names[partition.topic] in turned}
+        paused = self._consumer.paused()
+        for partition in stopped & found.keys():
+            self._consumer.seek(partition, found[partition][0].first_offset)
+        if changed := stopped ^ paused:
+            self._consumer.pause(*stopped - paused)
+            self._consumer.resume(*paused - stopped)
+            text = "paused" if stopped - paused else "continued"
+            log.info("%s: %s of %s", self._context.connector, text, some(sorted({each.topic for each in changed})))
+        return {partition: columns for partition, columns in found.items() if partition not in stopped}
+
     def stop(self) -> None:
+        self._threads.shutdown()
         for writer in self._writers.values():
             writer.close()
         if self._consumer is not None:
             self._consumer.close()
+        if self._back is not None:
+            self._back.close()
+
+    def _subscribe(self, consumer: SingleConsumer) -> None:
+        """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""
+        while self._unsubscribed:
+            topic = self._unsubscribed[-1]
+            numbers = [partition.partition for partition in self._partitions if partition.topic == topic]
+            starts = {partition: offset for partition, offset in self._next.items() if partition.topic == topic}
+            consumer.subscribe(topic, starts, numbers)
+            self._unsubscribed.pop()
+
+    def _counted(self, batch: SourceBatch) -> SourcePosition:
+        """Count the records of a batch that the target has stored, and return the position after them."""
+        records, size = self._counts.get(batch.partition, (0, 0))
+        counts = self._counts[batch.partition] = records + batch.records, size + batch.size_bytes
+        offset = {"offset": batch.next_offset, "records": counts[0], "bytes": counts[1]}
+        return SourcePosition(_source_partition(batch.partition), offset)
 
     def _report_source(self, problem: str) -> None:
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
         if self._is_source_gone != bool(problem):
             self._is_source_gone = bool(problem)
+            self._context.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._context.connector, problem or "the source answers again")
             self._context.report_problem(problem)
 
@@ -342,21 +423,22 @@ class MirrorTask(SourceTask):
 
     def _positions(self, context: SourceTaskContext) -> dict[TopicPartition, int]:
         """
-        Return the source position of each partition that has one.
+        Return the source position of each partition that has one, and set the counts of the records before.
 
         Raises:
             KielGroupsError: The target has lost checkpoints of an exactly-once mirror.
         """
-        stored = {
-            partition: offset["offset"]
-            for partition in self._partitions
-            if (offset := context.run(context.offset(_source_partition(partition)))) is not None
-        }
-        if not self._settings["exactly.once"]:
-            return stored
+        stored: dict[TopicPartition, int] = {}
+        for partition in self._partitions:
+            if (offset := context.run(context.offset(_source_partition(partition)))) is not None:
+                stored[partition] = offset["offset"]
+                self._counts[partition] = offset.get("records", 0), offset.get("bytes", 0)
         found: dict[TopicPartition, int] = {}
         for writer in self._writers.values():
+            # An at-least-once writer learns by its checkpoints where its records on the target end.
             found |= writer.positions()
+        if not self._settings["exactly.once"]:
+            return stored
         found = {partition: found[partition] for partition in self._partitions if partition in found}
         if lost := sorted(each for each in stored if found.get(each, -1) < stored[each]):
             at = f"at offset {found[lost[0]]}" if lost[0] in found else "missing"
@@ -365,6 +447,10 @@ class MirrorTask(SourceTask):
                 f" {at}: records would be written again; delete the connector's target topics and the connector, or"
                 " restore the checkpoints"
             )
+        for partition, before in stored.items():
+            # The records of transactions after the last stored offset; the size of these records is not known.
+            records, size = self._counts[partition]
+            self._counts[partition] = records + found[partition] - before, size
         return found
 
 
@@ -377,17 +463,39 @@ class MirrorConnector(SourceConnector):
 
     version: ClassVar[str] = "1.0"
     task_class = MirrorTask
-    config = _CONFIG
+    config = CONFIG
 
     def start(self, context: ConnectorContext, settings: Settings) -> None:
         self._context = context
         self._settings = settings
         self._target = _target_of(settings)
         self._ended = threading.Event()
-        #: The topics that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: dict[str, int] = {}
+        #: The topics and the directions that the tasks were made for last. The worker calls ``task_configs`` next.
+        self._known: tuple[Mapping[str, int], Mapping[str, tuple[str, int]]] = {}, {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
+
+    def checked_topics(self, name: str, settings: Settings, *, timeout_s: float) -> dict[str, int]:
+        """
+        Check, without a change, whether both clusters permit a mirror. No other method was called before.
+
+        Args:
+            name: The name of the mirror.
+            settings: The settings of the mirror.
+            timeout_s: How long to wait for the target's first answer, in seconds.
+
+        Returns:
+            The number of partitions of each topic to mirror.
+
+        Raises:
+            ConfigError: A setting is wrong, or claims or topics of the target are in the way.
+            KielGroupsError: A cluster does not answer.
+        """
+        self._settings = settings
+        known, target = self._topics(), _target_of(settings)
+        topics, source = [self._described(*topic) for topic in known.items()], settings["source.bootstrap.servers"]
+        target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        return known
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
         began_s, pause_s = time.monotonic(), 1
@@ -406,56 +514,85 @@ class MirrorConnector(SourceConnector):
 
     def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
         """Prepare the target for the topics of the source, and return the settings of each task."""
-        self._known = self._topics()
-        topics, settings = [self._described(*topic) for topic in self._known.items()], self._settings
+        known = self._topics()
+        topics, settings = [self._described(*topic) for topic in known.items()], self._settings
         target = self._target
         replication: int = settings["target.replication.factor"]
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
-        target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
         target.create(topics, replication)
+        directions = self._directions(claims)
+        self._known = known, directions
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
+        moving, starts = list[MirroredTopic](), dict[str, dict[int, int]]()
+        for topic in topics:
+            direction, partitions = directions[topic.target]
+            if direction == STOPPED:
+                log.warning(
+                    "%s: topic %s is stopped while 'kiel-groups mirror reverse' turns it round; if that command was"
+                    " interrupted, call it again",
+                    self._context.name,
+                    topic.source,
+                )
+                continue
+            moving.append(topic)
+            if direction == BACK:
+                starts[topic.source] = dict(enumerate(claims[topic.target].starts))
+                if partitions > topic.partitions:
+                    raise ConfigError(
+                        f"the target topic {topic.target} has {partitions} partitions, and the source topic"
+                        f" {topic.source}, which it is copied back to, has {topic.partitions}; expected as many: add"
+                        " partitions on the source"
+                    )
         return [
-            {**self._context.config, _PARTITIONS: json.dumps(partitions)}
-            for partitions in partitions_of_tasks(topics, settings["partition.sets"], most)
+            {
+                **self._context.config,
+                PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in starts]),
+                BACK_KEY: json.dumps(
+                    # A partition that is newer than the turn is copied back from its beginning.
+                    [(*each, starts[each.topic].get(each.partition, 0)) for each in partitions if each.topic in starts]
+                ),
+            }
+            for partitions in partitions_of_tasks(moving, settings["partition.sets"], most)
         ]
+
+    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, tuple[str, int]]:
+        """Return the direction of each target topic of the mirror, and the partitions of those that are copied back."""
+        own = {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
+        counts = self._target.partitions() if BACK in own.values() else {}
+        return {
+            topic: (direction, counts.get(topic, 0) if direction == BACK else 0) for topic, direction in own.items()
+        }
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):
             self._ended.set()
 
     def _topics(self) -> dict[str, int]:
-        """
-        Return the number of partitions of each topic to mirror.
-
-        Raises:
-            ConfigError: No topic of the source has one of the names.
-        """
-        with SingleConsumer(self._settings["source.bootstrap.servers"]) as consumer:
-            names = consumer.topics()
-            patterns: list[str] = self._settings["topics"]
-            found: dict[str, int] = {}
-            for pattern in patterns:
-                matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
-                if not matching:
-                    raise ConfigError(f"topics: the source has no topic {pattern!r}")
-                found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
-        return dict(sorted(found.items()))
+        """Return the number of partitions of each topic to mirror; see ``source_topics``."""
+        settings = self._settings
+        return source_topics(
+            settings["source.bootstrap.servers"], settings["topics"], may_be_mirrors=settings["source.mirrors"]
+        )
 
     def _described(self, topic: str, partitions: int) -> MirroredTopic:
         config: Mapping[str, str] | None = None
+        created = 0
         if hosts := self._settings["source.zookeeper"]:
-            config = ZooKeeperTopics(hosts).describe([topic]).states[0].config
-        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {})
+            state = ZooKeeperTopics(hosts).describe([topic]).states[0]
+            config, created = state.config, state.created
+        hashed = hashed_partitions(self._settings["target.partitions"], topic, partitions)
+        return MirroredTopic(topic, _target_name(self._settings, topic), partitions, config or {}, created, hashed)
 
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):
             try:
-                if self._topics() != self._known:
+                if (self._topics(), self._directions(self._target.claims())) != self._known:
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
-                log.warning("%s: cannot read the topics of the source: %s", self._context.name, error)
+                log.warning("%s: cannot look for new topics: %s", self._context.name, error)
             except Exception as error:
                 self._context.raise_error(error)
                 return

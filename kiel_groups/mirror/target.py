@@ -5,28 +5,60 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from kiel_groups.config import parse_hosts
-from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.values import CLAIMS_TOPIC, MirroredTopic, checkpoints_topic
-from kiel_groups.wording import counted
+from kiel_groups import model
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
+from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
+from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
+from kiel_groups.wording import counted, some
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
+#: How long a task waits for the end of the topic of claims, in seconds, before its status shows that.
+_CLAIMS_S = 2.0
+#: How long one request may take, in seconds, before the target is asked again, and it is checked whether to stop.
+_REQUEST_S = 1.0
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
-_COMPACTED = {"cleanup.policy": "compact"}
+#: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 #: Errors of the target that another try may not meet.
 _PASSING = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        # A partition has no leader, or another one.
+        KafkaError._NOENT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+#: Errors of the target that only a user can remove.
+_DENIED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
 )
 
 #: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
@@ -57,39 +89,25 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
-def check_claims(
-    claims: Mapping[str, Mapping[str, str]], mirror: str, source: str, topics: Sequence[MirroredTopic]
-) -> None:
-    """
-    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
-
-    A source is the same if it has an address in common with the source of a claim.
-
-    Args:
-        claims: The claims by target topic.
-        mirror: The name of the mirror.
-        source: The addresses of the mirror's source.
-        topics: The topics that the mirror claims.
-
-    Raises:
-        ConfigError: A claim is in the way.
-    """
+def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
+    """Raise ConfigError if one of the topics exists with too few partitions."""
     for topic in topics:
-        claim = claims.get(topic.target, {"mirror": mirror, "topic": topic.source})
-        if (claim["mirror"], claim["topic"]) != (mirror, topic.source):
+        if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
+            asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
             raise ConfigError(
-                f"the target topic {topic.target} is the mirror of {claim['topic']} by the connector"
-                f" {claim['mirror']!r}; a topic has one mirror: choose another target.topic.format, or delete"
-                f" the claim in {CLAIMS_TOPIC}"
+                f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
+                " as many: add partitions on the target"
             )
-    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
-    for name, claim in sorted(claims.items()):
-        if claim["mirror"] == mirror and addresses.isdisjoint(parse_hosts(claim["source"], 9092, CLAIMS_TOPIC)):
-            raise ConfigError(
-                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim['topic']} of"
-                f" {claim['source']} to {name}, and its checkpoints count the offsets of that source: add one of those"
-                " addresses if it is the same cluster, else choose another name for the connector"
-            )
+
+
+def _check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
+    """Raise ConfigError if the topic of checkpoints has another number of partitions than there are sets."""
+    found = present.get(checkpoints_topic(mirror), sets)
+    if found != sets:
+        raise ConfigError(
+            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+            f" target topic {checkpoints_topic(mirror)}, which cannot change"
+        )
 
 
 class TargetCluster:
@@ -102,27 +120,49 @@ class TargetCluster:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
+        #: Whether the caller must end. Then methods that wait for the target raise TaskStoppedError.
+        self.should_stop: Callable[[], bool] = lambda: False
         self.servers: str = self.config["bootstrap.servers"]
+        #: The last error of a connection. The answer to a request only says that a connection has failed.
+        self._last_error = ""
         try:
-            self._admin = AdminClient(self.config, logger=log)
+            # Problems of connections reach the callback.
+            more = {"error_cb": self._on_error, "log_level": 2}
+            self._admin = AdminClient(self.config | more, logger=log)
         except KafkaException as error:
             raise ConfigError(f"target.properties: {error_of(error).str()}") from error
 
-    def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
+    def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
         """
-        Create the topics that do not exist, with the partitions of the source and the settings that still exist.
+        Check, without a change, whether the target permits a mirror.
+
+        Args:
+            mirror: The name of the mirror.
+            source: The addresses of the source.
+            sets: The number of sets of partitions.
+            topics: The topics to mirror.
+            timeout_s: How long to wait for the first answer, in seconds.
 
         Raises:
-            ConfigError: A topic exists with fewer partitions, or the target refuses to create a topic.
+            ConfigError: As ``create``, ``create_checkpoints`` and ``claim``.
             KielGroupsError: The target does not answer.
         """
-        present = self._partitions()
-        for topic in topics:
-            if 0 < (count := present.get(topic.target, 0)) < topic.partitions:
-                raise ConfigError(
-                    f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source} has"
-                    f" {topic.partitions}; expected at least as many: add partitions on the target"
-                )
+        present = self.partitions(timeout_s)
+        _check_sets(present, mirror, sets)
+        _check_sizes(present, topics)
+        if CLAIMS_TOPIC in present:
+            check_claims(self.claims(), mirror, source, topics)
+
+    def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
+        """
+        Create the topics that do not exist, with their partitions and the settings that still exist.
+
+        Raises:
+            ConfigError: A topic exists with too few partitions, or the target refuses to create a topic.
+            KielGroupsError: The target does not answer.
+        """
+        present = self.partitions()
+        _check_sizes(present, topics)
         missing = [topic for topic in topics if topic.target not in present]
         for topic in missing:
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
@@ -130,7 +170,7 @@ class TargetCluster:
         carried = [
             NewTopic(
                 topic.target,
-                topic.partitions,
+                topic.target_partitions,
                 replication,
                 config={name: text for name, text in topic.config.items() if name in CARRIED_SETTINGS},
             )
@@ -138,7 +178,14 @@ class TargetCluster:
         ]
         self._create(carried)
         for topic in missing:
-            log.info("created the target topic %s with %s", topic.target, counted(topic.partitions, "partition"))
+            log.info("created the target topic %s with %s", topic.target, counted(topic.target_partitions, "partition"))
+        for topic in topics:
+            if topic.hashed_partitions:
+                log.info(
+                    "the keys of %s are hashed anew on the target: the order within a key is kept, and that within a"
+                    " partition is not; records without a key keep their partition",
+                    topic.source,
+                )
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
         """
@@ -149,7 +196,7 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         wanted = {checkpoints_topic(mirror): sets, CLAIMS_TOPIC: 1}
-        present = self._partitions()
+        present = self.partitions()
         self._create(
             [
                 NewTopic(name, count, replication, config=_COMPACTED)
@@ -157,19 +204,13 @@ class TargetCluster:
                 if name not in present
             ]
         )
-        found = present.get(checkpoints_topic(mirror), sets)
-        if found != sets:
-            raise ConfigError(
-                f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
-                f" target topic {checkpoints_topic(mirror)}, which cannot change"
-            )
+        _check_sets(present, mirror, sets)
 
-    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
         """
-        Claim the target topics for a mirror.
+        Claim the target topics for a mirror, and return all claims.
 
-        The claims are written in a transaction, whose id all mirrors share. So of two mirrors that claim at the same
-        time, the first one is fenced, and fails.
+        A topic that the mirror has claimed already keeps its direction.
 
         Args:
             mirror: The name of the mirror.
@@ -177,32 +218,197 @@ class TargetCluster:
             topics: The topics to claim.
 
         Raises:
-            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name.
+            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name, or a topic of
+                the source was created again.
             KielGroupsError: The target does not answer, or another mirror claims topics at this moment.
+        """
+
+        def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
+            check_claims(claims, mirror, source, topics)
+            changed = {}
+            for topic in topics:
+                claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+                changed[topic.target] = claim._replace(source=source, created=topic.created or claim.created)
+            return changed
+
+        return self.change_claims(change)
+
+    def change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
+        """
+        Change claims in a transaction, and return all claims.
+
+        All mirrors share the id of the transaction. So of two mirrors that change claims at the same time, the first
+        one is fenced, and fails.
+
+        Args:
+            change: Returns the changed claims by target topic, from all claims. An error that it raises changes none.
+
+        Raises:
+            KielGroupsError: The target does not answer, or another mirror changes claims at this moment.
         """
         producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
         try:
             producer.init_transactions(_ANSWER_S)
-            claims = {json.loads(key): json.loads(value) for key, value in self.read(CLAIMS_TOPIC, 0) if value}
-            check_claims(claims, mirror, source, topics)
+            claims = self.claims()
+            changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
             producer.begin_transaction()
-            for topic in topics:
-                value = {"mirror": mirror, "topic": topic.source, "source": source}
-                if claims.get(topic.target) != value:
-                    producer.produce(CLAIMS_TOPIC, json.dumps(value), json.dumps(topic.target), 0)
+            for topic, claim in changed.items():
+                producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
             producer.commit_transaction(_ANSWER_S)
         except KafkaException as error:
             raise self.failure("claim topics", error) from error
+        return claims | changed
 
-    def read(self, topic: str, partition: int) -> list[tuple[bytes, bytes | None]]:
+    def claims(self) -> dict[str, Claim]:
         """
-        Return the keys and values of the committed records of a partition, in their order.
+        Return the claims of all mirrors by target topic.
 
-        The caller has ended the transactions of the partition, so the end of the committed records is the end of all.
+        Raises:
+            KielGroupsError: The target does not answer, has no topic of claims, or has a claim that cannot be read.
+        """
+        # A null value deletes a claim. Until the topic is compacted, the former value precedes it.
+        latest = dict(self.read(CLAIMS_TOPIC, 0))
+        claims = {key: Claim.parse(value, key) for key, value in latest.items() if value}
+        try:
+            return {str(json.loads(key)): claim for key, claim in claims.items()}
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
+
+    def claims_end(self) -> int:
+        """
+        Return the end of the topic of claims, which grows with each change of a claim.
 
         Raises:
             KielGroupsError: The target does not answer.
         """
+        try:
+            (end,) = self.ends([model.TopicPartition(CLAIMS_TOPIC, 0)], _CLAIMS_S)
+        except KafkaException as error:
+            raise self.failure("look for changed claims", error) from error
+        return end
+
+    def claims_of(self, mirror: str) -> dict[str, Claim]:
+        """
+        Return the claims of one mirror by target topic.
+
+        Raises:
+            ConfigError: The target has no mirror of this name.
+            KielGroupsError: The target does not answer.
+        """
+        counts = self.partitions()
+        claims = self.claims() if CLAIMS_TOPIC in counts else {}
+        if checkpoints_topic(mirror) not in counts:
+            names = sorted({claim.mirror for claim in claims.values()})
+            others = f"; its mirrors are {some(names)}" if names else ", nor any other"
+            raise ConfigError(f"the target {self.servers} has no mirror {mirror!r}{others}")
+        return {name: claim for name, claim in claims.items() if claim.mirror == mirror}
+
+    def mirrored(self, mirror: str) -> dict[model.TopicPartition, MirroredPartition]:
+        """Return how far each partition of the source is mirrored. Raises as ``read``."""
+        topic = checkpoints_topic(mirror)
+        return parse_checkpoints(self.read(topic, *range(self.partitions().get(topic, 0))))
+
+    def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
+        """
+        Return the start and the end of the log of each partition of the topics that exist.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        counts = self.partitions()
+        wanted = [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {
+            model.TopicPartition(each.topic, each.partition): (start, end)
+            for each, start, end in zip(wanted, starts, ends, strict=True)
+        }
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
+        return self._answer(partial(self._listed, partitions, spec), "look up the ends of logs")
+
+    def _answer(self, ask: Callable[[float], T], what: str, *passing: int) -> T:
+        """
+        Ask the target, again and again if it does not answer, and return its answer.
+
+        Args:
+            ask: Sends a request with a time limit in seconds.
+            what: The purpose of the request.
+            passing: More errors that another try may not meet.
+
+        Raises:
+            KielGroupsError: The target refuses the request, or has not answered in ``_ANSWER_S``.
+            TaskStoppedError: The caller must end.
+        """
+        deadline_s = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                return ask(_REQUEST_S)
+            except KafkaException as error:
+                if error_of(error).code() not in _PASSING.union(passing) or time.monotonic() > deadline_s:
+                    raise self.failure(what, error) from error
+            self._check_stop()
+            time.sleep(_PAUSE_S)
+
+    def _check_stop(self) -> None:
+        if self.should_stop():
+            raise TaskStoppedError(f"stopped while {self.servers} does not answer")
+
+    def ends(self, partitions: Sequence[model.TopicPartition], timeout_s: float) -> list[int]:
+        """Return the end of the log of each partition. Raise KafkaException if the target does not answer in time."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        return self._listed(wanted, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
+
+    def _listed(self, partitions: Sequence[TopicPartition], spec: OffsetSpec, timeout_s: float) -> list[int]:
+        if not partitions:
+            return []
+        answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
+        try:
+            found = [int(answers[each].result().offset) for each in partitions]
+            # The library does not report an error for each partition whose leader has not answered.
+            if any(offset < 0 for offset in found):
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            return found
+        except KafkaException:
+            # The library keeps a leader's former epoch, or that a partition has no leader, for five minutes or more. A
+            # list of all topics renews its metadata.
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=timeout_s)
+            raise
+
+    def read(self, topic: str, *partitions: int) -> list[tuple[bytes, bytes | None]]:
+        """
+        Return the keys and values of the committed records of some partitions, in the order of each partition.
+
+        The caller has ended the transactions of the partitions, so the ends of the committed records are those of all.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        return [(message.key() or b"", message.value()) for message in self.messages(topic, *partitions)]
+
+    def messages(self, topic: str, *partitions: int) -> Iterator[Message]:
+        """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
+        with closing(self.consumer()) as consumer:
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left, answered_s = set(partitions), time.monotonic()
+            while left:
+                message = consumer.poll(_REQUEST_S)
+                if message is None:
+                    self._check_stop()
+                    if time.monotonic() - answered_s > _ANSWER_S:
+                        raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                    continue
+                answered_s = time.monotonic()
+                if (error := message.error()) is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                elif not error.retriable():
+                    raise self.failure(f"read {topic}", KafkaException(error))
+
+    def consumer(self) -> Consumer:
+        """Return a consumer of committed records, without a group, that reports the ends of partitions."""
         config = {
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
@@ -213,45 +419,41 @@ class TargetCluster:
             # The end is reported after an empty answer, for which the broker waits.
             "fetch.wait.max.ms": 10,
         }
-        found: list[tuple[bytes, bytes | None]] = []
-        with closing(Consumer(self.config | config, logger=log)) as consumer:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while True:
-                message = consumer.poll(_ANSWER_S)
-                if message is None:
-                    raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
-                if (error := message.error()) is None:
-                    found.append((message.key() or b"", message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                elif not error.retriable():
-                    raise self.failure(f"read {topic}", KafkaException(error))
+        return Consumer(self.config | config, logger=log)
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""
+        return min(map(int, self.settings(topics, "max.message.bytes").values()))
+
+    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
+        """Return the value of a setting for each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        deadline_s = time.monotonic() + _ANSWER_S
-        while True:
-            try:
-                answers = self._admin.describe_configs(resources, request_timeout=_ANSWER_S).values()
-                return min(int(answer.result()["max.message.bytes"].value) for answer in answers)
-            except KafkaException as error:
-                # A broker of KRaft learns of a new topic after the controller has created it.
-                is_new = error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                if not is_new or time.monotonic() > deadline_s:
-                    raise self.failure("read the settings of topics", error) from error
-                time.sleep(_PAUSE_S)
+
+        def ask(timeout_s: float) -> dict[str, str]:
+            answers = self._admin.describe_configs(resources, request_timeout=timeout_s)
+            return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
+
+        # A broker of KRaft learns of a new topic after the controller has created it.
+        return self._answer(ask, "read the settings of topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        """Return the error for users after the library has raised one."""
-        return KielGroupsError(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+        """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""
+        kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
+        return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
 
-    def _partitions(self) -> dict[str, int]:
+    def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
+        """Return the number of partitions of each topic."""
         try:
-            topics = self._admin.list_topics(timeout=_ANSWER_S).topics
+            topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
-            raise self.failure("list topics", error) from error
+            self._admin.poll(0)  # This calls ``_on_error``.
+            cause = self._last_error or error_of(error).str()
+            raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = error.str()
 
     def _create(self, topics: list[NewTopic]) -> None:
         for name, creation in (self._admin.create_topics(topics) if topics else {}).items():

@@ -2,26 +2,103 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from kiel_groups.config import parse_hosts
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 #: The compacted topic of a target with the claims of all mirrors: the name of a target topic, and its mirror.
 CLAIMS_TOPIC = "kiel-mirror-claims"
+#: The slot of the checkpoint at the beginning of a mirrored partition.
+BEGINNING_SLOT = -1
+
+#: The settings of a task that the connector writes: the partitions that the task copies to the target, and those that
+#: it copies back.
+PARTITIONS_KEY, BACK_KEY = "mirror.partitions", "mirror.back"
+#: In the format of the target's topics, the place of the name that the topic has on the source.
+TOPIC_IN_FORMAT = "${topic}"
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
-Timestamps: TypeAlias = Callable[[memoryview | None], int]
+Timestamps: TypeAlias = Callable[[bytes | None], int]
 
 
 class MirroredTopic(NamedTuple):
-    """A topic of the source with its number of partitions and its settings, and its name on the target."""
+    """
+    A topic of the source with its number of partitions and its settings, and its name on the target.
+
+    ``created`` is the creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
+    """
 
     source: str
     target: str
     partitions: int
     config: Mapping[str, str]
+    created: int = 0
+    #: The partitions of the topic on the target if keys are hashed anew, or 0 for the partitions of the source.
+    hashed_partitions: int = 0
+
+    @property
+    def target_partitions(self) -> int:
+        """The number of partitions that the topic gets on the target."""
+        return self.hashed_partitions or self.partitions
+
+
+#: The directions of a topic: the mirror copies it to the target, copies nothing, or copies it back to the source.
+FORWARD, STOPPED, BACK = "forward", "stopped", "back"
+
+
+class Claim(NamedTuple):
+    """
+    The claim of a mirror for a topic of the target, as the topic of claims has it.
+
+    Args:
+        mirror: The name of the mirror's connector.
+        topic: The name of the topic on the source.
+        source: The addresses of the source.
+        created: The creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
+        direction: ``FORWARD``, ``STOPPED`` or ``BACK``.
+        starts: For ``BACK``, the offset of each partition of the target from which records are copied to the source.
+    """
+
+    mirror: str
+    topic: str
+    source: str
+    created: int = 0
+    direction: str = FORWARD
+    starts: Sequence[int] = ()
+
+    def encode(self) -> bytes:
+        """Return the claim as JSON."""
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def parse(cls, data: bytes, target: bytes) -> Claim:
+        """
+        Return the claim of a target topic from its JSON. ``target`` is the key of its record.
+
+        Raises:
+            ProtocolError: The data is not a claim.
+        """
+        try:
+            claim = cls(**json.loads(data))
+            claim = claim._replace(starts=tuple(claim.starts))
+            is_legal = all(isinstance(text, str) for text in claim[:3]) and isinstance(claim.created, int)
+            is_legal &= claim.direction in (FORWARD, STOPPED, BACK)
+            is_legal &= all(isinstance(start, int) and start >= 0 for start in claim.starts)
+        except (ValueError, TypeError, RecursionError):
+            is_legal = False
+        if not is_legal:
+            raise ProtocolError(
+                f"the claim with the key {target[:100]!r} in {CLAIMS_TOPIC} cannot be read: {data[:100]!r}; a record"
+                " with this key and a null value deletes it"
+            )
+        return claim
 
 
 class SourceBatch(NamedTuple):
@@ -30,11 +107,23 @@ class SourceBatch(NamedTuple):
     partition: TopicPartition
     columns: Sequence[RecordColumns]
     topic: str
+    #: Whether a record with a key goes to the partition that the hash of its key names.
+    is_hashed: bool = False
 
     @property
     def next_offset(self) -> int:
         """The offset after the last record."""
         return self.columns[-1].next_offset
+
+    @property
+    def records(self) -> int:
+        """The number of the records."""
+        return sum(map(len, self.columns))
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys and values."""
+        return sum(each.size_bytes for each in self.columns)
 
 
 class WriterSettings(NamedTuple):
@@ -49,6 +138,102 @@ class WriterSettings(NamedTuple):
     dead_letter_topic: str
 
 
+def target_topic(template: str, topic: str) -> str:
+    """Return the name on the target of a topic of the source. ``template`` is the setting ``target.topic.format``."""
+    return template.replace(TOPIC_IN_FORMAT, topic)
+
+
 def checkpoints_topic(mirror: str) -> str:
-    """Return the name of the compacted topic of the target that has the checkpoints of a mirror."""
+    """
+    Return the name of the compacted topic of the target that has the checkpoints of a mirror.
+
+    The key of a checkpoint is ``[topic, partition, slot]`` of the source. Its value is ``{"source": S, "target": T}``:
+    the records from offset S of the source's partition on are those from offset T of the target's partition on. T is
+    null if it is not known.
+
+    If keys are hashed anew (``target.partitions``), T is null, and the value has ``"targets": {"0": T0, "3": T3}``:
+    records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
+    target that is not named may have them from its start on.
+    """
     return f"kiel-mirror-{mirror}"
+
+
+def set_of(partition: TopicPartition, sets: int) -> int:
+    """
+    Return the number of the set that a partition belongs to.
+
+    The number depends on nothing but the arguments. So every task that ever writes a partition uses the same
+    transactional id. The partitions of one topic are spread evenly.
+    """
+    return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
+
+
+class Waiting(Protocol):
+    """The functions of a worker that a part of a task needs while it waits for a cluster."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the task."""
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the task must end."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it is certain that no other worker has claimed the task."""
+
+    def report_problem(self, problem: str) -> None:
+        """Show a problem in the status of the task, or, with "", that the problem is over."""
+
+
+def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+    """
+    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
+
+    A source is the same if it has an address in common with the source of a claim. A topic of the source is the same
+    if it has the same creation zxid, or if one of the zxids is not known.
+
+    Args:
+        claims: The claims by target topic.
+        mirror: The name of the mirror.
+        source: The addresses of the mirror's source.
+        topics: The topics that the mirror claims.
+
+    Raises:
+        ConfigError: A claim is in the way.
+    """
+    for topic in topics:
+        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+        if (claim.mirror, claim.topic) != (mirror, topic.source):
+            raise ConfigError(
+                f"the target topic {topic.target} is the mirror of {claim.topic} by the connector {claim.mirror!r}; a"
+                " topic has one mirror: choose another target.topic.format, or delete the claim, which a record with"
+                f" the key {json.dumps(topic.target)} and a null value in {CLAIMS_TOPIC} does"
+            )
+    check_source(claims, mirror, source)
+    for topic in topics:
+        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+        if topic.created and claim.created and topic.created != claim.created:
+            raise ConfigError(
+                f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
+                f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
+                " ones; mirror it by a connector of another name to another topic (target.topic.format)"
+            )
+
+
+def check_source(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
+    """
+    Check that a mirror has no claim with another source. Sources are the same if they have an address in common.
+
+    Raises:
+        ConfigError: A claim is in the way.
+    """
+    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
+    for name, claim in sorted(claims.items()):
+        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, 9092, CLAIMS_TOPIC)):
+            raise ConfigError(
+                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
+                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
+                " addresses if it is the same cluster, else choose another name for the connector"
+            )

@@ -6,37 +6,58 @@ import json
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.target import TargetCluster, error_of
-from kiel_groups.mirror.values import SourceBatch, WriterSettings, checkpoints_topic
+from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
 
+#: Takes the error of a record that is not stored, and the record, if the library has taken it before.
+DeliveryCallback: TypeAlias = Callable[..., None]
+
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
+#: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
+_ENDS_S, _PAUSE_S = 1.0, 0.05
+#: How long the end of a log may be smaller than it was, in seconds.
+_SETTLED_S = 1.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
+#: The most records that a producer has in memory, with those whose outcomes are not taken yet.
+_MOST_QUEUED = 200_000
+#: The partition of a record that the producer's partitioner places.
+_BY_HASH = -1
 #: How long a task that ends waits for the records in flight, in seconds.
 _CLOSE_S = 1.0
 
-#: Errors of a transaction that recur each time that it is written.
-_PERMANENT = frozenset(
+_UNAUTHORIZED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+#: Errors of a transaction that recur each time that it is written.
+_PERMANENT = _UNAUTHORIZED | frozenset(
+    {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         # These errors do not name the invalid record of a batch reliably, so none is a dead letter (decision 49).
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_RECORD,
@@ -47,17 +68,6 @@ _PERMANENT = frozenset(
 #: Errors of records that an abort drops.
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-
-
-class Waiting(Protocol):
-    """The functions of a worker that a writer needs while it waits for the target."""
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the task must end."""
-
-    def report_problem(self, problem: str) -> None:
-        """Show a problem in the status of the task, or, with "", that the problem is over."""
 
 
 class TargetWriter:
@@ -90,32 +100,21 @@ class TargetWriter:
         self._last_error = ""
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
-        #: The offset after the last record that the target has stored, by source partition.
+        #: The ends of the target's logs at the last checkpoint, by source topic and partition of the target.
         self._ends: dict[TopicPartition, int] = {}
+        #: The number of partitions of each target topic whose keys are hashed, as first seen.
+        self._widths: dict[str, int] = {}
         #: The records of this batch that are too large for the target, by partition and offset.
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
+        #: The partitions that the mirror begins, with the offset of their first record on the target or a smaller one.
+        #: The task adds them.
+        self.beginnings: dict[TopicPartition, int] = {}
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
-        config: dict[str, Any] = {
-            "enable.idempotence": True,
-            "compression.type": settings.compression,
-            "linger.ms": 20,
-            "batch.size": batch_bytes,
-            # The broker decides which record is too large.
-            "message.max.bytes": 100_000_000,
-            "queue.buffering.max.messages": 200_000,
-            "error_cb": self._on_error,
-            # Problems of connections reach the callback, and are reported once.
-            "log_level": 2,
-        }
-        # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
-        config |= {"transactional.id": self.transactional_id} if settings.is_exactly_once else {"message.timeout.ms": 0}
-        # The longest timeout that a broker allows unless it is configured. A user may give another one.
-        defaults = {"transaction.timeout.ms": 900_000}
-        self._producer = Producer(defaults | target.config | config, logger=log)
+        self._producer = Producer(self._producer_config(), logger=log)
         if settings.is_exactly_once:
             try:
                 self._until_done(self._producer.init_transactions, "start transactions")
@@ -125,6 +124,31 @@ class TargetWriter:
                 if isinstance(error, TaskStoppedError):
                     raise
                 raise self._failure("start transactions", error_of(error)) from error
+
+    def _producer_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "enable.idempotence": True,
+            "compression.type": self._settings.compression,
+            "linger.ms": 20,
+            "batch.size": self._batch_bytes,
+            # The broker decides which record is too large.
+            "message.max.bytes": 100_000_000,
+            "queue.buffering.max.messages": _MOST_QUEUED,
+            # That of Java: a record with a key goes to the partition of its hash unless the writer names another one.
+            "partitioner": "murmur2_random",
+            # Callbacks of stored records would take as long as the rest of the work for them.
+            "delivery.report.only.error": True,
+            "error_cb": self._on_error,
+            # Problems of connections reach the callback, and are reported once.
+            "log_level": 2,
+        }
+        # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
+        config |= (
+            {"transactional.id": self.transactional_id} if self._settings.is_exactly_once else {"message.timeout.ms": 0}
+        )
+        # The longest timeout that a broker allows unless it is configured. A user may give another one.
+        defaults = {"transaction.timeout.ms": 900_000}
+        return defaults | self._target.config | config
 
     @property
     def transactional_id(self) -> str:
@@ -143,9 +167,29 @@ class TargetWriter:
             if value:
                 partition, checkpoint = TopicPartition(topic, number), json.loads(value)
                 found[partition] = max(found.get(partition, 0), checkpoint["source"])
-                if (end := checkpoint["target"]) is not None:
-                    self._ends[partition] = max(self._ends.get(partition, 0), end)
+                ends = checkpoint.get("targets", {number: checkpoint["target"]})
+                for target, end in ends.items():
+                    if end is not None:
+                        each = TopicPartition(topic, int(target))
+                        self._ends[each] = max(self._ends.get(each, 0), end)
         return found
+
+    def check_ends(self, topics: Mapping[str, str]) -> None:
+        """
+        Check that the target still has the records before the last checkpoints.
+
+        Args:
+            topics: The topics of the target by their names on the source.
+
+        Raises:
+            KielGroupsError: A log is shorter than it was.
+            TaskStoppedError: The task must stop.
+        """
+        ends = {own: TopicPartition(topics[own.topic], own.partition) for own in self._ends if own.topic in topics}
+        try:
+            self._look_up(ends, dict(self._ends))
+        except KafkaException as error:
+            raise self._failure("say where its logs end", error_of(error)) from error
 
     def write(self, batches: Sequence[SourceBatch]) -> None:
         """
@@ -161,6 +205,7 @@ class TargetWriter:
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
+                self._waiting.metrics.count("mirror_transactions_aborted")
                 self._check_stop()
                 time.sleep(_SLICE_S)
         except (KafkaException, SystemError) as error:
@@ -169,6 +214,7 @@ class TargetWriter:
             if not isinstance(cause, KafkaException):
                 raise
             raise self._failure("write", error_of(cause)) from error
+        self._waiting.metrics.count("mirror_dead_letters", len(self._refused))
         self._waiting.report_problem("")
 
     def close(self) -> None:
@@ -194,13 +240,21 @@ class TargetWriter:
         self._check_errors()
         if self._errors:
             return False
+        self._look_up_ends(batches)
+        # Without a claim, records of a later owner may be before these ends, and readers of the checkpoint would skip
+        # them. The claim is checked after the look-up, so it was valid then. Transactions are fenced by the target.
+        is_exact = self._settings.is_exactly_once or self._waiting.is_owner
         for batch in batches:
             self._bury(batch)
-            self._checkpoint(batch)
+            if is_exact:
+                self._checkpoint(batch)
         self._flush()
         if self._settings.is_exactly_once and not self._errors:
             self._commit()
         self._check_errors()
+        if is_exact and not self._errors:
+            for batch in batches:
+                self.beginnings.pop(batch.partition, None)
         return not self._errors
 
     def _commit(self) -> None:
@@ -217,24 +271,59 @@ class TargetWriter:
                 raise self._failure(
                     "write: max.message.bytes of a topic was lowered, or the dead letters' is too small", error
                 )
-            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT:
+            if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT | _FENCED:
                 raise self._failure("write", error)
         if self._errors:
-            self._report(f"a transaction is aborted, and written again: {self._errors[0].str()}")
+            self._report(f"has refused a transaction, which is written again: {self._errors[0].str()}")
 
     def _produce(self, batch: SourceBatch) -> None:
-        partition, settings = batch.partition, self._settings
-        more: dict[str, Any] = {}
+        """Give the records of a batch to the producer. An error of a record reaches its callback."""
+        partition = batch.partition.partition
+        done = partial(self._done, None)
         for columns in batch.columns:
-            for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
-                if (partition, offset) in self._refused:
-                    continue
-                if settings.timestamps is not None:
-                    more["timestamp"] = settings.timestamps(value)
-                if settings.has_headers:
-                    more["headers"] = _source_headers(partition, offset)
-                done = partial(self._done, partition, offset)
-                self._send(batch.topic, _bytes(key), _bytes(value), partition.partition, done, more)
+            messages = self._messages(batch, columns)
+            if batch.is_hashed:
+                self._send_all(batch.topic, [each for each in messages if each["key"] is not None], _BY_HASH, done)
+                messages = [each for each in messages if each["key"] is None]
+            self._send_all(batch.topic, messages, partition, done)
+
+    def _send_all(self, topic: str, messages: list[dict[str, Any]], partition: int, callback: DeliveryCallback) -> None:
+        if self._settings.has_headers or self._settings.timestamps is not None:
+            # The library takes headers and timestamps of single records only.
+            for message in messages:
+                shared: dict[str, Any] = {"partition": partition, "callback": callback}
+                self._send(topic, **(shared | message))
+            return
+        while len(self._producer) + len(messages) > _MOST_QUEUED:
+            self._check_stop()
+            self._producer.poll(_SLICE_S)
+        self._producer.poll(0)
+        if self._producer.produce_batch(topic, messages, partition, callback) < len(messages):
+            # A record that the library itself refuses gets no callback.
+            for message in messages:
+                if (error := message.get("_error")) is not None:
+                    message.get("callback", callback)(error)
+
+    def _messages(self, batch: SourceBatch, columns: RecordColumns) -> list[dict[str, Any]]:
+        """Return the records of some columns as arguments of the producer, without records that the target refuses."""
+        partition, settings = batch.partition, self._settings
+        keys, values = columns.keys.to_list(), columns.values.to_list()
+        messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
+        if settings.timestamps is not None:
+            for message in messages:
+                message["timestamp"] = settings.timestamps(message["value"])
+        if settings.has_headers:
+            for offset, message in zip(columns.offsets, messages, strict=True):
+                message["headers"] = _source_headers(partition, offset)
+        if _longest(keys) + _longest(values) > self._batch_bytes:
+            # The target may refuse such a record for its size, and its offset has to be known then.
+            for offset, message in zip(columns.offsets, messages, strict=True):
+                if len(message["key"] or b"") + len(message["value"] or b"") > self._batch_bytes:
+                    message["callback"] = partial(self._done, (partition, offset))
+        if self._refused:
+            refused = {offset for each, offset in self._refused if each == partition}
+            return [each for offset, each in zip(columns.offsets, messages, strict=True) if offset not in refused]
+        return messages
 
     def _bury(self, batch: SourceBatch) -> None:
         """Write the records of a batch that the target has refused to the topic of dead letters."""
@@ -244,9 +333,10 @@ class TargetWriter:
             row = bisect_left(columns.offsets, offset)
             error = self._refused[batch.partition, offset]
             headers = [*_source_headers(batch.partition, offset), ("kiel.error", error.str().encode())]
-            topic, more = self._settings.dead_letter_topic, {"headers": headers}
+            topic = self._settings.dead_letter_topic
             log.warning("%s offset %d: %s; written to %s", batch.partition, offset, error.str(), topic)
-            self._send(topic, _bytes(columns.keys[row]), _bytes(columns.values[row]), -1, self._stored, more)
+            key, value = _bytes(columns.keys[row]), _bytes(columns.values[row])
+            self._send(topic, value, key, _BY_HASH, self._stored, headers=headers)
 
     def _checkpoint(self, batch: SourceBatch) -> None:
         """
@@ -254,60 +344,116 @@ class TargetWriter:
 
         The n-th checkpoint of a partition replaces one with as many zeros at the end of its number in binary. So the
         topic keeps few checkpoints of each partition: every second one is the latest of its kind, and the others are
-        further and further back.
+        further and further back. The checkpoint at the beginning of the mirror has a slot of its own, and stays.
         """
         partition = batch.partition
+        if partition in self.beginnings:
+            beginning = {"source": batch.columns[0].first_offset, "target": self.beginnings[partition]}
+            self._send_checkpoint([*partition, BEGINNING_SLOT], beginning)
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         slot = (count & -count).bit_length() - 1
-        key = json.dumps([*partition, slot]).encode()
-        value = json.dumps({"source": batch.next_offset, "target": self._ends.get(partition)}).encode()
-        self._send(self._checkpoints_topic, key, value, self._number, self._stored, {})
+        value: dict[str, Any] = {"source": batch.next_offset, "target": None}
+        if batch.is_hashed:
+            ends = {each.partition: end for each, end in self._ends.items() if each.topic == partition.topic}
+            value["targets"] = dict(sorted(ends.items()))
+        else:
+            value["target"] = self._ends.get(partition)
+        self._send_checkpoint([*partition, slot], value)
+
+    def _send_checkpoint(self, key: Sequence[object], value: Mapping[str, object]) -> None:
+        encoded = json.dumps(value).encode(), json.dumps(key).encode()
+        self._send(self._checkpoints_topic, *encoded, self._number, self._stored)
 
     def _send(
         self,
         topic: str,
-        key: bytes | None,
         value: bytes | None,
+        key: bytes | None,
         partition: int,
-        done: Callable[[KafkaError | None, Message | None], None],
-        more: Mapping[str, Any],
+        callback: DeliveryCallback,
+        **more: Any,
     ) -> None:
+        """Give a record to the producer, and wait while the producer has too many records."""
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, done, **more)
+                self._producer.produce(topic, value, key, partition, callback, **more)
                 return
             except BufferError:
                 self._check_stop()
                 self._producer.poll(_SLICE_S)
             except KafkaException as error:
                 # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
-                done(error_of(error), None)
+                callback(error_of(error))
                 return
 
-    def _done(self, partition: TopicPartition, offset: int, error: KafkaError | None, message: Message | None) -> None:
-        if message is not None and error is None:
-            self._ends[partition] = (message.offset() or 0) + 1
-        elif error is not None and self._is_too_large(error, message):
-            self._refused[partition, offset] = error
+    def _done(self, offset: tuple[TopicPartition, int] | None, error: KafkaError, _: Message | None = None) -> None:
+        """
+        Take the error of a record.
+
+        Args:
+            offset: The source partition and offset of the record if the record by itself may be too large, else None. A
+                batch of other records is refused, too, if the limit of its topic was lowered. These records fail the
+                task, which has the new limit after a restart.
+            error: Why the target does not store the record.
+        """
+        if offset is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._refused[offset] = error
             if self._settings.is_exactly_once:
                 # The library aborts a transaction that lacks a record.
                 self._errors.append(error)
-        elif error is not None and error.code() not in _PURGED:
+        elif error.code() not in _PURGED:
             self._errors.append(error)
 
-    def _is_too_large(self, error: KafkaError, message: Message | None) -> bool:
+    def _look_up_ends(self, batches: Sequence[SourceBatch]) -> None:
         """
-        Return whether the target refuses a record because the record by itself is too large.
+        Look up where the logs of the target end: after all records of the batches, and before all later ones.
 
-        A batch of several records is refused, too, if the limit of its topic was lowered. These records fail the task,
-        which has the new limit after a restart.
+        Raises:
+            KielGroupsError: A log is shorter than before.
+            KafkaException: The target refuses to answer.
         """
-        if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-            return False
-        return message is None or len(message.key() or b"") + len(message.value() or b"") > self._batch_bytes
+        ends: dict[TopicPartition, TopicPartition] = {}
+        least: dict[TopicPartition, int] = {}
+        for batch in batches:
+            numbers = range(self._width(batch.topic)) if batch.is_hashed else [batch.partition.partition]
+            for number in numbers:
+                own = TopicPartition(batch.partition.topic, number)
+                ends[own], least[own] = TopicPartition(batch.topic, number), self._ends.get(own, 0)
+            if not batch.is_hashed:
+                least[batch.partition] += batch.records - sum(batch.partition == each for each, _ in self._refused)
+        self._look_up(ends, least)
 
-    def _stored(self, error: KafkaError | None, _: Message | None) -> None:
-        if error is not None and error.code() not in _PURGED:
+    def _look_up(self, ends: Mapping[TopicPartition, TopicPartition], least: Mapping[TopicPartition, int]) -> None:
+        """Look up the end of each partition in ``ends``. The errors are those of ``_look_up_ends``."""
+        began_s = time.monotonic()
+        while True:
+            try:
+                found = dict(zip(ends, self._target.ends(list(ends.values()), _ENDS_S), strict=True))
+            except KafkaException as error:
+                if error_of(error).code() in _UNAUTHORIZED:
+                    raise
+            else:
+                if not (short := [own for own, end in found.items() if end < least[own]]):
+                    self._ends |= found
+                    return
+                # Until 2.1, a new leader may report an earlier end for a moment.
+                if time.monotonic() - began_s > _SETTLED_S:
+                    raise KielGroupsError(
+                        f"the target's partition {ends[short[0]]} had {least[short[0]]} records, and ends at"
+                        f" {found[short[0]]} now: the topic was deleted and created again, or has lost records; mirror"
+                        " it by a connector of another name to another topic (target.topic.format)"
+                    )
+            self._check_stop()
+            self._report_delay("does not say where its logs end", began_s)
+            time.sleep(_PAUSE_S)
+
+    def _width(self, topic: str) -> int:
+        if topic not in self._widths:
+            self._widths[topic] = self._target.partitions()[topic]
+        return self._widths[topic]
+
+    def _stored(self, error: KafkaError, _: Message | None = None) -> None:
+        if error.code() not in _PURGED:
             self._errors.append(error)
 
     def _flush(self) -> None:
@@ -347,6 +493,7 @@ class TargetWriter:
     def _report(self, what: str) -> None:
         problem = f"the target {self._target.servers} {what}"
         log.warning("%s-%d: %s", self._settings.mirror, self._number, problem)
+        self._waiting.metrics.count("mirror_problems")
         self._waiting.report_problem(problem)
 
     def _on_error(self, error: KafkaError) -> None:
@@ -359,6 +506,10 @@ class TargetWriter:
                 f" {self.transactional_id}, or a transaction was open for longer than transaction.timeout.ms"
             )
         return KielGroupsError(f"the target {self._target.servers} refuses to {what}: {error.str()}")
+
+
+def _longest(items: Iterable[bytes | None]) -> int:
+    return max(map(len, filter(None, items)), default=0)
 
 
 def _bytes(view: memoryview | None) -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_broker_version
 from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
+from kiel_groups.ops.acls import group_paths, read_acls
 from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.loaded_groups import unknown_group
 from kiel_groups.ops.views.checks import Finding
@@ -64,7 +66,9 @@ from kiel_groups.ops.zookeeper_reader import (
 )
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.versions import VersionRange
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command, some
+from kiel_groups.zookeeper.kazoo_client import tls_problem
+from kiel_groups.zookeeper.security import security_of
 
 #: The time until a group with a finding is read again, in seconds; see ``lasting``.
 _PAUSE_S = 2.0
@@ -103,7 +107,8 @@ def examine(
         return
     config = ZooKeeperConfig.parse(zookeeper_hosts)
     servers = config.hosts.removesuffix(config.chroot)
-    answers = asyncio.run(_ask_servers(parse_hosts(servers, ZOOKEEPER_PORT, "zk_hosts"), timeout_s))
+    tls = security_of(config).tls_context()
+    answers = asyncio.run(_ask_servers(parse_hosts(servers, ZOOKEEPER_PORT, "zk_hosts"), timeout_s, tls))
     yield from map(check_server, answers)
     if len(answers) > 1:
         yield check_ensemble(answers)
@@ -125,28 +130,32 @@ def examine(
 _UNANSWERED = (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error)
 
 
-async def _ask_servers(addresses: Sequence[HostPort], timeout_s: float) -> list[ServerAnswer]:
-    answers = await asyncio.gather(*(_ask_server(address, timeout_s) for address in addresses))
-    compared = await _compared([each for each in answers if not each.problem], timeout_s)
+async def _ask_servers(
+    addresses: Sequence[HostPort], timeout_s: float, tls: ssl.SSLContext | None = None
+) -> list[ServerAnswer]:
+    answers = await asyncio.gather(*(_ask_server(address, timeout_s, tls) for address in addresses))
+    compared = await _compared([each for each in answers if not each.problem], timeout_s, tls)
     by_address = {each.address: each for each in compared}
     return [by_address.get(each.address, each) for each in answers]
 
 
-async def _ask_server(address: HostPort, timeout_s: float) -> ServerAnswer:
+async def _ask_server(address: HostPort, timeout_s: float, tls: ssl.SSLContext | None) -> ServerAnswer:
     try:
         async with asyncio.timeout(timeout_s):
-            granted, least, most = [(await _open(address, asked)).time_out for asked in (ASKED_MS, 1, 2**31 - 1)]
+            granted, least, most = [(await _open(address, tls, asked)).time_out for asked in (ASKED_MS, 1, 2**31 - 1)]
     except _UNANSWERED as error:
         return ServerAnswer(address, _reason(error, timeout_s))
     fields: dict[str, str] = {}
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(timeout_s):
-            fields = await _four_letters(address, b"srvr")
+            fields = await _four_letters(address, tls, b"srvr")
     version = fields.get("Zookeeper version", "").partition("-")[0].partition(",")[0]
     return ServerAnswer(address, "", version[:20], fields.get("Mode", "")[:20], granted, least, most)
 
 
 def _reason(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, ssl.SSLError):
+        return tls_problem(error)
     if isinstance(error, TimeoutError) and not error.errno:
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, asyncio.IncompleteReadError):
@@ -159,7 +168,9 @@ def _reason(error: Exception, timeout_s: float) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-async def _compared(servers: Sequence[ServerAnswer], timeout_s: float) -> list[ServerAnswer]:
+async def _compared(
+    servers: Sequence[ServerAnswer], timeout_s: float, tls: ssl.SSLContext | None
+) -> list[ServerAnswer]:
     """
     Mark the servers that do not know a session of the first server, because they belong to another ensemble.
 
@@ -170,9 +181,9 @@ async def _compared(servers: Sequence[ServerAnswer], timeout_s: float) -> list[S
     first, *others = servers
     try:
         async with asyncio.timeout(timeout_s):
-            opened = await _open(first.address, ASKED_MS, leave_open=True)
+            opened = await _open(first.address, tls, ASKED_MS, leave_open=True)
     except _UNANSWERED as error:
-        return [first._replace(problem=_reason(error, timeout_s)), *await _compared(others, timeout_s)]
+        return [first._replace(problem=_reason(error, timeout_s)), *await _compared(others, timeout_s, tls)]
     session = opened.session_id, opened.passwd
     # When the session has expired, no server knows it any more.
     limit_s = min(timeout_s, opened.time_out / 1000)
@@ -180,7 +191,7 @@ async def _compared(servers: Sequence[ServerAnswer], timeout_s: float) -> list[S
     async def compared(server: ServerAnswer) -> ServerAnswer:
         try:
             async with asyncio.timeout(limit_s):
-                answer = await _open(server.address, ASKED_MS, session, leave_open=True)
+                answer = await _open(server.address, tls, ASKED_MS, session, leave_open=True)
         except _UNANSWERED as error:
             return server._replace(problem=_reason(error, limit_s))
         return server._replace(is_stranger=answer.time_out <= 0)
@@ -188,12 +199,17 @@ async def _compared(servers: Sequence[ServerAnswer], timeout_s: float) -> list[S
     found = await asyncio.gather(*map(compared, others))
     with suppress(*_UNANSWERED):
         async with asyncio.timeout(limit_s):
-            await _open(first.address, ASKED_MS, session)  # This closes the session.
+            await _open(first.address, tls, ASKED_MS, session)  # This closes the session.
     return [first, *found]
 
 
 async def _open(
-    address: HostPort, asked_ms: int, session: tuple[int, bytes] = (0, bytes(16)), *, leave_open: bool = False
+    address: HostPort,
+    tls: ssl.SSLContext | None,
+    asked_ms: int,
+    session: tuple[int, bytes] = (0, bytes(16)),
+    *,
+    leave_open: bool = False,
 ) -> Any:
     """
     Open a session at a server, or continue ``session``, and close the session unless ``leave_open`` is set.
@@ -202,7 +218,7 @@ async def _open(
         Kazoo's answer. The ``time_out`` of the answer is the session's timeout in milliseconds, or 0 if the server does
         not know the session.
     """
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
     try:
         request = Connect(0, 0, asked_ms, *session, False).serialize()
         writer.write(struct.pack(">i", len(request)) + request)
@@ -217,9 +233,9 @@ async def _open(
         writer.close()
 
 
-async def _four_letters(address: HostPort, command: bytes) -> dict[str, str]:
+async def _four_letters(address: HostPort, tls: ssl.SSLContext | None, command: bytes) -> dict[str, str]:
     """Send a four-letter command, and return the fields of the answer, or {} if the server forbids the command."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
     try:
         writer.write(command)
         lines = (await reader.read(64 << 10)).decode(errors="replace").splitlines()
@@ -434,14 +450,33 @@ class _Examination:
         if view.is_of_consumers:
             needed = rights_needed(group, [path for path, znode in znodes.items() if not znode.closed])
             yield from check_rights(needed, self._rights(needed))
+            yield from self._wrong_acls(group)
+
+    def _wrong_acls(self, group: str) -> Iterator[Finding]:
+        """Yield a finding if the file with the credentials asks for ACLs, and znodes have others."""
+        if self._client.security.acl:
+            wrong = [each.path for each in read_acls(self._client, group_paths(self._client, group)) if each.differs]
+            if wrong:
+                yield Finding(
+                    "acl",
+                    f"ACLs of {counted(wrong, 'znode')} differ from those that the file with the credentials asks for:"
+                    f" {some(wrong)}",
+                    f"see {own_command('acl', 'show', group)}, and {own_command('acl', 'apply', group)}",
+                )
 
     def _rights(self, paths: Iterable[str]) -> dict[str, int]:
-        """Return the rights that each znode's ACL gives to everyone. Missing and unreadable znodes are left out."""
+        """
+        Return the rights that each znode's ACL gives to everyone, or to the user of this command's credentials.
+
+        Missing and unreadable znodes are left out.
+        """
         rights = {}
+        users = [each for each in self._client.security.identities if each.id]
+        schemes = {"world", *(each.scheme for each in self._client.security.identities if not each.id)}
         for path, read in [(path, self._client.get_acls_async(path)) for path in paths]:
             with suppress(NoNodeError, NoAuthError):
                 acls, _ = read.get()
-                anyone = [each.perms for each in acls if each.id.scheme == "world"]
+                anyone = [each.perms for each in acls if each.id.scheme in schemes or each.id in users]
                 rights[path] = 0
                 for each in anyone:
                     rights[path] |= each

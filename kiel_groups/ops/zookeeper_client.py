@@ -12,20 +12,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
 
 from kiel_groups.config import HostPort, ZooKeeperConfig
-from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError
+from kiel_groups.errors import ChrootMissingError, CoordinationError, CredentialsError, NoZooKeeperError
 from kiel_groups.group.znodes.contents import parse_object, typed_field
 from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.group.znodes.transactions import Operation
-from kiel_groups.zookeeper.kazoo_client import check_hosts, no_answer
-from kiel_groups.zookeeper.pending_requests import first_error, transaction_of
+from kiel_groups.zookeeper.kazoo_client import REFUSED, ImmediateHandler, SecuredClient, check_hosts, no_answer
+from kiel_groups.zookeeper.pending_requests import SASL_REQUIRED, first_error, transaction_of
+from kiel_groups.zookeeper.security import security_of
 
 #: The type of the client that ``zookeeper`` yields, for packages that must not import kazoo.
-Client: TypeAlias = KazooClient
+Client: TypeAlias = SecuredClient
 
 _POLL_S = 0.01
 _CONTROLLER = "/controller"
@@ -45,21 +46,34 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         timeout_s: How long to wait for the first answer, in seconds.
 
     Raises:
-        ConfigError: ``hosts`` is not legal.
+        ConfigError: ``hosts`` is not legal, or the file with the credentials has a mistake.
         NoZooKeeperError: No server answered in time, or no host name has an address.
         ChrootMissingError: The chroot does not exist.
+        CredentialsError: ZooKeeper refused the user or the password of SASL, or it requires SASL.
         CoordinationError: ZooKeeper failed during the block, and the block did not handle the error.
     """
     config = ZooKeeperConfig.parse(hosts)
     check_hosts(config)
     # kazoo uses one timeout for the session and for a server that accepts the connection but does not answer.
-    client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
+    security = security_of(config)
+    client = SecuredClient(
+        ImmediateHandler(security=security, is_logging=False),
+        security,
+        hosts=config.hosts.removesuffix(config.chroot),
+        timeout=timeout_s,
+        logger=_kazoo_log,
+    )
+    states: set[str] = set()
+    client.add_listener(lambda _: states.add(client.client_state))
     try:
         try:
             client.start(timeout=timeout_s)
         except KazooTimeoutError as error:
+            if KeeperState.AUTH_FAILED in states:
+                raise AuthFailedError from error
             raise NoZooKeeperError(no_answer(config, timeout_s)) from error
-        if config.chroot and not client.exists(config.chroot):
+        # The answer to a request follows the end of SASL.
+        if (config.chroot or security.sasl_user) and not client.exists(config.chroot or "/"):
             raise ChrootMissingError(
                 f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
                 " theirs, as zookeeper.connect has it: give the same one, or none"
@@ -67,9 +81,12 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         client.chroot = config.chroot  # Only now, because kazoo logs a warning of its own if the chroot is missing.
         yield client
     except KazooException as error:
-        raise CoordinationError(
-            f"ZooKeeper at {config.hosts} failed: {type(error).__name__} {error}".rstrip()
-        ) from error
+        if KeeperState.AUTH_FAILED in states:
+            raise CredentialsError(f"ZooKeeper at {config.hosts}: {REFUSED}") from error
+        if isinstance(error, SessionClosedRequireSaslError):
+            raise CredentialsError(f"ZooKeeper at {config.hosts}: {SASL_REQUIRED}") from error
+        what = "an ACL denies a request" if isinstance(error, NoAuthError) else f"{type(error).__name__} {error}"
+        raise CoordinationError(f"ZooKeeper at {config.hosts} failed: {what}".rstrip()) from error
     finally:
         with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.
             client.stop()

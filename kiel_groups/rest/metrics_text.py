@@ -48,36 +48,38 @@ def metrics_answer(families: Iterable[Metric]) -> Answer:
 def registry_families(*registries: tuple[Mapping[str, str], Metrics]) -> Iterator[Metric]:
     """
     Yield the metrics of registries as metric families of prometheus-client. Each registry comes with its own labels.
+    """
+    return sample_families(
+        (name, {**own, **dict(labels)}, value) for own, metrics in registries for name, labels, value in metrics.read()
+    )
+
+
+def sample_families(samples: Iterable[tuple[str, Mapping[str, str], int | float | Latency]]) -> Iterator[Metric]:
+    """
+    Yield samples, each with its name, labels and value, as metric families of prometheus-client.
 
     The names begin with ``kiel_``. An integer becomes a counter, whose name in the text ends in ``_total``. A duration
     becomes a summary in seconds. Other numbers become gauges.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
-    rows = sorted(
-        (
-            (name, {**own, **dict(labels)}, value)
-            for own, metrics in registries
-            for name, labels, value in metrics.read()
-        ),
-        key=lambda row: (row[0], sorted(row[1].items())),
-    )
+    rows = sorted(samples, key=lambda row: (row[0], sorted(row[1].items())))
     for name, found in groupby(rows, key=lambda row: row[0]):
-        samples = list(found)
-        labels = sorted({label for _, given, _ in samples for label in given})
-        is_summary = isinstance(samples[0][2], Latency)
+        same = list(found)
+        labels = sorted({label for _, given, _ in same for label in given})
+        is_summary = isinstance(same[0][2], Latency)
         full = f"kiel_{name}_seconds" if is_summary else f"kiel_{name}"
         meaning = f"{name.replace('_', ' ').capitalize()}. docs/metrics.rst explains {full}."
         if is_summary:
             summary = SummaryMetricFamily(full, meaning, labels=labels)
-            for _, given, value in samples:
+            for _, given, value in same:
                 assert isinstance(value, Latency)
                 summary.add_metric([given.get(label, "") for label in labels], value.count, value.total_s)
             yield summary
             continue
-        kind = CounterMetricFamily if isinstance(samples[0][2], int) else GaugeMetricFamily
+        kind = CounterMetricFamily if isinstance(same[0][2], int) else GaugeMetricFamily
         family = kind(full, meaning, labels=labels)
-        for _, given, value in samples:
+        for _, given, value in same:
             assert not isinstance(value, Latency)
             family.add_metric([given.get(label, "") for label in labels], value)
         yield family

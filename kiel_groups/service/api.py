@@ -25,7 +25,7 @@ from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.ops.views.members import members_document
 from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
-from kiel_groups.rest.metrics_text import metrics_answer, registry_families
+from kiel_groups.rest.metrics_text import metrics_answer, registry_families, sample_families
 from kiel_groups.service import openapi
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
@@ -137,11 +137,12 @@ class Api:
     async def get_metrics(self, call: RestCall) -> Answer:
         """Answer with the metrics in Prometheus' text format."""
         try:
-            from kiel_groups.service.group_metrics import families
+            from kiel_groups.service.group_metrics import families, task_samples
         except ImportError:
             return metrics_answer(())
         states = [(name, cluster.state) for name, cluster in self._clusters.items()]
-        return metrics_answer(chain(families(states, _now_ms()), registry_families(*self._registries)))
+        of_tasks = sample_families(task_samples(states))
+        return metrics_answer(chain(families(states, _now_ms()), of_tasks, registry_families(*self._registries)))
 
     @answers(openapi.DESCRIPTION)
     async def get_description(self, call: RestCall) -> Answer:

@@ -7,7 +7,7 @@ These results are the trends and the course of the lag, rebalances, and how long
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.model import TopicPartition
@@ -104,9 +104,14 @@ class ClusterState:
 
 
 class ClusterHistory:
-    """Creates the states of one cluster from successive loads of its groups. The methods return the new state."""
+    """
+    Creates the states of one cluster from successive loads of its groups. The methods return the new state.
 
-    def __init__(self) -> None:
+    ``pasteable`` returns the text of a finding or a remedy whose commands name the cluster.
+    """
+
+    def __init__(self, pasteable: Callable[[str], str] = str) -> None:
+        self._pasteable = pasteable
         self._state = ClusterState()
         self._trends = LagTrends()
         self._groups: dict[str, _GroupHistory] = {}
@@ -179,7 +184,10 @@ class ClusterHistory:
 
     def _status(self, view: GroupView, now_ms: int) -> GroupStatus:
         trends = self._trends.trends(view.group)
-        return self._groups[view.group].status(view, trends, self._trends.windows(view.group), now_ms)
+        status = self._groups[view.group].status(view, trends, self._trends.windows(view.group), now_ms)
+        complete = self._pasteable
+        findings = (replace(each, text=complete(each.text), remedy=complete(each.remedy)) for each in status.findings)
+        return replace(status, findings=tuple(findings))
 
 
 class _GroupHistory:

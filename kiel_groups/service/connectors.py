@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from kiel_groups.errors import ConfigError, KielGroupsError, NoWorkerError, ProtocolError, UnknownConnectorError
-from kiel_groups.group.znodes.worker_contents import cause_of
+from kiel_groups.group.znodes.worker_contents import Sample, cause_of, parse_samples
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 from kiel_groups.rest.calls import Answer, RestCall, RestError, parse_object
@@ -60,7 +60,7 @@ class Work(NamedTuple):
 
     ``task`` is None for the connector itself, and ``kind`` is ``source``, ``sink`` or ``task``. ``problem`` is the line
     of the trace that names the error, or the reason why the work makes no progress, or "". ``config`` has the settings
-    of a connector without secrets; it is empty for a task.
+    of a connector without secrets; it is empty for a task. ``metrics`` has the metrics of a running task.
     """
 
     connector: str
@@ -70,6 +70,7 @@ class Work(NamedTuple):
     worker: str
     problem: str
     config: Mapping[str, str] = MappingProxyType({})
+    metrics: tuple[Sample, ...] = ()
 
     @property
     def name(self) -> str:
@@ -447,7 +448,8 @@ def _work(connector: str, task: int | None, kind: str, status: Mapping[str, Any]
     state, worker = (str(status[name])[:_LONGEST_TEXT] for name in ("state", "worker_id"))
     trace = str(status.get("trace") or "")[-_END_OF_TRACE:].strip()
     problem = cause_of(trace) if trace else str(status.get("problem") or "")
-    return Work(connector, task, kind[:_LONGEST_TEXT], state, worker, problem[:_LONGEST_TEXT])
+    metrics = parse_samples(status.get("metrics") or (), "the answer of the worker")
+    return Work(connector, task, kind[:_LONGEST_TEXT], state, worker, problem[:_LONGEST_TEXT], metrics=metrics)
 
 
 def _strange(document: object) -> ProtocolError:

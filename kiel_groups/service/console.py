@@ -22,6 +22,7 @@ from kiel_groups.service.api import in_order
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.connectors import Work, list_work
 from kiel_groups.service.group_page import escaped, group_values, number
+from kiel_groups.service.mirror_page import mirrors
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import counted
 
@@ -151,20 +152,22 @@ class ConnectorsHandler(GroupHandler):
 
     async def show_group(self, cluster: ServedCluster, status: GroupStatus, events: str) -> None:
         """Ask a worker, and answer with the page of the group's connectors and tasks, or with the worker's error."""
-        works, problem = list[Work](), ""
+        works, problem, group = list[Work](), "", status.view.group
         try:
             works = await list_work(cluster, status)
         except KielGroupsError as error:
-            problem = str(error)[:_LONGEST_PROBLEM]
-        path = f"/v1{_group_path(cluster.name, status.view.group)}/connectors"
+            problem = cluster.pasteable(str(error)[:_LONGEST_PROBLEM])
+        path = f"/v1{_group_path(cluster.name, group)}/connectors"
         self.show(
             "connectors.html",
             cluster=cluster,
             view=status.view,
-            group_path=_group_path(cluster.name, status.view.group),
+            group_path=_group_path(cluster.name, group),
             works=works,
             most=_MOST_WORK,
             problem=problem,
+            mirrors=list(mirrors(works, group, cluster.answering.get(group, ""), time.time_ns() // 1_000_000)),
+            pasteable=cluster.pasteable,
             api_path=path,
             connector_path=lambda work: f"{path}/{quote(work.connector, safe='')}",
             events=events,

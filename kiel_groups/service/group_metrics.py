@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -38,6 +38,16 @@ def families(states: Collection[tuple[str, ClusterState]], now_ms: int) -> Itera
             for part, count in sorted(split.counts(status).items()):
                 parts.add_metric((name, status.view.group, part), count)
         yield parts
+
+
+def task_samples(states: Iterable[tuple[str, ClusterState]]) -> Iterator[tuple[str, dict[str, str], int | float]]:
+    """Yield the name, the labels and the value of each metric that the tasks of workers have in their statuses."""
+    for cluster, state in states:
+        for group, status in state.groups.items():
+            for connector, task, found in status.view.statuses:
+                own = {"cluster": cluster, "group": group, "connector": connector, "task": str(task)}
+                for name, labels, value in found.metrics:
+                    yield name, {**dict(labels), **own}, value
 
 
 class _OfCluster(NamedTuple):
@@ -166,6 +176,13 @@ _OF_PARTS = (
         "kind",
         "Problems that need an operator, those of 'kiel-groups describe'.",
         lambda status: Counter(finding.kind for finding in status.findings if not finding.passing),
+    ),
+    _OfParts(
+        GaugeMetricFamily,
+        "kiel_group_stalled_tasks",
+        "connector",
+        "Running tasks that make no progress, as their statuses say.",
+        lambda status: Counter(connector for connector, task, found in status.view.statuses if found.problem),
     ),
     _OfParts(
         CounterMetricFamily,

@@ -88,14 +88,22 @@ class Observer:
         address: The cluster's servers.
         interval_s: The time between two loads of all groups, in seconds. After a slow load, the time is longer.
         publish: Called on the thread with each new state, and with the groups that have changed or None for all.
+        pasteable: Returns a text whose commands name the cluster.
     """
 
-    def __init__(self, name: str, address: ClusterAddress, interval_s: float, publish: Publish) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: ClusterAddress,
+        interval_s: float,
+        publish: Publish,
+        pasteable: Callable[[str], str] = str,
+    ) -> None:
         self._name = name
         self._address = address
         self._interval_s = interval_s
         self._publish = publish
-        self._history = ClusterHistory()
+        self._history = ClusterHistory(pasteable)
         #: The groups that have changed; "" only wakes the thread.
         self._changes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_due = False

@@ -249,7 +249,7 @@ DELETION = fields(
 )
 
 _WORK = {"state": TEXT, "worker_id": TEXT}
-_TRACE = {"trace": TEXT, "problem": TEXT}
+_TRACE = {"trace": TEXT, "problem": TEXT, "metrics": listed(listed({}))}
 CONNECTOR = fields(name=TEXT, config=mapped(TEXT), tasks=listed(fields(connector=TEXT, task=NUMBER)), type=TEXT)
 CONNECTOR_STATUS = fields(
     name=TEXT, connector=fields(_TRACE, **_WORK), tasks=listed(fields(_TRACE, id=NUMBER, **_WORK)), type=TEXT

@@ -32,6 +32,7 @@ class ServedCluster:
         changed: Called on the event loop after each change of ``state``, with this cluster and the names of the groups
             that have changed. None means all groups.
         worker_token: The token of the cluster's workers, or "" if they need no token.
+        pasteable: Returns a text whose commands name the cluster.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ServedCluster:
         interval_s: float,
         changed: Callable[[ServedCluster, Collection[str] | None], None],
         worker_token: str = "",
+        pasteable: Callable[[str, ClusterAddress], str] = lambda text, _: text,
     ) -> None:
         self.name = name
         self.address = address
@@ -50,7 +52,9 @@ class ServedCluster:
         #: The URL of the worker of each group that has answered last.
         self.answering: dict[str, str] = {}
         self._changed = changed
-        self._observer = Observer(name, address, interval_s, self._publish)
+        #: Returns a text whose commands name the cluster, so that an operator can paste them.
+        self.pasteable: Callable[[str], str] = lambda text: pasteable(text, address)
+        self._observer = Observer(name, address, interval_s, self._publish, self.pasteable)
         # Each cluster has threads of its own: calls to dead servers last until their timeout, and would use up threads
         # that requests about other clusters need.
         self._threads = ThreadPoolExecutor(_MOST_THREADS, f"requests of {name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -37,6 +37,7 @@ class Service:
         restore_folder: Where changes write what they lose. None writes no files.
         leaders: The metrics of the candidates for the lead of groups, by cluster and group.
         worker_tokens: The token of the workers of each cluster whose workers need one, by the cluster's name.
+        pasteable: Returns a text whose commands name a cluster by its address.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
@@ -52,6 +53,7 @@ class Service:
         restore_folder: Path | None = None,
         leaders: Mapping[tuple[str, str], Metrics] = MappingProxyType({}),
         worker_tokens: Mapping[str, str] = MappingProxyType({}),
+        pasteable: Callable[[str, ClusterAddress], str] = lambda text, _: text,
     ) -> None:
         self._server = RestServer(settings)
         #: The URL of the service.
@@ -60,7 +62,7 @@ class Service:
         self._metrics = Metrics()
         self._events = Events(self._metrics)
         self._clusters = {
-            name: ServedCluster(name, address, interval_s, self._take, worker_tokens.get(name, ""))
+            name: ServedCluster(name, address, interval_s, self._take, worker_tokens.get(name, ""), pasteable)
             for name, address in clusters.items()
         }
         self._webhook = webhook

@@ -8,22 +8,26 @@ import math
 import os
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate, repeat
 from operator import mul
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import KeeperState
+from kazoo.security import ACL
 
 from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, parse_hosts
-from kiel_groups.errors import NoZooKeeperError
+from kiel_groups.errors import ConfigError, NoZooKeeperError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.security import ZooKeeperSecurity, security_of
 
 log = logging.getLogger(__name__)
 
@@ -103,13 +107,22 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
             timeout for a host that drops packets, and lose the session although another server is available.
+        security: The TLS settings; None for plain text. kazoo's own TLS would trust the system's authorities in
+            addition to the given ones.
+        is_logging: Whether to log the problems of TLS. A tool reports them itself.
     """
 
     name = "prompt_handler"
 
-    def __init__(self, connect_limit_s: float = math.inf) -> None:
+    def __init__(
+        self, connect_limit_s: float = math.inf, security: ZooKeeperSecurity | None = None, *, is_logging: bool = True
+    ) -> None:
         super().__init__()
         self._connect_limit_s = connect_limit_s
+        self._security = security or ZooKeeperSecurity()
+        self._is_logging = is_logging
+        #: The problems of TLS that were logged. kazoo tries again, and again.
+        self._logged: set[str] = set()
         self.callback_queue = self.completion_queue = _ImmediateQueue()
 
     def start(self) -> None:
@@ -126,9 +139,35 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         wakes = Wakeup()
         return wakes, wakes
 
-    def create_connection(self, *args: Any, timeout: float = math.inf, **kwargs: Any) -> Any:
+    def create_connection(
+        self, address: tuple[str, int], hostname: str = "", timeout: float = math.inf, **_: Any
+    ) -> socket.socket:
+        """
+        Connect to a server, and perform the TLS handshake. The limit applies to each of the two steps.
+
+        ``hostname`` is the name of the server in the connection string. The certificates are read for each connection,
+        because files with renewed ones replace them.
+
+        Raises:
+            OSError: The server cannot be reached, its certificate is refused, or the client's own certificate cannot be
+                read.
+        """
         # kazoo passes no timeout when it asks a server, over a separate connection, whether it accepts writes.
-        return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **kwargs)
+        limit_s = min(timeout, self._connect_limit_s)
+        connection: socket.socket = super().create_connection(address, timeout=limit_s)
+        host = hostname or address[0]
+        try:
+            return encrypted(connection, self._security, host)
+        except (ssl.SSLError, ConfigError) as error:
+            self.log_problem(host, error)
+            raise OSError(str(error)) from error
+
+    def log_problem(self, host: str, error: ssl.SSLError | ConfigError) -> None:
+        """Log that a server cannot be used because of TLS, once for each problem."""
+        problem = f"{host}: {tls_problem(error) if isinstance(error, ssl.SSLError) else error}"
+        if self._is_logging and problem not in self._logged:
+            self._logged.add(problem)
+            log.warning("ZooKeeper at %s; trying again", problem)
 
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
@@ -138,14 +177,34 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
         ``timeout`` is in seconds. None means no limit.
         """
+        # TLS decrypts whole records. A poll does not show what an earlier call has decrypted and not returned.
+        decrypted = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
             for each in sockets:
                 poller.register(each, events)
-        found = poller.poll(None if timeout is None else math.ceil(1000 * timeout))
+        found = poller.poll(0 if decrypted else None if timeout is None else math.ceil(1000 * timeout))
         # A broken or closed socket counts as ready: its next use raises the error.
         ready = {descriptor for descriptor, _ in found}
-        return [s for s in readable if s.fileno() in ready], [s for s in writable if s.fileno() in ready], []
+        return (
+            [s for s in readable if s.fileno() in ready or s in decrypted],
+            [s for s in writable if s.fileno() in ready],
+            [],
+        )
+
+
+def encrypted(connection: socket.socket, security: ZooKeeperSecurity, host: str) -> socket.socket:
+    """
+    Perform the TLS handshake of a connection, if the settings ask for TLS, and return the connection to use.
+
+    If that fails, the connection is closed.
+    """
+    try:
+        context = security.tls_context()
+        return connection if context is None else context.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
 
 
 # Extend kazoo's client: interruptible requests, a stop that does not wait, connections that can be dropped.
@@ -175,9 +234,39 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     return max(LEAST_CONNECT_S, answer_limit_s(asked_timeout_ms) / 2)
 
 
-class InterruptibleClient(KazooClient):  # type: ignore[misc]
+class SecuredClient(KazooClient):  # type: ignore[misc]
     """
-    A kazoo client that does not swallow a KeyboardInterrupt.
+    A kazoo client with the credentials, the TLS settings and the ACLs of ``security``.
+
+    Args:
+        handler: The handler, which performs TLS.
+        security: The settings.
+        settings: Further arguments of kazoo's client.
+    """
+
+    def __init__(self, handler: ImmediateHandler, security: ZooKeeperSecurity, **settings: Any) -> None:
+        self.security = security
+        super().__init__(handler=handler, **security.client_settings(), **settings)
+
+    def create_async(self, path: str, value: bytes = b"", acl: Sequence[ACL] | None = None, **settings: Any) -> Any:
+        return super().create_async(path, value, acl or self.security.acl_of(path), **settings)
+
+    def ensure_path_async(self, path: str, acl: Sequence[ACL] | None = None) -> Any:
+        # Each parent gets an ACL of its own.
+        return super().ensure_path_async(path)
+
+    def transaction(self) -> TransactionRequest:
+        return _SecuredTransaction(self)
+
+
+class _SecuredTransaction(TransactionRequest):  # type: ignore[misc]
+    def create(self, path: str, value: bytes = b"", acl: Sequence[ACL] | None = None, **settings: Any) -> None:
+        super().create(path, value, acl or self.client.security.acl_of(path), **settings)
+
+
+class InterruptibleClient(SecuredClient):
+    """
+    A client that does not swallow a KeyboardInterrupt.
 
     kazoo wakes its connection thread for each request. kazoo treats any exception that is raised meanwhile as the end
     of the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
@@ -283,11 +372,21 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
         if not isinstance(request, Connect):
             return invoke(timeout, request, xid)
         wait_s = limit_s if client._session_id else next(first_limits_s)
-        answer = invoke(min(timeout, wait_s), request, xid)
+        try:
+            answer = invoke(min(timeout, wait_s), request, xid)
+        except ConnectionDropped as error:
+            # With TLS 1.3, a server refuses the client's certificate after the handshake.
+            if isinstance(error.__context__, ssl.SSLError):
+                client.handler.log_problem(connection._socket.server_hostname, error.__context__)
+            raise
         granted(answer[0].session_id, answer[0].time_out)
         return answer
 
     connection._invoke = invoke_observed
+
+
+#: Why a session ended if SASL failed. A server that fails during the exchange of SASL looks the same.
+REFUSED = "the user or the password of SASL is refused"
 
 
 # Find out why ZooKeeper does not answer: hosts that have no address, and servers that refuse further connections.
@@ -317,29 +416,74 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
     """
     Return the text of the error that no server has opened a session within ``limit_s`` seconds, with the likely reason.
 
-    This function may block for up to two seconds for each host, and while host names are resolved.
+    This function may block for up to four seconds for each host, and while host names are resolved.
     """
     servers = _servers(config)
-    if full := next((server for server in servers if _closes_at_once(server)), None):
-        return (
-            f"ZooKeeper at {config.hosts} opened no session within {limit_s:g} s: {full} closes each connection at"
-            " once, as a server does that has as many from one address as its maxClientCnxns allows (60 by default),"
-            " or as its maxCnxns allows in all; close some, or raise the limit"
-        )
+    asked = f"ZooKeeper at {config.hosts} opened no session within {limit_s:g} s"
+    try:
+        security = security_of(config)
+    except ConfigError as error:
+        return f"{asked}: {error}"
+    if problem := next(filter(None, (_problem(server, security) for server in servers)), ""):
+        return f"{asked}: {problem}"
     unresolved = _unresolved(servers)
     aside = f" (without an address: {', '.join(unresolved)})" if unresolved else ""
     return f"no ZooKeeper answered at {config.hosts} within {limit_s:g} s; is it running, and the port right?{aside}"
 
 
-def _closes_at_once(server: HostPort) -> bool:
-    """Return whether a server accepts a connection, and closes the connection before any request."""
+def _problem(server: HostPort, security: ZooKeeperSecurity) -> str:
+    """Return why a server accepts a connection, and then closes it or does not understand the client, or ""."""
     try:
-        with socket.create_connection(server, _CLOSING_S) as connection:
-            return connection.recv(1) == b""
+        with encrypted(socket.create_connection(server, _CLOSING_S), security, server.host) as connection:
+            is_closed = connection.recv(1) == b""
+    except ssl.SSLError as error:
+        return f"{server}: {tls_problem(error)}"
+    except TimeoutError:
+        is_closed = False
     except OSError as error:
         # ZooKeeper resets the connection, before or after the end of its data. On a busy machine the reset may arrive
         # before ``connect`` has returned.
-        return isinstance(error, ConnectionResetError | BrokenPipeError)
+        is_closed = isinstance(error, ConnectionResetError | BrokenPipeError)
+    if is_closed:
+        return (
+            f"{server} closes each connection at once, as a server does that has as many from one address as its"
+            " maxClientCnxns allows (60 by default), or as its maxCnxns allows in all; close some, or raise the limit"
+        )
+    return f"{server} speaks TLS; {_NAME_A_FILE}" if not security.tls and _speaks_tls(server) else ""
+
+
+_NAME_A_FILE = "name a file with the key 'tls' for it (docs/security.rst)"
+
+
+def tls_problem(error: ssl.SSLError) -> str:
+    """Return a text for users about the failure of a TLS handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or error.reason in _NO_TLS:
+        return "it does not speak TLS at this port, or closes connections without a reason"
+    # A server refuses a client by an alert, such as SSLV3_ALERT_BAD_CERTIFICATE.
+    reason, is_alert, alert = str(error.reason or error).partition("ALERT_")
+    if not is_alert:
+        return f"TLS failed: {reason}"
+    return f"it refuses this client: {alert.replace('_', ' ').lower()}; is 'tls-certificate' set, and valid there?"
+
+
+#: The errors of a handshake with a server that answers in plain text.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_EOF_WHILE_READING")
+
+
+def _speaks_tls(server: HostPort) -> bool:
+    """Return whether a server answers a TLS handshake. Its certificate does not matter, because nothing is sent."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(OSError), socket.create_connection(server, _CLOSING_S) as connection:
+        try:
+            context.wrap_socket(connection, server_hostname=server.host).close()
+            return True
+        except ssl.SSLError as error:
+            # An alert is an answer, too.
+            return "ALERT" in str(error.reason)
+    return False
 
 
 def _servers(config: ZooKeeperConfig) -> Sequence[HostPort]:

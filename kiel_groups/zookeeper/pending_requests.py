@@ -19,12 +19,13 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
     SessionMovedError,
 )
 from kazoo.protocol.states import ZnodeStat
 
-from kiel_groups.errors import SessionLostError
+from kiel_groups.errors import CredentialsError, SessionLostError
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
 #: The end of a log line about a server that reports that the session has moved.
@@ -84,6 +85,8 @@ def answer_of(results: Sequence[Any]) -> Answer:
         paths=tuple([result if isinstance(result, str) else None for result in results]),
     )
 
+
+SASL_REQUIRED = "ZooKeeper requires SASL; name a file with a user and a password (docs/security.rst)"
 
 _SESSION_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 
@@ -146,12 +149,15 @@ class PendingRequests:
 
         Raises:
             SessionLostError: The session is over.
+            CredentialsError: The server has closed the session because it requires SASL.
         """
         try:
             answers = await sent
         finally:
             self._unanswered.pop(sent, None)
         for answer in answers:
+            if isinstance(answer, SessionClosedRequireSaslError):
+                raise CredentialsError(SASL_REQUIRED) from answer
             if isinstance(answer, _SESSION_OVER):
                 raise SessionLostError(f"the ZooKeeper session is over: {answer!r}") from answer
         return answers

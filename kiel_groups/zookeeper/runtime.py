@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.errors import ConfigError, CredentialsError
 from kiel_groups.group.topic_patterns import Answers, Questions
 from kiel_groups.pattern_process import compare
 from kiel_groups.zookeeper.kazoo_client import (
@@ -28,6 +29,7 @@ from kiel_groups.zookeeper.kazoo_client import (
     connect_limit_s,
     no_answer,
 )
+from kiel_groups.zookeeper.security import security_of
 
 log = logging.getLogger(__name__)
 
@@ -206,12 +208,21 @@ class Runtime:
         Create a kazoo client, and do not start it.
 
         ``session`` is the id and the password of a session that the client resumes, or None for a new session.
+
+        Raises:
+            CredentialsError: The file with the credentials cannot be read, or has a mistake. A member whose session is
+                lost tries again, because the file may be just being replaced.
         """
+        try:
+            security = security_of(config)
+        except ConfigError as error:
+            raise CredentialsError(str(error)) from error
         return InterruptibleClient(
+            ImmediateHandler(connect_limit_s(config.session_timeout_ms), security),
+            security,
             client_id=session,
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=kazoo_log,
-            handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms)),
         )

@@ -16,12 +16,12 @@ from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, Operation
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
+from kiel_groups.errors import ChrootMissingError, CoordinationError, CredentialsError, SessionLostError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.group.znodes.transactions import Answer, Create, Done, Failure, Operation, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
-from kiel_groups.zookeeper.kazoo_client import Connection, begin_stop, observe_connect
+from kiel_groups.zookeeper.kazoo_client import REFUSED, Connection, begin_stop, observe_connect
 from kiel_groups.zookeeper.pending_requests import MOVED, PendingRequests, answer_of, reports_move, transaction_of
 from kiel_groups.zookeeper.runtime import Runtime
 
@@ -159,8 +159,12 @@ class SessionClose:
             log.info("closed a ZooKeeper session that was abandoned without a connection")
 
     def _resume(self, session: tuple[int, bytes]) -> None:
-        self._is_own, self._stopping_s = False, None
-        self._client = client = self._runtime.client(self._config, session)
+        try:
+            client = self._runtime.client(self._config, session)
+        except CredentialsError:
+            log.debug("the session cannot be closed yet", exc_info=True)
+            return
+        self._client, self._is_own, self._stopping_s = client, False, None
         observe_connect(client, self._config.session_timeout_ms, self.granted)
         client.add_listener(self.state_changed)
         client.start_async()
@@ -301,6 +305,7 @@ class Session:
         Raises:
             NoZooKeeperError: No host has an address.
             ChrootMissingError: The chroot does not exist.
+            CredentialsError: ZooKeeper refused the user or the password of SASL, or it requires SASL.
             SessionLostError: The session is over already.
         """
         await self._runtime.check_hosts(self._config)
@@ -308,7 +313,15 @@ class Session:
         self.client.add_listener(self._state_changed)
         await self._runtime.in_thread(self._close.start_client, "connect")
         await self._connected.wait()
-        if self._config.chroot and await self.get("/") is None:
+        try:
+            # kazoo reports the connection before SASL. The answer to a request follows the end of SASL.
+            is_asked = self._config.chroot or self._config.security
+            is_missing = bool(is_asked) and await self.exists("/") is None
+        except SessionLostError:
+            if self.ended == REFUSED:
+                raise CredentialsError(f"ZooKeeper at {self._config.hosts}: {REFUSED}") from None
+            raise
+        if is_missing:
             raise ChrootMissingError(
                 f"the chroot {self._config.chroot} does not exist in ZooKeeper at {self._config.hosts};"
                 " create it first, or leave it out of the address"
@@ -329,6 +342,9 @@ class Session:
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
+            if self.client.client_state == KeeperState.AUTH_FAILED:
+                # kazoo ends the client, but the server keeps the session until it expires.
+                self._call_loop(self.end, REFUSED)
         elif state == KazooState.CONNECTED:
             for listener in self._connect_listeners:
                 listener()

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kiel_groups.metrics import Metrics
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 
@@ -41,6 +42,8 @@ class RecordingTaskContext:
     pauses: list[float] = field(default_factory=list)
     produced: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+    is_owner: bool = True
 
     @property
     def should_stop(self) -> bool:

@@ -12,16 +12,21 @@ from typing import NamedTuple
 from docutils import nodes
 from docutils.core import publish_doctree
 from prometheus_client.parser import text_string_to_metric_families
+from tornado.httpclient import AsyncHTTPClient
 
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.waiting import eventually
 
-__all__ = ["FILES", "Described", "check_exposed", "described", "names_in_files", "tables"]
+__all__ = ["FILES", "Described", "check_exposed", "described", "exposed", "names_in_files", "tables"]
 
 #: The files for Prometheus and Grafana that have names of metrics.
 FILES = ("rules.yml", "rules-test.yml", "grafana-dashboard.json")
 
 #: The labels of the service's metrics and of its leaders', which the text above its table names.
 _SERVICE_LABELS = frozenset({"cluster", "group"})
+
+#: The labels of the metrics of tasks, which the text above their table names.
+_TASK_LABELS = frozenset({"connector", "task"})
 
 
 class Described(NamedTuple):
@@ -70,14 +75,30 @@ def check_exposed(text: str) -> set[str]:
         on_page = described()[family.name]
         assert on_page.kind == family.type, family
         for sample in family.samples:
-            assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS, sample
+            own = _TASK_LABELS if on_page.section == "Tasks of workers" else frozenset[str]()
+            assert sample.labels.keys() <= on_page.labels | _SERVICE_LABELS | own, sample
     return {family.name for family in families}
 
 
-def names_in_files(exposed: Iterable[str]) -> None:
-    """Check that alarms and dashboard use only these metrics."""
+async def exposed(url: str, *needed: str) -> set[str]:
+    """Wait until a process exposes these metrics, check all metrics that it exposes, and return their names."""
+
+    async def names() -> set[str]:
+        try:
+            answer = await AsyncHTTPClient().fetch(f"{url}/metrics")
+        except OSError:
+            return set()
+        found = check_exposed(answer.body.decode())
+        return found if found.issuperset(needed) else set()
+
+    return await eventually(names, f"{url} exposes {needed}")
+
+
+def names_in_files(exposed: Iterable[str], *, of_mirrors: bool = False) -> None:
+    """Check that alarms and dashboard use only these metrics, of mirrors or else of groups."""
     names = {f"{name}_total" if described()[name].kind == "counter" else name for name in exposed}
     for file in FILES:
         used = set(re.findall(r"\bkiel_\w+", (REPOSITORY / "monitoring" / file).read_text(encoding="utf-8")))
+        used = {name for name in used if name.startswith("kiel_mirror_") == of_mirrors}
         assert used
         assert used <= names, file

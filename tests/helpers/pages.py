@@ -19,11 +19,12 @@ from docutils.core import publish_doctree
 from kiel_groups.embedded.processes import ReservedPort
 from tests.helpers.commands import REPOSITORY, environment
 
-__all__ = ["Shell", "Step", "check_steps", "page", "steps"]
+__all__ = ["Shell", "Step", "check_steps", "page", "programs", "steps"]
 
 #: What only reads, and is repeated until it prints what the page shows.
 _READING = re.compile(
-    r"cat|tail|curl|kiel-groups (describe|lag|workers describe|connector-plugins|connectors (list|status))\b"
+    r"cat|tail|curl"
+    r"|kiel-groups (describe|lag|mirror status|workers describe|connector-plugins|connectors (list|status))\b"
 )
 _LIMIT_S = 30.0
 #: The ports that the pages use, in place of which a test uses free ones.
@@ -57,7 +58,7 @@ def steps(text: str) -> list[Step]:
     return found
 
 
-def _programs(text: str) -> dict[str, str]:
+def programs(text: str) -> dict[str, str]:
     """Return the programs that a page tells the reader to save, by file name."""
     found = re.findall(r"``(\w+\.py)``[^\n]*:\n\n\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", text)
     return {name: re.sub(r"^    ", "", program, flags=re.MULTILINE) for name, program in found}
@@ -109,7 +110,7 @@ class Shell:
         """Enter an empty folder for a page, and save the programs of the page there."""
         self.folder = self._folder / name
         self.folder.mkdir()
-        for file, program in _programs(text).items():
+        for file, program in programs(text).items():
             (self.folder / file).write_text(self.with_ports(program))
         self.run(f"cd {shlex.quote(str(self.folder))}")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiel_groups.errors import ClaimLostError, SessionLostError
+from kiel_groups.metrics import Metrics
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 from kiel_groups.workers.runners.plugin_calls import WorkFence
@@ -96,4 +97,5 @@ def runner_context(
         runtime=Runtime(),
         started=started,
         problem=problem,
+        metrics=Metrics(),
     )

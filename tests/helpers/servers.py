@@ -21,7 +21,9 @@ ZOOKEEPERS = ("3.9.5", "3.4.6")
 EARLY_KAFKAS = ("0.8.0", "0.8.1.1", "0.8.2.2", "0.9.0.1")
 #: The releases whose brokers coordinate groups.
 COORDINATING_KAFKAS = ("0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1")
-#: Those of them that run unless KAFKA_RELEASES names others: a list with commas, or "all".
+#: Releases that no longer know the requests of 0.8. They are targets of mirrors.
+LATE_KAFKAS = ("4.1.0",)
+#: Those that coordinate groups, and that run unless KAFKA_RELEASES names others: a list with commas, or "all".
 _PLAYED = "0.9.0.1,3.9.1"
 #: A longer session timeout, because the computer may pause for some seconds. If its session expires, a single broker of
 #: 0.8 finds its own old registration, and leads no partition for a while.

@@ -190,7 +190,7 @@ async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_pa
     ("words", "status", "message"),
     [
         (["up", "--zookeeper-count=2"], 2, "'--zookeeper-count': '2' is not one of '1', '3', '5', '7'."),
-        (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1"),
+        (["up", "--kafka-version=0.8.9"], 2, "0.8.1.1, 0.8.2.2, 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1, 4.1.0"),
         (
             ["up", "--kafka-version=3.9.1", "--chroot=/kafka"],
             *(2, "--chroot: Kafka 3.9.1 runs without ZooKeeper; leave it out"),

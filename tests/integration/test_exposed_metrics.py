@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tornado.httpclient import AsyncHTTPClient
 from tornado.testing import bind_unused_port
 
 from kiel_groups import Producer
@@ -17,24 +16,9 @@ from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.group_metrics import families
 from kiel_groups.service.service import Service
 from tests.helpers.commands import Running
-from tests.helpers.metrics_page import check_exposed, names_in_files
-from tests.helpers.waiting import eventually
+from tests.helpers.metrics_page import check_exposed, exposed, names_in_files
 
 pytestmark = pytest.mark.integration
-
-
-async def exposed(url: str, *needed: str) -> set[str]:
-    """Wait until a process exposes these metrics, check all metrics that it exposes, and return their names."""
-
-    async def names() -> set[str]:
-        try:
-            answer = await AsyncHTTPClient().fetch(f"{url}/metrics")
-        except OSError:
-            return set()
-        found = check_exposed(answer.body.decode())
-        return found if found.issuperset(needed) else set()
-
-    return await eventually(names, f"{url} exposes {needed}")
 
 
 async def test_metrics_of_real_processes(cluster_39: Cluster, unique: Callable[[str], str]) -> None:

@@ -1,29 +1,40 @@
-"""A mirror from Kafka 0.8.2.2 to Kafka 3.9.1: every record, in order, once where that is asked for."""
+"""A mirror from Kafka 0.8.2.2 to 3.9.1 and 4.1.0: every record, in order, once where that is asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Producer as TargetProducer
 from confluent_kafka import TopicPartition as TargetPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from tornado.httpclient import AsyncHTTPClient
 
-from kiel_groups import Producer
+from kiel_groups import GroupedConsumer, Producer, SingleConsumer
+from kiel_groups.clients.produce.partitioners import murmur2_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask
+from kiel_groups.mirror.checkpoints import Checkpoint
+from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, source_topics
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import checkpoints_topic
+from kiel_groups.mirror.values import STOPPED, MirroredTopic, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings
+from tests.helpers.browser import served
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
+from tests.helpers.metrics_page import exposed, names_in_files
+from tests.helpers.servers import LATE_KAFKAS
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
@@ -33,7 +44,7 @@ PARTITIONS = 3
 
 
 class Pair:
-    """A cluster of 0.8.2.2 with a topic of three partitions, and the cluster of 3.9.1 that it is mirrored to."""
+    """A cluster of 0.8.2.2 with a topic of three partitions, and the later one that it is mirrored to."""
 
     def __init__(self, source: Cluster, target: Cluster, unique: Callable[[str], str]) -> None:
         self.source, self.target = source, target
@@ -123,6 +134,34 @@ class Pair:
         finally:
             task.stop()
 
+    def produce(self, first: int, last: int) -> None:
+        """Write numbered records with headers to each partition of the first target topic, and records of no effect."""
+        producer = TargetProducer({"bootstrap.servers": ",".join(self.target.brokers), "transactional.id": self.name})
+        producer.init_transactions(30)
+        for numbers, commit in ((range(1_000, 1_005), False), (range(first, last), True)):
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                for number in numbers:
+                    producer.produce(
+                        f"copy.{self.topic}", value_of(number), key_of(number), partition, headers={"from": b"new"}
+                    )
+            producer.flush()
+            producer.commit_transaction() if commit else producer.abort_transaction()
+
+    async def originals(self, count: int) -> list[list[tuple[bytes | None, bytes | None]]]:
+        """Wait until each partition of the first source topic has a number of records, and return all of them."""
+        found: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(PARTITIONS)]
+        async with SingleConsumer(self.source.brokers) as consumer:
+            await consumer.subscribe(self.topic, SingleConsumer.BEGINNING)
+
+            async def is_complete() -> bool:
+                for partition, records in (await consumer.getmany(timeout_ms=500)).items():
+                    found[partition.partition] += [(record.key, record.value) for record in records]
+                return all(len(records) >= count for records in found)
+
+            await eventually(is_complete, f"{count} records of each partition of the source", 60.0)
+        return found
+
 
 def value_of(number: int) -> bytes | None:
     return None if number % 3 == 0 else json.dumps({"number": number, "at": 1_600_000_000_000 + number}).encode()
@@ -156,26 +195,33 @@ def after(pair: Pair, positions: dict[TopicPartition, int]) -> RecordingTaskCont
 
 
 @pytest.fixture
-def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) -> Pair:
-    return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
+def pair(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) -> Pair:
+    """Return both clusters. The parameter of a test names the release of the target, by default 3.9.1."""
+    target = shared_clusters(None, getattr(request, "param", "3.9.1"))
+    return Pair(shared_clusters("3.9.5", "0.8.2.2"), target, unique)
 
 
-async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str]) -> None:
+async def test_a_worker_mirrors_topics(
+    pair: Pair, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a restart, the mirror
     continues. A second mirror of the same target topic is refused.
     """
+    monkeypatch.setattr("kiel_groups.workers.execution.work_supervisor._METRICS_S", 0.5)
     pair.topics += [unique("more")]
     await pair.create(**{"retention.ms": "7200000", "max.message.bytes": "2000"})
     await pair.fill(0, 500)
     config = pair.config(timestamp_field="at", headers_source="true", tasks_max="2")
-    async with worker_on(pair.source, unique("workers")) as worker:
+    workers = unique("workers")
+    async with worker_on(pair.source, workers) as worker:
         await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
         await until_state(worker.url, pair.name, "RUNNING", "RUNNING", "RUNNING")
         await pair.mirrored(500)
         await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
         await pair.fill(500, 600)
         found = await pair.mirrored(600)
+        await metrics_are_shown(pair, worker.url, workers)
         second = unique("second")
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
@@ -196,6 +242,88 @@ async def test_a_worker_mirrors_topics(pair: Pair, unique: Callable[[str], str])
     ends = {json.loads(message.value())["source"]: json.loads(message.value())["target"] for message in checkpoints}
     assert ends[600] == 600
     assert all(source == target for source, target in ends.items())
+
+
+async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
+    """The worker and the service expose the metrics of the page, and the console shows the topics."""
+    own = await exposed(worker_url.rstrip("/"), "kiel_mirror_records_per_second")
+    async with served(pair.source, interval_s=1) as url:
+        names_in_files(await exposed(url, *(name for name in own if name.startswith("kiel_mirror_"))), of_mirrors=True)
+
+        async def answer(path: str) -> str:
+            return (await AsyncHTTPClient().fetch(f"{url}{path}")).body.decode()
+
+        async def total(name: str) -> float:
+            rows = re.findall(
+                rf'^kiel_mirror_{name}{{.*connector="{pair.name}".*}} (\S+)$', await answer("/metrics"), re.M
+            )
+            return sum(map(float, rows))
+
+        async def is_complete() -> bool:
+            return await total("partitions") == PARTITIONS * len(pair.topics) and not await total("lag_records")
+
+        await eventually(is_complete, "both tasks have caught up")
+        assert await total("records_total") > 0
+        page = await answer(f"/clusters/main/groups/{workers}/connectors")
+        assert "Running: all records are mirrored; " in page
+        assert f'>{pair.topic}</th><td data-name="to">copy.{pair.topic}</td>' in page
+
+
+async def test_a_topic_is_turned_round(
+    pair: Pair, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Records that are written on the target after the turn flow to the source, in order, with keys and null values. No
+    record that the mirror has written flows back, and none that flowed back is mirrored again.
+    """
+    await pair.create()
+    await pair.fill(0, 50)
+    config = pair.config(refresh_interval_ms="200", exactly_once="true")
+    clusters = ("--from", pair.source.zk_hosts, "--to", ",".join(pair.target.brokers), "--name", pair.name)
+
+    async def reverse(*options: str) -> tuple[int, str]:
+        command = ("mirror", "reverse", pair.topic, *clusters, "--settle", "0.3", *options)
+        done = await asyncio.to_thread(kiel_groups_here, capsys, *command)
+        return done.returncode, done.stdout + done.stderr
+
+    async with worker_on(pair.source, unique("workers")) as worker:
+        await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
+        await pair.mirrored(50)
+        # A command that was killed in the middle has left the topic stopped.
+        target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+        copy = f"copy.{pair.topic}"
+        await asyncio.to_thread(target.change_claims, lambda claims: {copy: claims[copy]._replace(direction=STOPPED)})
+        await pair.fill(50, 60)
+        status, text = await reverse("--yes")
+        assert (status, "has not mirrored everything: 10 records of" in text) == (1, True), text
+        await pair.mirrored(60)
+        status, text = await reverse("--dry-run", "--json")
+        (plan,) = json.loads(text)["topics"]
+        assert (status, plan["direction"], plan["partitions"][1]["source_end"]) == (0, "forward", 60)
+        status, text = await reverse("--yes")
+        assert status == 0, text
+        assert f"{pair.topic}: turned round" in text
+
+        await asyncio.to_thread(pair.produce, 60, 80)
+        for records in await pair.originals(80):
+            assert records == expected(0, 80)
+        await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
+        await asyncio.to_thread(pair.produce, 80, 90)
+        for records in await pair.originals(90):
+            assert records == expected(0, 90)
+        status, text = await reverse("--yes")
+        assert (status, "all these topics are turned round already" in text) == (0, True)
+
+        # By default, brokers of 0.8 take 1,000,012 bytes, and those of 3.9.1 take 1,048,588.
+        large = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers), "message.max.bytes": 2_000_000})
+        large.produce(copy, b"x" * 1_030_000, b"large", 2)
+        large.flush()
+        failed = await until_state(worker.url, pair.name, "RUNNING", "FAILED")
+        assert "; the largest one has 1,030,000 bytes and offset" in failed["tasks"][0]["trace"]
+    for messages in await pair.mirrored(90):
+        assert contents(messages)[:90] == expected(0, 90)
+    with pytest.raises(ConfigError, match=f"{copy} of the source is itself the mirror of {pair.topic} of"):
+        await asyncio.to_thread(source_topics, ",".join(pair.target.brokers), [copy])
 
 
 @pytest.mark.parametrize("exactly_once", ["false", "true"], ids=["at least once", "exactly once"])
@@ -245,10 +373,38 @@ async def test_a_record_that_the_target_refuses(pair: Pair, unique: Callable[[st
         assert exactly_once == "false" or len(found) == 200
 
 
+async def test_a_mirror_begins_where_a_bulk_copy_has_ended(pair: Pair) -> None:
+    """Records that another program has copied are not mirrored, and offsets are translated from there on."""
+    await pair.create()
+    await pair.fill(0, 30)
+    copier = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers)})
+    admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    copy = f"copy.{pair.topic}"
+    admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+    for number in range(20):
+        for partition in range(PARTITIONS):
+            copier.produce(copy, value_of(number), key_of(number), partition)
+    assert copier.flush(10) == 0
+    starts = json.dumps({pair.topic: {str(partition): 20 for partition in range(PARTITIONS)}})
+
+    def run() -> None:
+        with pair.task(start_offsets=starts) as task:
+            copied(task, 30)
+
+    await asyncio.to_thread(run)
+    for partition in range(PARTITIONS):
+        assert contents(await asyncio.to_thread(pair.read, copy, partition)) == expected(0, 30)
+    mirrored = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)}).mirrored(pair.name)
+    assert [mirrored[TopicPartition(pair.topic, number)].checkpoints[0] for number in range(PARTITIONS)] == [
+        Checkpoint(20, {number: 20}) for number in range(PARTITIONS)
+    ]
+
+
 class KilledError(Exception):
     """Ends a writer between the records and the commit of a transaction, as a SIGKILL would."""
 
 
+@pytest.mark.parametrize("pair", LATE_KAFKAS, indirect=True)
 async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A task that ends between produce and commit leaves nothing, and its successor writes each record once. If the first
@@ -287,6 +443,35 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
         assert contents(found) == expected(0, 300)
 
 
+async def test_more_partitions_on_the_target(pair: Pair) -> None:
+    """
+    A record with a key goes where Java's hash says, in its order, and one without keeps its partition. The checkpoint
+    has the end of each partition. A setting that asks for fewer partitions than the source has is refused.
+    """
+    await pair.create()
+    numbers = range(60)
+    async with Producer(pair.source.brokers) as producer:
+        await producer.produce_many(pair.topic, [b"%d" % number for number in numbers], [*map(key_of, numbers)], 1)
+
+    def run() -> None:
+        refused = pytest.raises(ConfigError, match=r"target\.partitions: 2 given; expected at least 3")
+        with refused, pair.task(target_partitions="2"):
+            pass
+        with pair.task(target_partitions="x2") as task:
+            while not task.poll():
+                pass
+
+    await asyncio.to_thread(run)
+    found = [[int(value) for _, value in contents(pair.read(f"copy.{pair.topic}", number))] for number in range(6)]
+    keyed = [[number for number in each if key_of(number)] for each in found]
+    wanted = [(number, murmur2_partitioner(key, range(6))) for number in numbers if (key := key_of(number))]
+    assert keyed == [[number for number, partition in wanted if partition == each] for each in range(6)]
+    assert [len(each) - len(keys) for each, keys in zip(found, keyed, strict=True)] == [0, 12, 0, 0, 0, 0]
+    values = [message.value() for number in range(2) for message in pair.read(checkpoints_topic(pair.name), number)]
+    ends = {str(number): len(each) for number, each in enumerate(found)}
+    assert json.loads(values[-1] or b"") == {"source": 60, "target": None, "targets": ends}
+
+
 async def test_mistakes_are_named(pair: Pair) -> None:
     """
     A missing topic, another number of sets, another source and lost checkpoints are refused before anything is written.
@@ -320,3 +505,191 @@ async def test_mistakes_are_named(pair: Pair) -> None:
             pass
 
     await asyncio.to_thread(run)
+
+
+async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
+    """Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again."""
+    target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+    names = [f"{pair.name}-{number}" for number in range(2)]
+    topics = [MirroredTopic(pair.topic, f"copy.{pair.topic}", 1, {})]
+
+    def claim(name: str) -> str:
+        try:
+            target.create_checkpoints(name, 1, 1)
+            return target.claim(name, "old:9092", topics)[topics[0].target].mirror
+        except KielGroupsError as error:
+            return str(error)
+
+    outcomes = await asyncio.gather(*(asyncio.to_thread(claim, name) for name in names))
+    outcomes += [await asyncio.to_thread(claim, name) for name in names]
+    assert len({outcome for outcome in outcomes if outcome in names}) == 1, outcomes
+    assert any("a topic has one mirror" in outcome for outcome in outcomes)
+
+
+async def test_topics_that_were_created_again_fail_the_mirror(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A topic of the target that has lost what was mirrored fails its task. A topic of the source whose offsets have
+    started over fails the connector, although it has records at the position of the mirror.
+    """
+    await pair.create()
+    await pair.fill(0, 10)
+    monkeypatch.setattr("kiel_groups.mirror.writer._SETTLED_S", 0.2)
+    copy = f"copy.{pair.topic}"
+    admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    topics = ZooKeeperTopics(pair.source.zk_hosts)
+
+    def run() -> None:
+        with pair.task() as task:
+            context = after(pair, copied(task, 10))
+            admin.delete_topics([copy])[copy].result(10)
+            admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+            asyncio.run(pair.fill(10, 15))
+            with pytest.raises(KielGroupsError, match="the topic was deleted and created again"):
+                copied(task, 15)
+        for exactly_once in ("false", "true"):
+            with (
+                pytest.raises(KielGroupsError, match="the topic was deleted and created again"),
+                pair.task(context, exactly_once=exactly_once),
+            ):
+                pass
+        topics.delete(pair.topic)
+        topics.create(pair.topic, PARTITIONS)
+        asyncio.run(pair.fill(0, 30))
+        with (
+            pytest.raises(ConfigError, match=f"the source topic {pair.topic} was deleted and created again"),
+            pair.task(),
+        ):
+            pass
+
+    await asyncio.to_thread(run)
+
+
+async def test_one_command_mirrors_topics(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
+    was killed. Processes with other settings, and topics that do not exist, are refused.
+    """
+    await pair.create()
+    await pair.fill(0, 300)
+    place = ["--from", pair.source.zk_hosts, "--name", pair.name]
+    words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
+    words += ["--topics", pair.topic, "--session-timeout-ms", "4000"]
+
+    async def last_line() -> str:
+        ended = await asyncio.to_thread(kiel_groups, "mirror", *words, "--exactly-once", "--until-caught-up")
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    async def here(*more: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *more)
+
+    pattern = r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n"
+    assert re.fullmatch(pattern, await last_line())
+    pattern = r"mirrored nothing new of 1 topic in .* s, after 900 records of earlier runs; 0 records behind\n"
+    assert re.fullmatch(pattern, await last_line())
+    with Running(["-m", "kiel_groups", "mirror", *words, "--exactly-once"]) as running:
+        await pair.fill(300, 400)
+        await pair.mirrored(400)
+        refused = await here(*words)
+        assert refused.returncode == 2
+        assert "runs in 1 other process with other settings (exactly.once)" in refused.stderr
+        running.process.kill()
+    refused = await here(*words, "--topics", "none")
+    assert (refused.returncode, refused.stderr) == (2, "error: --topics: the source has no topic 'none'\n")
+    await pair.fill(400, 500)
+    assert (await last_line()).endswith(" records of earlier runs; 0 records behind\n")
+    assert [contents(messages) for messages in await pair.mirrored(500)] == [expected(0, 500)] * PARTITIONS
+    shown, document = await here("status", *place), await here("status", *place, "--json")
+    assert (shown.returncode, document.returncode) == (0, 0)
+    assert "exactly once, in 0 processes\n1,500 records " in shown.stdout
+    found = [(each["position"], each["lag"], each["checkpoint"]) for each in json.loads(document.stdout)["partitions"]]
+    assert found == [(500, 0, 500)] * PARTITIONS
+
+
+async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The offsets of a group of ours, and of Java's consumers, are moved to the target, and none of their records is
+    missed there. A verification explains what was written again, and names what is damaged, missing or foreign.
+    """
+    await pair.create()
+    await pair.fill(0, 300)
+    group, java, copy = f"{pair.name}-ours", f"{pair.name}-java", f"copy.{pair.topic}"
+    async with GroupedConsumer(pair.source.brokers, group, pair.source.zk_hosts, autocommit=False) as consumer:
+        await consumer.subscribe(pair.topic)
+        while sum([len(each) for each in (await consumer.getmany(timeout_ms=5_000, max_records=250)).values()]) < 250:
+            pass
+        await consumer.commit()
+    with zookeeper(pair.source) as client:
+        ours, javas = stored_offsets(client, group, pair.topic), {0: 0, 1: 140, 2: 280}
+        for number, offset in javas.items():
+            client.create(f"/consumers/{java}/offsets/{pair.topic}/{number}", b"%d" % offset, makepath=True)
+
+    def mirror() -> None:
+        with pair.task(batch_records="100") as task:
+            copied(task, 300)
+        # Killed before its last positions were stored.
+        with pair.task(after(pair, {TopicPartition(pair.topic, number): 250 for number in range(PARTITIONS)})) as task:
+            copied(task, 300)
+
+    place = ["--from", pair.source.zk_hosts, "--to", ",".join(pair.target.brokers), "--name", pair.name]
+
+    async def command(*words: str) -> tuple[int, str, str]:
+        done = await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *words, *place)
+        return done.returncode, done.stdout, done.stderr
+
+    await asyncio.to_thread(mirror)
+    status, out, errors = await command("offsets", group, java, "--json")
+    assert (status, errors.count("3 offsets set at")) == (0, 2)
+    starts = {}
+    for line in out.splitlines():
+        found = json.loads(line)
+        starts[found["group"]] = {each["partition"]: each["target"] for each in found["offsets"]}
+        assert all(each["set"] and 0 <= each["again"] <= 100 for each in found["offsets"])
+    for number in range(PARTITIONS):
+        log = contents(await asyncio.to_thread(pair.read, copy, number))
+        assert log == expected(0, 300) + expected(250, 300)
+        for name, offset in ((group, ours[number]), (java, javas[number])):
+            assert offset == 300 or starts[name][number] <= (offset if offset < 250 else offset + 50)
+    assert (await command("offsets", group))[2].startswith(f"info: group {group}: its offsets are at ")
+
+    config = {"bootstrap.servers": ",".join(pair.target.brokers), "group.id": java, "client.id": "moved"}
+    with closing(Consumer(config)) as moved:
+        moved.subscribe([copy])
+        await eventually(lambda: asyncio.to_thread(lambda: moved.poll(0.1) and moved.assignment()), "a member")
+        status, _, errors = await command("offsets", java)
+    assert (status, errors.startswith(f"error: group {java} has members on the target: moved-")) == (1, True)
+
+    status, out, _ = await command("verify")
+    assert status == 0
+    assert out.splitlines()[0] == f"mirror {pair.name}: complete; 900 of 900 records of the source are equal"
+    assert "3 partitions, 900 equal; 150 doubled" in out
+
+    await pair.fill(300, 301)
+    producer = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers)})
+    producer.produce(copy, b"damaged", b"key", 0)
+    producer.produce(copy, value_of(300), key_of(300), 2)
+    producer.produce(copy, b"foreign", b"key", 2)
+    for number in range(PARTITIONS):
+        key, value = [pair.topic, number, 0], {"source": 301, "target": 350}
+        producer.produce(checkpoints_topic(pair.name), json.dumps(value), json.dumps(key), 0)
+    producer.flush()
+    status, out, _ = await command("verify", "--json")
+    found = json.loads(out)
+    unexplained = {
+        each["partition"]: [
+            (difference["kind"], difference["source"], difference["target"])
+            for difference in each["differences"]
+            if not difference["explained"]
+        ]
+        for each in found["partitions"]
+    }
+    assert (status, found["complete"]) == (1, False)
+    damaged, next_one = {"from": 300, "to": 301}, {"from": 350, "to": 351}
+    assert unexplained == {
+        0: [("changed", damaged, next_one)],
+        1: [("missing", damaged, None)],
+        2: [("not of the source", None, {"from": 351, "to": 352})],
+    }
+    status, out, _ = await command("verify", "--last", "10", "--topics", pair.topic)
+    assert (status, out.count("  changed: 1 record, source offset 300, target offset 350")) == (1, 0)
+    assert "changed: 1 record, source offset 300, target offset 350" in out

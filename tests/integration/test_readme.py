@@ -1,4 +1,4 @@
-"""The README and the tutorial of workers run as printed, one after the other, and paths and options exist."""
+"""The README and the tutorials of workers and of a mirror run as printed, and paths and options exist."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 README = page("README.rst")
 WORKERS = page("docs/tutorial-workers.rst")
+MIRROR = page("docs/tutorial-mirror.rst")
 
 
 @pytest.fixture
@@ -36,6 +37,14 @@ def test_the_readme_and_then_the_tutorial_of_workers_run_as_printed(shell: Shell
         assert len(found) >= least
         shell.enter(name, text)
         check_steps(shell, found, lambda step: check_znodes(shell) if step.command.startswith("kill -9") else None)
+
+
+def test_the_tutorial_of_a_mirror_runs_as_printed(shell: Shell) -> None:
+    """A reader moves a topic and two groups to a new cluster, and stops the old one."""
+    found = steps(MIRROR)
+    assert len(found) >= 35
+    shell.enter("mirror", MIRROR)
+    check_steps(shell, found)
 
 
 def check_znodes(shell: Shell) -> None:

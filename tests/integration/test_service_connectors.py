@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups.embedded import Cluster
@@ -20,6 +20,7 @@ from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, n
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.rest_requests import JSON, Got, ask
+from tests.helpers.shown_mirror import MIRROR
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask as ask_worker
 from tests.helpers.worker_groups import until_state, worker_on
@@ -126,12 +127,14 @@ async def test_clusters_of_a_file_and_their_connectors(
             assert list((await ask(connectors)).document) == [name]
             assert (await put(f"{name}-bad", {**config, "file": str(tmp_path)})).status == 200
 
-            async def failed() -> str:
+            async def failed() -> dict[str, str]:
                 found = (await ask(f"{url}/v1/clusters/main/groups/{workers}/findings")).document["findings"]
-                return next((each["text"] for each in found if each["kind"] == "failed"), "")
+                return next((each for each in found if each["kind"] == "failed"), {})
 
-            text = await eventually(failed, "the service finds the failed task")
-            assert text.startswith(f"task {name}-bad-0 has failed: ConfigError: file: ")
+            finding = await eventually(failed, "the service finds the failed task")
+            assert finding["text"].startswith(f"task {name}-bad-0 has failed: ConfigError: file: ")
+            command = f"'kiel-groups workers describe {workers} --zookeeper {cluster.zk_hosts}' shows all causes"
+            assert finding["remedy"].endswith(command)
             assert f'kiel_group_findings{{cluster="main",group="{workers}",kind="failed"}} 1.0' in await text_at(
                 f"{url}/metrics"
             )
@@ -168,11 +171,32 @@ async def test_clusters_of_a_file_and_their_connectors(
         client.delete(f"/{chroot}", recursive=True)
 
 
+async def a_mirror_is_shown(page: Page, name: str) -> None:
+    """The page shows the topics of a mirror, and its problem with the remedy, on a dark phone, too."""
+    await page.emulate_media(color_scheme="dark")
+    mirror = page.get_by_role("region", name=f"Mirror {name}", exact=True)
+    await expect(mirror).to_contain_text("Running: waiting; 12,000 records were left when", timeout=PATIENCE_MS)
+    cells = mirror.get_by_role("region", name=f"Topics of the mirror {name}").locator("tbody td")
+    await expect(cells).to_have_text(["page-views", "3", "12,000", "0", re.compile(r"^\d+ s ago$")])
+    await expect(mirror.get_by_role("listitem")).to_contain_text(
+        f"{name}-0: the target new:9092 has not stored 7 records within 10 s; trying again"
+        "the task waits for the target, and skips no record"
+    )
+    found = await Axe().run(page)
+    serious = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
+    assert not serious, [(each["id"], each["nodes"][0]["html"]) for each in serious]
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+    box = await cells.last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 360
+
+
 @NEEDS_CHROMIUM
 async def test_connectors_are_created_paused_and_deleted_in_the_console(
-    cluster_39: Cluster, unique: Unique, tmp_path: Path
+    cluster_39: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By keyboard, at the width of a phone: the page of all groups leads to the connectors, and follows each action."""
+    monkeypatch.setattr("kiel_groups.workers.execution.work_supervisor._METRICS_S", 0.5)
     workers, name = unique("workers"), unique("source")
     settings = f"connector.class=FileStreamSource\nfile={tmp_path}/f\ndb.password=s3cret\ntopic="
     worker_settings = {"session_timeout_ms": 20_000}  # a browser uses most of a small machine
@@ -241,4 +265,6 @@ async def test_connectors_are_created_paused_and_deleted_in_the_console(
         await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
         await page.keyboard.press("Escape")
         await expect(page.get_by_text("The group has no connectors.")).to_be_visible(timeout=PATIENCE_MS)
+        await ask_worker(worker.url, "POST", "/connectors", {"name": name, "config": {"connector.class": MIRROR}})
+        await a_mirror_is_shown(page, name)
         assert not errors

@@ -10,10 +10,12 @@ from types import ModuleType
 
 from tests.mutants import (
     commits,
+    credentials,
     delivery,
     fencing,
     leadership,
     liveness,
+    mirrors,
     outcomes,
     ownership,
     resets,
@@ -34,7 +36,9 @@ _MODULES: tuple[ModuleType, ...] = (
     outcomes,
     liveness,
     workers,
+    mirrors,
     secrets,
+    credentials,
 )
 
 #: The mutants of each promise.

@@ -40,7 +40,10 @@ for name in kiel_groups.__all__:
     getattr(kiel_groups, name)
 for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):
     needs_a_library = module.name.startswith("kiel_groups.spark.")
-    needs_a_library |= module.name.endswith((".arrow_arrays", ".group_metrics", ".mirror.target", ".mirror.writer"))
+    needs_a_library |= module.name.endswith((".arrow_arrays", ".group_metrics"))
+    needs_a_library |= module.name.startswith("kiel_groups.mirror.") and module.name.endswith(
+        (".back", ".group_offsets", ".target", ".mirror_verification", ".writer")
+    )
     if not module.name.endswith("__main__") and not needs_a_library:
         importlib.import_module(module.name)
 try:

@@ -144,7 +144,7 @@ class ProcessBench:
     def new_session(self, *, first: bool = True) -> GroupSession[Role]:
         session = self.process.call(lambda: GroupSession(self.context, self.kind, first=first))
         if self.kind.endless is Step.CHROOT:
-            session.session.get = lambda *_: wait_if(True)  # type: ignore[method-assign]
+            session.session.exists = lambda *_: wait_if(True)  # type: ignore[method-assign]
         if self.kind.endless is Step.FOLDERS:
             session.session.ensure = lambda *_: wait_if(True)  # type: ignore[method-assign]
         return session

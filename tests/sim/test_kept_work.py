@@ -469,7 +469,7 @@ def test_a_problem_is_in_the_status_while_it_lasts() -> None:
 
 
 def test_a_run_that_has_ended_reports_no_problem() -> None:
-    """Neither its failure nor its next run has the problem of the run before."""
+    """Neither its failure nor its next run has the problem or the metrics of the run before."""
     bench = WorkerGroupBench()
     (worker,) = bench.start("w1")
     bench.create("c", **ENDLESS)
@@ -484,11 +484,17 @@ def test_a_run_that_has_ended_reports_no_problem() -> None:
         return WorkStatus.parse(bench.ensemble.tree.get(path).data, path)
 
     worker.process.call(former.report_problem, "slow")
-    bench.timeline.run_for(1.5)
+    former.metrics.gauge("lag", 3, topic="a")
+    former.metrics.count("records", 2)
+    bench.timeline.run_for(6.5)
     assert status().problem == "slow"
+    assert status().metrics == (("lag", (("topic", "a"),), 3.0), ("records", (), 2))
+    labels = (("connector", "c"), ("task", "0"))
+    assert ("records", labels, 2.0) in worker.metrics.samples()
     bench.counts.hooks["poll", "c-0"] = raise_error
     bench.timeline.run_until(lambda: status().state == "FAILED")
-    assert status().problem == ""
+    assert (status().problem, status().metrics) == ("", ())
+    assert ("records", labels, 2.0) not in worker.metrics.samples()
     del bench.counts.hooks["poll", "c-0"]
     worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 1)

@@ -43,7 +43,8 @@ def cluster() -> None:
     "--kafka-version",
     "kafka",
     metavar="VERSION",
-    help="0.8.0, 0.8.1.1, 0.8.2.2 (the default), 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, or 3.9.1, which needs no ZooKeeper.",
+    help="0.8.0, 0.8.1.1, 0.8.2.2 (the default), 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, or 3.9.1 or 4.1.0, which need no "
+    "ZooKeeper. Groups of kiel-groups cannot use 4.1.0, which is a target of mirrors.",
 )
 @click.option("--zookeeper-version", "zookeeper", metavar="VERSION", help="3.9.5 (the default) or 3.4.6.")
 @click.option("--broker-count", "brokers", type=click.IntRange(1, 20), default=1, metavar="N", help="How many brokers.")

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
+    from kiel_groups.ops.actions.cluster_address import ClusterAddress
     from kiel_groups.service.service import Service
 
     #: A function that returns a new candidate for the lead of a group. Its argument is ``on_failure``.
@@ -171,14 +172,17 @@ def serve(
         host=host, port=port, advertised_host=advertised_host, token=token, open_reads=is_loopback(host)
     )
     function = load_allocator(allocator, "--allocator") or ALLOCATORS["round_robin"]
-    timeouts = {"session_timeout_ms": session_timeout_ms, "connect_timeout_ms": round(SERVER_WAIT_S * 1000)}
     leaders = {(name, group): Metrics() for name, cluster in clusters.items() for group in cluster.groups}
     candidates = {
         f"group {group} of cluster {name}": partial(
             _candidate,
             function,
             GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms),
-            ZooKeeperConfig.parse(clusters[name].address.hosts, **timeouts),
+            ZooKeeperConfig.parse(
+                clusters[name].address.hosts,
+                session_timeout_ms=session_timeout_ms,
+                connect_timeout_ms=round(SERVER_WAIT_S * 1000),
+            ),
             metrics,
         )
         for (name, group), metrics in leaders.items()
@@ -197,12 +201,23 @@ def serve(
         restore_folder=restore_folder.absolute(),
         leaders=leaders,
         worker_tokens={name: cluster.worker_token for name, cluster in clusters.items()},
+        pasteable=_pasteable,
     )
     status = asyncio.run(_run(service, candidates, is_only=len(clusters) == 1))
     for cluster in clusters.values():
         for group in cluster.groups:
             _clean_up(cluster.address.hosts, group)
     return status
+
+
+@lru_cache(10_000)
+def _pasteable(text: str, address: ClusterAddress) -> str:
+    """Return a text of the console whose commands name a cluster, so that an operator can paste them."""
+    from kiel_groups.cli.app import pasteable
+
+    if address.is_of_brokers:
+        return pasteable(text, ("--coordination", "brokers", "--brokers", address.hosts))
+    return pasteable(text, ("--zookeeper", address.hosts))
 
 
 def _candidate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -30,9 +29,6 @@ from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 if TYPE_CHECKING:
     from kiel_groups.config import DebounceConfig
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
-
-
-log = logging.getLogger(__name__)
 
 _DEFAULT_PORT = 8083
 
@@ -161,12 +157,12 @@ def run(
 
 async def _run(settings: WorkerSettings, metrics_port: int | None) -> int:
     """Run the worker until a signal arrives, and return the exit status. Raise the error with which the worker ends."""
-    from kiel_groups.cli.terminal.termination import Termination
+    from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
     from kiel_groups.rest.metrics_text import serving_metrics
     from kiel_groups.workers.execution.worker import Worker
 
     ending = Termination()
-    worker = Worker(settings, on_stuck=_end_at_once)
+    worker = Worker(settings, on_stuck=end_stuck_worker)
     try:
         async with serving_metrics(worker.metrics, metrics_port):
             # A worker that is cancelled gives its work back first.
@@ -175,22 +171,6 @@ async def _run(settings: WorkerSettings, metrics_port: int | None) -> int:
         if ending.status is None:
             raise
     return ending.status or DONE
-
-
-def _end_at_once(works: Sequence[object]) -> None:
-    """
-    Log an error, and end the process with status 1 without closing its ZooKeeper session.
-
-    ``works`` are connectors and tasks that have not stopped. Their claims must not be released while they run. The
-    claims end at the session timeout, after the process.
-    """
-    from kiel_groups.cli.terminal.termination import end_process
-
-    log.error(
-        "this worker ends although %s did not stop; others get this work after the session timeout",
-        ", ".join(map(str, works)),
-    )
-    end_process(FAILED)
 
 
 @workers.command(epilog=EPILOG)

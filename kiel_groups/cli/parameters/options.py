@@ -24,7 +24,7 @@ FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 SERVER_WAIT_S: Final = 5.0
 
 #: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
-SHARED: Final = ("brokers", "zookeeper", "coordination")
+SHARED: Final = ("brokers", "zookeeper", "zookeeper-security", "coordination")
 
 
 def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
@@ -58,8 +58,8 @@ def coordination_option(help_text: str, **settings: Any) -> Callable[[FC], FC]:
     )
 
 
-def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
-    """Return the value of ``--zookeeper``, or raise BadParameter for a wrong address before the command starts."""
+def checked_zookeeper(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
+    """Return the address of a ZooKeeper, or raise BadParameter for a wrong one before the command starts."""
     from kiel_groups.config import ZooKeeperConfig
 
     try:
@@ -67,20 +67,48 @@ def _checked(context: click.Context, parameter: click.Parameter, hosts: str | No
             ZooKeeperConfig.parse(hosts)
     except ConfigError as error:
         text = str(error).removeprefix("zk_hosts: ")
-        raise click.BadParameter(text, context, parameter, param_hint="'--zookeeper'") from None
+        raise click.BadParameter(text, context, parameter, param_hint=f"'{parameter.opts[0]}'") from None
     return hosts
 
 
+def _name_security(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """
+    Check the file of ``--zookeeper-security``, and name it in the environment, where all parts and child processes find
+    it.
+    """
+    from kiel_groups.config import SECURITY_VARIABLE
+    from kiel_groups.zookeeper.security import read_security
+
+    if path is None or context.resilient_parsing:
+        return
+    try:
+        read_security(path, lambda text: context.obj.say("warning", text))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, parameter, param_hint="'--zookeeper-security'") from error
+    os.environ[SECURITY_VARIABLE] = str(path.absolute())
+
+
 def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
-    return click.option(
+    security = click.option(
+        "--zookeeper-security",
+        type=click.Path(dir_okay=False, path_type=Path),
+        expose_value=False,
+        callback=_name_security,
+        envvar="KIEL_GROUPS_ZOOKEEPER_SECURITY",
+        show_envvar=True,
+        metavar="FILE",
+        help="A TOML file with the user, the password and the certificates for ZooKeeper (docs/security.rst).",
+    )
+    servers: Callable[[FC], FC] = click.option(
         "--zookeeper",
         required=required,
-        callback=_checked,
+        callback=checked_zookeeper,
         envvar="KIEL_GROUPS_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT",
         help="ZooKeeper's servers, separated by commas. A chroot follows the last one: z:2181/x.",
     )
+    return lambda command: servers(security(command))
 
 
 zookeeper_option = _zookeeper_option(required=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,9 +12,6 @@ import click
 from kiel_groups.errors import ConfigError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8083"
-
-#: The permissions of other users than the owner. A file with a secret must not have them.
-_OTHERS = 0o077
 
 
 class WorkerAddress(NamedTuple):
@@ -51,21 +47,26 @@ def read_token(path: Path, warn: Callable[[str], object]) -> str:
 
     try:
         token = path.read_text(encoding="utf-8").strip()
-        is_open = bool(path.stat().st_mode & _OTHERS) and not _is_managed(path)
+        warn_if_open(path, warn)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
-    if is_open:
-        warn(f"other users can read the secret in {path}; 'chmod 600' denies it")
     try:
         return checked_token(token)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix('token: ')}") from error
 
 
-def _is_managed(path: Path) -> bool:
-    """Return whether systemd or a container engine has put the file there. They decide who can read the file."""
-    folders = ("/run/secrets", os.environ.get("CREDENTIALS_DIRECTORY"))
-    return any(path.absolute().is_relative_to(folder) for folder in folders if folder)
+def warn_if_open(path: Path, warn: Callable[[str], object]) -> None:
+    """
+    Call ``warn`` with a text if other users can read a file with a secret.
+
+    Raises:
+        OSError: The file is not accessible.
+    """
+    from kiel_groups.zookeeper.security import is_open
+
+    if is_open(path):
+        warn(f"other users can read the secret in {path}; 'chmod 600' denies it")
 
 
 def token_file_option(help_text: str, name: str = "token-file") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -8,9 +8,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
+
+from kiel_groups.cli.terminal.messages import FAILED
+
+log = logging.getLogger(__name__)
 
 #: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
@@ -92,3 +97,17 @@ def end_process(status: int) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(status)
+
+
+def end_stuck_worker(works: Sequence[object]) -> NoReturn:
+    """
+    Log an error, and end the process with status 1 without closing its ZooKeeper session.
+
+    ``works`` are connectors and tasks that have not stopped. Their claims must not be released while they run. The
+    claims end at the session timeout, after the process.
+    """
+    log.error(
+        "this worker ends although %s did not stop; others get this work after the session timeout",
+        ", ".join(map(str, works)),
+    )
+    end_process(FAILED)

@@ -38,7 +38,7 @@ def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
     elif not configuration.connectors:
         report.append(f"no worker is alive; {own_command('workers', 'run', '--group', name)} starts one")
     if configuration.connectors:
-        report.append(_work_table(group))
+        report.append(work_table(group))
     return report
 
 
@@ -123,7 +123,8 @@ def _workers_table(group: WorkerGroup) -> Table:
     return plain_table(("worker", "connectors", "tasks", "znode"), rows, right=("connectors", "tasks"))
 
 
-def _work_table(group: WorkerGroup) -> Table:
+def work_table(group: WorkerGroup) -> Table:
+    """Return a table of the connectors and tasks of a group, with their states and workers."""
     rows = []
     addresses = {worker: _info(data).address for worker, data in group.workers.items()}
     for connector in group.configuration.sorted_connectors():

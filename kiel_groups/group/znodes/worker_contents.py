@@ -24,6 +24,9 @@ from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, nam
 #: A JSON object: the form of a source partition and of a source offset.
 JsonObject: TypeAlias = Mapping[str, Any]
 
+#: A counter (int) or a gauge (float) of a task: its name, its labels and its value.
+Sample: TypeAlias = tuple[str, tuple[tuple[str, str], ...], int | float]
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 _VERSION = 1
@@ -31,6 +34,8 @@ _VERSION = 1
 #: The most bytes of a trace that are stored. Connect's REST answers have the traces of all tasks of a connector.
 LARGEST_TRACE_BYTES = 8 << 10
 LARGEST_PROBLEM_BYTES = 1 << 10
+#: The most metrics of a task that are stored.
+MOST_SAMPLES = 1_000
 _CUT = "...\n"
 
 #: The most keys that a history entry names, and the most characters of each: the entry shares the transaction's limit.
@@ -137,6 +142,7 @@ class WorkStatus:
         trace: The trace of the error. The trace is "" unless the state is FAILED.
         generation: The generation of the group in which the work was assigned to the owner.
         problem: Why the work makes no progress although it has not failed, in one line, or "" if it makes progress.
+        metrics: The metrics of a task that runs.
     """
 
     state: WorkState
@@ -144,9 +150,13 @@ class WorkStatus:
     trace: str = ""
     generation: int = 0
     problem: str = ""
+    metrics: tuple[Sample, ...] = ()
 
     def encode(self) -> bytes:
-        """Encode the status. Cut a long problem. Cut a long trace to its end, where Python's traces name the error."""
+        """
+        Encode the status. Cut a long problem, and many metrics. Cut a long trace to its end, where Python's traces name
+        the error.
+        """
         # A trace may quote file names or records that are no text.
         trace = ensure_binary(self.trace, errors="backslashreplace")
         if len(trace) > LARGEST_TRACE_BYTES:
@@ -161,6 +171,7 @@ class WorkStatus:
                 "generation": self.generation,
             }
             | ({"problem": problem.decode(errors="ignore")} if problem else {})
+            | ({"metrics": sample_documents(self.metrics[:MOST_SAMPLES])} if self.metrics else {})
         )
 
     @classmethod
@@ -172,7 +183,32 @@ class WorkStatus:
             trace=_text(fields, "trace", path),
             generation=_count(fields, "generation", path),
             problem=_text({"problem": ""} | fields, "problem", path),
+            metrics=parse_samples(typed_field({"metrics": []} | fields, "metrics", list, path), path),
         )
+
+
+def sample_documents(samples: Iterable[Sample]) -> list[list[Any]]:
+    """Return metrics in the form that they have in JSON: ``["mirror_lag_records", {"topic": "a"}, 3.0]``."""
+    return [[name, dict(labels), value] for name, labels, value in samples]
+
+
+def parse_samples(documents: Iterable[object], path: str) -> tuple[Sample, ...]:
+    """Return the metrics of ``sample_documents``, or raise ProtocolError. ``path`` is their place for the error."""
+    samples: list[Sample] = []
+    for each in documents:
+        match each:
+            case [str(name), dict(labels), int() | float() as value] if _are_identifiers(name, *labels):
+                samples.append((name, tuple(sorted(_texts(labels, "metrics", path).items())), value))
+            case _:
+                raise ProtocolError(
+                    f"{path}: field 'metrics' should have names, labels and numbers, found {each!r:.80}"
+                )
+    return tuple(samples)
+
+
+def _are_identifiers(*names: str) -> bool:
+    """Return whether Prometheus permits the names of a metric and its labels."""
+    return all(name.isascii() and name.isidentifier() for name in names)
 
 
 def cause_of(trace: str) -> str:

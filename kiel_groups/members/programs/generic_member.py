@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
+from os import PathLike
 
 from kiel_groups.clients.calls.arguments import broker_config
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -79,6 +80,8 @@ class GenericMember:
         hooks: The hooks of the program.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server.
+        zk_security: The path of a file with the credentials and the TLS settings of ZooKeeper (``docs/security.rst``).
+            By default, the environment variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file.
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the brokers are asked.
@@ -106,6 +109,7 @@ class GenericMember:
         group: str,
         zk_hosts: str | Iterable[str] | None = None,
         *,
+        zk_security: str | PathLike[str] | None = None,
         brokers: str | Iterable[str] | None = None,
         coordination: str = "zookeeper",
         api_version: tuple[int, ...] | None = None,
@@ -148,10 +152,11 @@ class GenericMember:
                 session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_timeout_ms is None else session_timeout_ms,
                 connect_timeout_ms=connect_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
+                security=zk_security,
             )
         elif coordination == "brokers":
-            if brokers is None or zk_hosts is not None:
-                raise ConfigError("coordination: 'brokers' needs brokers, and no zk_hosts")
+            if brokers is None or zk_hosts is not None or zk_security is not None:
+                raise ConfigError("coordination: 'brokers' needs brokers, and neither zk_hosts nor zk_security")
             session_ms = _SESSION_MS if session_timeout_ms is None else session_timeout_ms
             self._timing = CoordinatorConfig(
                 session_timeout_ms=session_ms,

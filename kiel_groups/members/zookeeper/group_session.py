@@ -190,6 +190,7 @@ class GroupSession(Generic[RoleT]):
             NoZooKeeperError: ZooKeeper did not answer in time; the message names the step that the join waited for.
             SessionLostError: The session ended before the process had joined. The next session may succeed.
             ChrootMissingError: The chroot does not exist.
+            CredentialsError: ZooKeeper refused the user or the password of SASL, or it requires SASL.
             ConfigError: ``heartbeat_interval_ms`` is too long for the timeout granted to the first session.
             GroupConfigError: The group's settings differ from this member's, or cannot be read.
             ForeignMemberError: Foreign members are alive in the group.

@@ -66,13 +66,15 @@ class TopicState:
     The state of one topic, with its ``partitions`` in ascending order.
 
     ``config`` has the topic's settings that override the brokers' defaults. ``config`` and ``is_being_deleted`` are
-    None if the state was read from brokers.
+    None if the state was read from brokers. ``created`` is the creation zxid of the topic's znode, or 0 if the znode
+    does not exist any more, or the state was read from brokers.
     """
 
     topic: str
     partitions: tuple[PartitionState, ...]
     config: Mapping[str, str] | None
     is_being_deleted: bool | None
+    created: int = 0
 
     @property
     def leaderless(self) -> tuple[int, ...]:
@@ -448,7 +450,7 @@ def _read_topic(client: Client, topic: str) -> TopicState:
     replicas = partitions_of(client, topic)
     # Pipelined: one round trip for all reads.
     config = client.get_async(f"/config/topics/{topic}")
-    deletion = client.exists_async(f"{_DELETIONS}/{topic}")
+    deletion, created = client.exists_async(f"{_DELETIONS}/{topic}"), client.exists_async(f"{_TOPICS}/{topic}")
     states = {number: client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in sorted(replicas)}
     partitions = []
     for number, read in states.items():
@@ -464,7 +466,8 @@ def _read_topic(client: Client, topic: str) -> TopicState:
         )
     settings = _json_of(config).get("config")
     shown = settings if isinstance(settings, dict) else {}
-    return TopicState(topic, tuple(partitions), shown, deletion.get() is not None)
+    stat = created.get()
+    return TopicState(topic, tuple(partitions), shown, deletion.get() is not None, stat.czxid if stat else 0)
 
 
 def _json_of(read: Any) -> dict[str, Any]:

@@ -275,7 +275,7 @@ def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
         yield Finding(
             "acl",
             f"ACLs of {counted(lacking, 'znode')} {mixed}keep members from reading or writing: {listed}",
-            f"zkCli: setAcl {min(lacking)} world:anyone:cdrwa, for each; members have no identity in ZooKeeper",
+            f"zkCli: setAcl {min(lacking)} world:anyone:cdrwa, for each; or give credentials (docs/security.rst)",
         )
 
 

@@ -57,14 +57,12 @@ from kiel_groups.group.znodes.worker_contents import (
     SourceOffset,
     StoredConnector,
     WorkerInfo,
-    WorkState,
     WorkStatus,
-    cause_of,
     encode_config_offset,
     parse_config_offset,
 )
 from kiel_groups.model import MemberId, Slot, TopicPartition
-from kiel_groups.ops.views.group_view import FailedWork, ForeignMember, Unreadable
+from kiel_groups.ops.views.group_view import ForeignMember, Unreadable
 
 _Value = TypeVar("_Value")
 
@@ -135,8 +133,8 @@ class GroupReading:
         found = (self.parsed(WorkerInfo.parse, path) for path, _ in self.children(self._workers.workers))
         return tuple(sorted({info.url for info in found if info is not None}))
 
-    def failed_work(self) -> Iterator[FailedWork]:
-        """Yield each connector and task of workers that has failed. A status without the present claim is old."""
+    def statuses(self) -> Iterator[tuple[str, int | None, WorkStatus]]:
+        """Yield each connector and task of workers with its present status. One without the present claim is old."""
         for znode, _ in self.children(self._workers.statuses):
             if (connector := connector_of(_name(znode))) is None:
                 continue
@@ -148,10 +146,10 @@ class GroupReading:
                     self._znodes.get(self._workers.owner(connector, task)),
                     self.parsed(WorkStatus.parse, path),
                 )
-                if created is None or claim is None or status is None or status.state is not WorkState.FAILED:
+                if created is None or claim is None or status is None:
                     continue
                 if self._znodes[path].mzxid >= max(claim.czxid, created.czxid):
-                    yield FailedWork(connector, task, cause_of(status.trace))
+                    yield connector, task, status
 
     def programs(self) -> list[RoundMember]:
         """Return the live members of a group of programs."""

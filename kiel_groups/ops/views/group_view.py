@@ -13,6 +13,7 @@ from kiel_groups.group.commit_note import NotedOffset
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, Snapshot
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus, cause_of
 from kiel_groups.model import CONNECT_TYPE, MemberId, Slot, TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 
@@ -225,7 +226,8 @@ class GroupView:
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. ``round`` is the newest rebalance of
     such a group, or None before the first rebalance, or if brokers coordinate the programs. ``workers`` is the number
     of live workers, including workers that brokers coordinate. ``worker_urls`` are the URLs of the workers' REST
-    interfaces. ``failed_work`` has the connectors and tasks that have failed.
+    interfaces. ``statuses`` has the name and the number of each connector and task with a present status, and the
+    status. The number of a connector is None.
 
     ``is_partial`` is True if the owners, offsets and topics are those of an earlier view. ``plan_znodes`` has the
     znodes of the members, candidates, settings and plan of a large group. A reader that follows the group reads only
@@ -259,7 +261,7 @@ class GroupView:
     round: RoundState | None = None
     workers: int = 0
     worker_urls: tuple[str, ...] = ()
-    failed_work: tuple[FailedWork, ...] = ()
+    statuses: tuple[tuple[str, int | None, WorkStatus], ...] = ()
     is_partial: bool = False
     plan_znodes: Snapshot = field(default_factory=dict, repr=False, compare=False)
 
@@ -292,6 +294,15 @@ class GroupView:
     def are_workers(self) -> bool:
         """Whether the members are workers. Workers share connectors and their tasks, not partitions."""
         return self.protocol_type == CONNECT_TYPE
+
+    @property
+    def failed_work(self) -> tuple[FailedWork, ...]:
+        """The connectors and tasks that have failed."""
+        return tuple(
+            FailedWork(connector, task, cause_of(status.trace))
+            for connector, task, status in self.statuses
+            if status.state is WorkState.FAILED
+        )
 
     @property
     def size(self) -> int:

@@ -159,7 +159,7 @@ def _view_of_programs(
         round=reading.parsed(RoundState.parse, layout.group_state),
         workers=reading.workers(),
         worker_urls=reading.worker_urls(),
-        failed_work=tuple(reading.failed_work()),
+        statuses=tuple(reading.statuses()),
     )
 
 

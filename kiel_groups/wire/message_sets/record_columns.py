@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, overload
 
 from kiel_groups.errors import ConfigError
@@ -31,6 +32,11 @@ class ByteColumn(Sequence["memoryview | None"]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys or values."""
+        return self._ends[self._rows.stop] - self._ends[self._rows.start]
+
     @overload
     def __getitem__(self, index: int) -> memoryview | None: ...
 
@@ -51,6 +57,19 @@ class ByteColumn(Sequence["memoryview | None"]):
         for end in self._ends[self._rows.start + 1 : self._rows.stop + 1]:
             yield data[start:end]
             start = end
+
+    def to_list(self) -> list[bytes | None]:
+        """Return a copy of each key or value, or None for null. Copies of single views take three times as long."""
+        rows, validity = self._rows, self._validity
+        if validity is not None and not validity.strip(b"\0"):
+            return [None] * len(rows)
+        data = self._data.obj
+        assert isinstance(data, bytes)
+        ends: list[int] = self._ends[rows.start : rows.stop + 1].tolist()
+        copies: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
+        if validity is None:
+            return copies
+        return [copy if validity[row >> 3] >> (row & 7) & 1 else None for row, copy in zip(rows, copies, strict=True)]
 
     def _view(self, row: int) -> memoryview | None:
         if self._validity is not None and not self._validity[row >> 3] >> (row & 7) & 1:
@@ -90,6 +109,11 @@ class RecordColumns:
     def values(self) -> ByteColumn:
         """The values of the records, as memoryviews or None."""
         return ByteColumn(self.columns.values, self.rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes of all keys and values."""
+        return self.keys.size_bytes + self.values.size_bytes
 
     @property
     def first_offset(self) -> int:

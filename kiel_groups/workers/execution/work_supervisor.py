@@ -23,7 +23,8 @@ from functools import partial
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
-from kiel_groups.group.znodes.worker_contents import TargetState, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import Sample, TargetState, WorkState, WorkStatus
+from kiel_groups.metrics import Latency, Metrics
 from kiel_groups.secret_texts import ErrorTexts
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.work_plan import WorkSpec
@@ -37,7 +38,7 @@ from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
-from kiel_groups.workers.values import ConnectorId, Work
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,9 @@ _CANCELLED_S = 0.2
 
 #: The pause before a claim that ZooKeeper has refused is tried again, in seconds.
 _REFUSED_PAUSE_S = 5.0
+
+#: How often the status of a running task gets the task's metrics, in seconds. Each time is a write to ZooKeeper.
+_METRICS_S = 5.0
 
 #: How long work may take to stop if its settings are not legal, in seconds.
 _DEFAULT_STOP_S = 5.0
@@ -145,6 +149,8 @@ class WorkSupervisor:
         self.status: WorkStatus | None = None
         #: Whether the plugin's ``start`` has returned in the present run, and the reason why the run makes no progress.
         self._has_started, self._problem = False, ""
+        #: The metrics of the present run, as its status shows them.
+        self._samples: tuple[Sample, ...] = ()
         #: The newest problem that a run has reported, and the task that shows it.
         self._reported: tuple[WorkFence, WorkSpec, str] | None = None
         self._showing: asyncio.Task[None] | None = None
@@ -439,19 +445,27 @@ class WorkSupervisor:
         """
         role = self._role
         fence = self._fence = WorkFence(role.session)
-        self._has_started, self._problem = False, ""
-        runner = self._new_runner(spec, settings, token, fence)
+        self._has_started, self._problem, self._samples = False, "", ()
+        labels = {"task": str(self.work.task)} if isinstance(self.work, TaskId) else {}
+        metrics = self._worker.metrics.part(connector=self.work.connector, **labels)
+        runner = self._new_runner(spec, settings, token, fence, metrics)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         if self._has_failed:
             self._has_failed = False
             self._worker.metrics.count("work_restarts")
         changed = asyncio.ensure_future(self._changed.wait())
+        showing = asyncio.ensure_future(self._show_metrics(metrics))
         try:
             await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
+            # The status of a plugin that does not stop is FAILED, without metrics.
+            showing.cancel()
+            self._samples = ()
             if not running.done():
                 await self._end(runner, running, settings)
         finally:
             changed.cancel()
+            showing.cancel()
+            self._worker.metrics.remove(metrics)
             self._running = self._fence = None
             self._problem = ""
         if running.cancelled():
@@ -462,7 +476,7 @@ class WorkSupervisor:
         elif runner.delivered:
             await role.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
 
-    def _new_runner(self, spec: WorkSpec, settings: Settings, token: int, fence: WorkFence) -> Runner:
+    def _new_runner(self, spec: WorkSpec, settings: Settings, token: int, fence: WorkFence, metrics: Metrics) -> Runner:
         connector_class = self._plugins.found(class_name(spec.config))
         context = RunnerContext(
             work=self.work,
@@ -476,6 +490,7 @@ class WorkSupervisor:
             runtime=self._worker.runtime,
             started=self._started,
             problem=partial(self._show_problem, fence, spec),
+            metrics=metrics,
         )
         if isinstance(self.work, ConnectorId):
             return ConnectorRunner(context)
@@ -504,10 +519,25 @@ class WorkSupervisor:
             if self._fence is not fence or self._is_stopping or not self._role.claims.owns(self.work):
                 continue
             self._problem = text
-            status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
-            if status != self.status:
-                self.status = status
-                self._role.statuses.confirm(self.work, status)
+            self._confirm()
+
+    async def _show_metrics(self, metrics: Metrics) -> None:
+        """Show the metrics of a run in its status, again and again."""
+        while True:
+            await asyncio.sleep(_METRICS_S)
+            samples = (
+                (name, labels, value) for name, labels, value in metrics.read() if not isinstance(value, Latency)
+            )
+            self._samples = tuple(sorted(samples))
+            if self._has_started and not self._is_stopping and self._role.claims.owns(self.work):
+                self._confirm()
+
+    def _confirm(self) -> None:
+        """Queue the status of the present run, to be written a second later, unless it equals the last status."""
+        status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
+        if status != self.status:
+            self.status = status
+            self._role.statuses.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """
@@ -561,4 +591,6 @@ class WorkSupervisor:
             self._role.statuses.report(self.work, status)
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
-        return WorkStatus(state, self._worker.address, trace, self._generation, problem=self._problem)
+        return WorkStatus(
+            state, self._worker.address, trace, self._generation, problem=self._problem, metrics=self._samples
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NoReturn, Self
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
@@ -39,6 +39,8 @@ class Worker:
         on_stuck: Called when ``close`` waits only for plugins that do not stop, with the connectors and tasks of these
             plugins. To avoid the wait, a program can end its process here. Then the claims expire with the ZooKeeper
             session. By default, ``close`` waits.
+        prepare: Called when the worker has a session, before it joins the group. So it can change connectors before
+            their tasks start here.
 
     Raises:
         ConfigError: A setting is not legal, or the address of the REST interface is in use.
@@ -50,9 +52,11 @@ class Worker:
         plugins: PluginRegistry | None = None,
         metrics: Metrics | None = None,
         on_stuck: Callable[[Sequence[Work]], None] = lambda works: None,
+        prepare: Callable[[WorkerRequests], Awaitable[None]] | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
         self._on_stuck = on_stuck
+        self._prepare = prepare
         self._settings = settings
         registry = plugins or settings.new_registry()
         self._server = WorkerServer(settings.rest)
@@ -120,6 +124,8 @@ class Worker:
             # Other workers may send requests to this one as soon as it is a member.
             self._server.start(self._requests, self.metrics)
             self._start_checks()
+            if self._prepare is not None:
+                await self._prepare(self._requests)
             await self._member.start()
         except BaseException:
             await self.close()
@@ -151,9 +157,13 @@ class Worker:
         """
         await self.start()
         try:
-            await self._failed.wait()
+            await self.failed()
         finally:
             await self.close()
+
+    async def failed(self) -> NoReturn:
+        """Wait until the worker has failed for good, and raise the error."""
+        await self._failed.wait()
         assert self._failure is not None
         raise self._failure
 

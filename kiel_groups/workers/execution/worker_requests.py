@@ -87,9 +87,10 @@ class WorkerRequests:
     """
     Carries out the requests to one worker's REST interface.
 
-    The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart`` on the owner only. The REST interface finds the leader by ``leader_url`` and the owner by ``owner_url``,
-    and forwards requests to these workers. All other methods are called on any worker.
+    The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, as in Kafka
+    Connect, and ``restart`` on the owner only. The REST interface finds the leader by ``leader_url`` and the owner by
+    ``owner_url``, and forwards requests to these workers. Other callers may call all methods but ``restart`` on any
+    worker, because each change is one transaction that requires the state that it is based on.
 
     Args:
         herder: Runs the work of the worker.

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 
@@ -72,8 +73,26 @@ class TaskContext(Protocol):
         """
 
     @property
+    def metrics(self) -> Metrics:
+        """
+        The metrics of this run of the task.
+
+        ``GET /metrics`` of the worker shows the metrics with the labels ``connector`` and ``task``. The task's status
+        has the counters and gauges, at most a thousand, and is at most five seconds behind.
+        """
+
+    @property
     def should_stop(self) -> bool:
         """Whether the task must return soon from its present method. Then the worker calls ``stop``."""
+
+    @property
+    def is_owner(self) -> bool:
+        """
+        Whether it is certain that no other worker has claimed the task.
+
+        False may be temporary, for example while ZooKeeper does not answer. After a freeze of the process, the answer
+        is right at once, because it depends on the clock.
+        """
 
     async def pause(self, seconds: float) -> bool:
         """Wait for the given time, or until the task must stop. Return ``should_stop``."""

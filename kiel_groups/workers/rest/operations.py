@@ -21,7 +21,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, RebalanceError, UnknownConnectorError
-from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus, sample_documents
 from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import RETRY_AFTER_S, Answer, RestCall, RestError, Route, parse_object
 from kiel_groups.rest.metrics_text import metrics_route
@@ -417,9 +417,9 @@ def _task_id(connector: str, number: int) -> dict[str, Any]:
 
 def _status(status: WorkStatus, is_restarting: bool = False) -> dict[str, Any]:
     state = _RESTARTING if is_restarting else str(status.state)
-    # Kafka Connect has no problems of work that has not failed; its clients ignore further fields.
-    texts = {"trace": status.trace, "problem": status.problem}
-    return {"state": state, "worker_id": status.worker} | {name: text for name, text in texts.items() if text}
+    # Kafka Connect has neither metrics nor problems of work that has not failed; its clients ignore further fields.
+    more = {"trace": status.trace, "problem": status.problem, "metrics": sample_documents(status.metrics)}
+    return {"state": state, "worker_id": status.worker} | {name: value for name, value in more.items() if value}
 
 
 def _short_name(name: str) -> str:

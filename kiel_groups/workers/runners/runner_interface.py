@@ -208,6 +208,7 @@ class RunnerContext:
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
         problem: Called with the reason why running work makes no progress, and with "" when it makes progress again.
+        metrics: The metrics of this run.
     """
 
     work: Work
@@ -221,6 +222,7 @@ class RunnerContext:
     runtime: Runtime
     started: Callable[[], None]
     problem: Callable[[str], None]
+    metrics: Metrics
 
 
 _PluginT = TypeVar("_PluginT", bound=Connector | Task)
@@ -372,12 +374,17 @@ class TaskRunnerContext:
         assert isinstance(work, TaskId)
         self.connector, self.task = work
         self.fencing_token = runner.context.token
+        self.metrics = runner.context.metrics
         self._runner = runner
         self._loop = asyncio.get_running_loop()
 
     @property
     def should_stop(self) -> bool:
         return self._runner.should_stop
+
+    @property
+    def is_owner(self) -> bool:
+        return self._runner.context.fence.is_open
 
     async def pause(self, seconds: float) -> bool:
         return await self._runner.pause(seconds)

@@ -15,12 +15,13 @@ from kiel_groups.cli.app import app
 
 pytestmark = pytest.mark.unit
 
-PAGE = Path(__file__).parents[3] / "docs" / "cli.rst"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
-def examples() -> list[str]:
-    """Return the commands on the page ``docs/cli.rst``, without the rest of their pipelines."""
-    found = re.findall(r'^    (?:.*\| |eval "\$\()?kiel-groups (.*?)(?: \| .*|\)")?$', PAGE.read_text(), re.MULTILINE)
+def examples(page: str) -> list[str]:
+    """Return the commands on a page, without the rest of their pipelines."""
+    text = (DOCS / page).read_text()
+    found = re.findall(r'^    (?:.*\| |eval "\$\()?kiel-groups (.*?)(?: \| .*|\)")?$', text, re.MULTILINE)
     return [str(example) for example in found]
 
 
@@ -38,12 +39,12 @@ def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tupl
 
 def test_each_group_of_commands_has_an_example() -> None:
     """The page shows examples of the most important commands. Users find commands by their examples."""
-    shown = {example.split()[0] for example in examples()}
+    shown = {example.split()[0] for example in examples("cli.rst")}
     important = {"cluster", "topics", "produce", "consume", "describe", "workers", "connectors", "spark", "completion"}
     assert important <= shown
 
 
-@pytest.mark.parametrize("example", examples())
+@pytest.mark.parametrize("example", [*examples("cli.rst"), *examples("leaving-0.8.rst")])
 def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each example can be parsed if the environment has the addresses of brokers and ZooKeeper, as the page says."""
     monkeypatch.chdir(tmp_path)
@@ -55,6 +56,8 @@ def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("KIEL_GROUPS_BROKERS", "kafka:9092")
     monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "zookeeper:2181")
+    monkeypatch.setenv("KIEL_GROUPS_MIRROR_FROM", "zookeeper:2181")
+    monkeypatch.setenv("KIEL_GROUPS_MIRROR_TO", "new:9092")
     words = shlex.split(example)
     context, command = click.Context(app), app
     while isinstance(command, click.Group):

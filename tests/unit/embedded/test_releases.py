@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.embedded.releases import CLASS_PATHS, DEFAULT_KAFKA, KAFKAS, PREFETCHED, kafka_release
 from kiel_groups.errors import ConfigError
-from tests.helpers.servers import COORDINATING_KAFKAS, EARLY_KAFKAS, played_kafkas
+from tests.helpers.servers import COORDINATING_KAFKAS, EARLY_KAFKAS, LATE_KAFKAS, played_kafkas
 
 pytestmark = pytest.mark.unit
 
@@ -32,11 +32,11 @@ def test_the_table_of_releases_is_that_of_the_class_paths() -> None:
 
 def test_tests_choose_among_the_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests play 0.9.0.1 and 3.9.1 unless KAFKA_RELEASES names others. The set-up fetches what they play."""
-    assert list(KAFKAS) == list(dict.fromkeys((*EARLY_KAFKAS, *COORDINATING_KAFKAS)))
+    assert list(KAFKAS) == list(dict.fromkeys((*EARLY_KAFKAS, *COORDINATING_KAFKAS, *LATE_KAFKAS)))
     monkeypatch.delenv("KAFKA_RELEASES", raising=False)
     assert played_kafkas() == ["0.9.0.1", "3.9.1"]
     fetched = {path.name for path in PREFETCHED}
-    assert {f"kafka-{version}" for version in (*EARLY_KAFKAS, *played_kafkas())} <= fetched
+    assert {f"kafka-{version}" for version in (*EARLY_KAFKAS, *played_kafkas(), *LATE_KAFKAS)} <= fetched
     monkeypatch.setenv("KAFKA_RELEASES", "1.1.1,2.8.2")
     assert played_kafkas() == ["1.1.1", "2.8.2"]
     monkeypatch.setenv("KAFKA_RELEASES", "all")

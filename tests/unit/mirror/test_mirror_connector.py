@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask, partitions_of_tasks, set_of, timestamp_of
-from kiel_groups.mirror.values import MirroredTopic
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
+from kiel_groups.metrics import Metrics
+from kiel_groups.mirror import metrics as mirror_metrics
+from kiel_groups.mirror.connector import (
+    MirrorConnector,
+    MirrorTask,
+    hashed_partitions,
+    partitions_of_tasks,
+    timestamp_of,
+)
+from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
+from kiel_groups.mirror.values import (
+    BACK,
+    BACK_KEY,
+    PARTITIONS_KEY,
+    STOPPED,
+    Claim,
+    MirroredTopic,
+    SourceBatch,
+    set_of,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
@@ -55,7 +74,7 @@ def test_a_set_of_partitions_belongs_to_one_task(most: int) -> None:
 )
 def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
     """A value without a legal time has no timestamp, so the record gets the time of mirroring."""
-    assert timestamp_of("at", None if value is None else memoryview(value)) == expected
+    assert timestamp_of("at", value) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,16 +82,28 @@ def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
     [
         ("target.topic.format", "copy", r"target.topic.format: 'copy' given; expected a text with \$\{topic\}"),
         ("target.properties", "[]", "target.properties: .* expected a JSON object"),
+        ("target.partitions", "x0", "target.partitions: 'x0' given; expected a number, or a factor such as x2"),
         ("target.replication.factor", "0", "target.replication.factor: '0' given; expected -1, or a number from 1"),
         ("dead.letter.topic", "a b", "dead.letter.topic: 'a b' given; expected the name of a topic"),
         ("target.compression.type", "lzma", "target.compression.type: 'lzma' given; expected one of none, gzip"),
         ("topics", "", "topics: '' given; expected a value that is not empty"),
+        ("start.offsets", '{"a": {"0": -1}}', "start.offsets: .* given; expected offsets as JSON"),
+        ("start.offsets", '{"a": {"x": 1}}', "start.offsets: .* given; expected offsets as JSON"),
+        ("start.offsets", '{"a": 1}', "start.offsets: .* given; expected offsets as JSON"),
     ],
 )
 def test_settings_are_checked(name: str, text: str, expected: str) -> None:
     """Wrong settings are refused before the connector starts."""
     with pytest.raises(ConfigError, match=expected):
         typed(MirrorConnector, CONFIG | {name: text})
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("", 0), ("12", 12), ("3", 3), ("x4", 12)])
+def test_more_partitions_are_a_number_or_a_factor(setting: str, expected: int) -> None:
+    """Fewer partitions than on the source are refused: records without a key keep their partition."""
+    assert hashed_partitions(setting, "a", 3) == expected
+    with pytest.raises(ConfigError, match=r"target.partitions: 2 given; expected at least 3, .* of a"):
+        hashed_partitions("2", "a", 3)
 
 
 def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +119,54 @@ def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pyt
 class FakeConsumer:
     """A consumer of the source whose answers are given; an error is raised."""
 
-    def __init__(self, *answers: Any) -> None:
-        self._answers = list(answers)
+    def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
+        self._answers, self._ends = list(answers), ends
+        self.stopped: set[TopicPartition] = set()
+        self.seeks: list[tuple[TopicPartition, int]] = []
+        self.subscribed: list[Any] = []
 
     def consume_batches(self, **_: object) -> Any:
+        return self._answer()
+
+    def subscribe(self, topic: str, starts: Any, numbers: Any) -> None:
+        self._answer()
+        self.subscribed.append((topic, starts, numbers))
+
+    def _answer(self) -> Any:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def lag(self) -> dict[TopicPartition, int]:
+        return {}
+
+    def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
+        return self._ends
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self.stopped)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self.stopped |= set(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self.stopped -= set(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.seeks.append((partition, offset))
+
+
+class FakeCheck:
+    """The directions of topics: each answer has the topics that are not copied to the target any more."""
+
+    is_due = True
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+
+    def turned(self) -> frozenset[str]:
+        return frozenset(self._answers.pop(0) if self._answers else "")
 
 
 class FakeWriter:
@@ -126,8 +197,44 @@ def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTask
         _settings=typed(MirrorConnector, CONFIG | more),
         _names={"a": "a"},
         _partitions=[FIRST, SECOND],
+        _progress=MirrorMetrics(context.metrics, [FIRST, SECOND]),
+        _check=FakeCheck(),
     )
     return task
+
+
+def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """Return the metrics of a mirror, by name without the prefix, and topic."""
+    found = ((name, dict(labels).get("topic", ""), value) for name, labels, value in metrics.samples())
+    return {(name.removeprefix("mirror_"), topic): value for name, topic, value in found}
+
+
+def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is part of the lag until it is written. The checkpoint that counts is the oldest one of those behind."""
+    times = SimpleNamespace(now_s=100.0)
+    clock = SimpleNamespace(time=lambda: 1_000 + times.now_s, monotonic=lambda: times.now_s)
+    monkeypatch.setattr(mirror_metrics, "time", clock)
+    metrics, columns = Metrics(), cast("Any", FakeColumns(40, size_bytes=400, records=40))
+    topics = [f"t{number:03}" for number in range(102)]
+    progress = MirrorMetrics(metrics, [FIRST, SECOND, *(TopicPartition(topic, 0) for topic in topics)])
+    progress.measure(lambda: {FIRST: 10, SECOND: 100, TopicPartition("t101", 0): 7})
+    batches = [SourceBatch(FIRST, [columns, columns], "a")]
+    progress.begin({FIRST: [columns, columns]})
+    times.now_s += 1.0
+    progress.measure(dict)
+    assert shown(metrics)["lag_records", "a"] == 180
+    progress.end(batches)
+    found = shown(metrics)
+    assert (found["lag_records", "a"], found["lag_records", OTHERS], found["partitions", OTHERS]) == (100, 7, 3)
+    assert (found["records", "a"], found["bytes", "a"]) == (80, 800)
+    # The second partition, which is behind, has no checkpoint since the start.
+    assert found["checkpoint_timestamp_seconds", "a"] == 1_100
+    times.now_s += 1.0
+    progress.measure(lambda: {SECOND: 0})
+    found = shown(metrics)
+    assert (found["records_per_second", "a"], found["lag_records", "a"]) == (40, 0)
+    assert found["checkpoint_timestamp_seconds", "a"] == 1_101
+    assert len({topic for _, topic in found}) == 102
 
 
 def test_a_task_waits_for_a_source_that_is_gone() -> None:
@@ -136,11 +243,38 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     task = task_of(FakeConsumer(NoBrokersError(), NoBrokersError(), {}), context=context)
     assert [task.poll() for _ in range(3)] == [[], [], []]
     assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
+    assert context.metrics.counter("mirror_problems") == 1
+
+
+def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
+    """The task subscribes to its topics as soon as the source answers, at the positions of the start."""
+    context = RecordingTaskContext()
+    consumer = FakeConsumer(NoBrokersError(), None, {})
+    task = task_of(consumer, context=context)
+    vars(task).update(_unsubscribed=["a"], _next={FIRST: 7})
+    assert [task.poll(), task.poll()] == [[], []]
+    assert consumer.subscribed == [("a", {FIRST: 7}, [FIRST.partition, SECOND.partition])]
+    assert [bool(problem) for problem in context.problems] == [True, False]
+
+
+class FakeColumns(NamedTuple):
+    """The columns of records up to an offset."""
+
+    next_offset: int
+    size_bytes: int = 0
+    records: int = 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.next_offset - self.records
+
+    def __len__(self) -> int:
+        return self.records
 
 
 def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
     """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
-    columns = [SimpleNamespace(next_offset=7)]
+    columns = [FakeColumns(7, size_bytes=100, records=5)]
     stopped = TaskStoppedError("stopped")
     task = task_of(
         FakeConsumer({FIRST: columns, SECOND: columns}),
@@ -148,8 +282,38 @@ def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set(
         FakeWriter(stopped),
         context=RecordingTaskContext(),
     )
-    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7})]
+    task._counts[FIRST] = 2, 40
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7, "records": 7, "bytes": 140})]
     with pytest.raises(TaskStoppedError):
+        task.poll()
+
+
+def test_records_of_a_topic_that_was_stopped_wait() -> None:
+    """The partition pauses at the first record that was not written, and continues there if the topic is copied on."""
+    first = {FIRST: [FakeColumns(7)]}
+    consumer = FakeConsumer(first, {}, first)
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_check=FakeCheck("a", ""))
+    assert task.poll() == []
+    assert (consumer.seeks, consumer.stopped) == ([(FIRST, 6)], {FIRST, SECOND})
+    assert task.poll() == []
+    assert consumer.stopped == set()
+    assert [position.source_offset["offset"] for position in task.poll()] == [7]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({FIRST: [FakeColumns(1)]}, "up to offset 7, and its log is at 0 again"),
+        (OffsetOutOfRangeError("out of range"), "up to offset 7, and its log is at 5 again"),
+    ],
+    ids=["earliest", "none"],
+)
+def test_a_source_topic_that_was_created_again_fails_the_task(answer: Any, expected: str) -> None:
+    """Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log."""
+    task = task_of(FakeConsumer(answer, ends={FIRST: 5}), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_next={FIRST: 7})
+    with pytest.raises(KielGroupsError, match=f"{FIRST} of the source was mirrored {expected}"):
         task.poll()
 
 
@@ -174,6 +338,49 @@ def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, Rec
     settings = typed(MirrorConnector, CONFIG)
     vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured, _known={})
     return connector, context
+
+
+class FakeTarget:
+    """A target whose topics are claimed already, with a number of partitions."""
+
+    def __init__(self, claims: Mapping[str, Claim], partitions: int) -> None:
+        self._claims, self._partitions = claims, partitions
+
+    def create_checkpoints(self, *_: object) -> None: ...
+
+    def create(self, *_: object) -> None: ...
+
+    def claim(self, *_: object) -> Mapping[str, Claim]:
+        return self._claims
+
+    def partitions(self) -> Mapping[str, int]:
+        return dict.fromkeys(self._claims, self._partitions)
+
+
+@pytest.mark.parametrize("partitions", [3, 4])
+def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: pytest.LogCaptureFixture) -> None:
+    """
+    A topic is copied back from the end of its mirrored records, and a stopped topic has no task. A target topic that
+    has more partitions than its source is refused, because the records of some would not be copied back.
+    """
+    claims = {
+        "forward": Claim("c", "forward", "old:9092"),
+        "stopped": Claim("c", "stopped", "old:9092", 0, STOPPED),
+        # The third partition is newer than the turn.
+        "back": Claim("c", "back", "old:9092", 0, BACK, (7, 8)),
+    }
+    connector, _ = connector_of(lambda _: [])
+    del vars(connector)["_configured"]
+    target = FakeTarget(claims, partitions)
+    vars(connector).update(_target=target, _topics=lambda: dict.fromkeys(claims, 3))
+    if partitions > 3:
+        with pytest.raises(ConfigError, match="back has 4 partitions, and the source topic back, which it is copied"):
+            connector.task_configs(1)
+        return
+    (config,) = connector.task_configs(1)
+    assert json.loads(config[PARTITIONS_KEY]) == [["forward", number] for number in range(3)]
+    assert json.loads(config[BACK_KEY]) == [["back", 0, 7], ["back", 1, 8], ["back", 2, 0]]
+    assert "topic stopped is stopped while 'kiel-groups mirror reverse' turns it round" in caplog.text
 
 
 def test_a_passing_error_of_the_target_is_tried_again(

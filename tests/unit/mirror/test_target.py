@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.mirror.target import check_claims
-from kiel_groups.mirror.values import MirroredTopic
+from kiel_groups.mirror.values import Claim, MirroredTopic, check_claims
 
 pytestmark = pytest.mark.unit
 
-CLAIMS: Mapping[str, Mapping[str, str]] = {"copy.a": {"mirror": "m", "topic": "a", "source": "old-1:9092,old-2"}}
+CLAIMS = {"copy.a": Claim("m", "a", "old-1:9092,old-2")}
 
 
 @pytest.mark.parametrize(

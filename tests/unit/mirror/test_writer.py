@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -14,7 +15,9 @@ from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import SourceBatch, WriterSettings
 from kiel_groups.mirror.writer import TargetWriter
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.columns import columns_of
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.connector_contexts import RecordingTaskContext
 
 pytestmark = pytest.mark.unit
@@ -23,25 +26,8 @@ PARTITION = TopicPartition("a", 3)
 LIMIT = 100
 
 
-class Stored(NamedTuple):
-    """A record as the producer reports it: the broker has stored or refused it."""
-
-    at: int
-    record_key: bytes | None
-    record_value: bytes | None
-
-    def offset(self) -> int:
-        return self.at
-
-    def key(self) -> bytes | None:
-        return self.record_key
-
-    def value(self) -> bytes | None:
-        return self.record_value
-
-
 class FakeProducer:
-    """A producer for topics whose limits are known; it calls each callback at once."""
+    """A producer for topics whose limits are known; it calls the callback of a refused record at once."""
 
     limits: ClassVar[Mapping[str, int]] = {}
     #: The errors of ``init_transactions``, in turn.
@@ -51,6 +37,8 @@ class FakeProducer:
     def __init__(self, config: Mapping[str, Any], logger: object) -> None:
         self.config, self.calls = config, list[str]()
         self.written: dict[str, list[bytes | None]] = {}
+        #: The key and the partition of each record.
+        self.placed: list[tuple[bytes | None, int]] = []
         self.made.append(self)
 
     def init_transactions(self, _: float) -> None:
@@ -63,16 +51,32 @@ class FakeProducer:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        done: Callable[[KafkaError | None, Stored], None],
+        done: Callable[[KafkaError], None],
         **_: object,
     ) -> None:
         records = self.written.setdefault(topic, [])
-        record = Stored(len(records), key, value)
         if len(value or b"") > self.limits.get(topic, LIMIT):
-            done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), record)
+            done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         else:
             records.append(value)
-            done(None, record)
+            self.placed.append((key, partition))
+
+    def produce_batch(
+        self,
+        topic: str,
+        messages: Sequence[Mapping[str, Any]],
+        partition: int,
+        done: Callable[[KafkaError], None],
+    ) -> int:
+        for message in messages:
+            self.produce(topic, message["value"], message["key"], partition, message.get("callback", done))
+        return len(messages)
+
+    def __len__(self) -> int:
+        return 0
+
+    def poll(self, _: float) -> None:
+        pass
 
     def flush(self, _: float) -> int:
         self.calls.append("flush")
@@ -92,29 +96,23 @@ class FakeProducer:
 
 
 class FakeTarget:
-    """A target whose topics of checkpoints have some records."""
+    """A target with some checkpoints. Its logs end as the answers say, in turn; the last answer stays."""
 
-    def __init__(self, checkpoints: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, checkpoints: Mapping[str, Any] | None = None, *answers: Sequence[int]) -> None:
         self.config, self.servers = {"bootstrap.servers": "new:9092"}, "new:9092"
         self._checkpoints = checkpoints or {}
+        self._answers = list(answers) or [[1_000]]
+
+    def partitions(self) -> Mapping[str, int]:
+        return {"copy": 4}
+
+    def ends(self, partitions: Sequence[TopicPartition], _: float) -> Sequence[int]:
+        found = self._answers.pop(0) if self._answers[1:] else self._answers[0]
+        assert len(found) == len(partitions)
+        return found
 
     def read(self, _: str, __: int) -> list[tuple[bytes, bytes]]:
         return [(key.encode(), json.dumps(value).encode()) for key, value in self._checkpoints.items()]
-
-
-class FakeColumns(NamedTuple):
-    """The columns of consecutive records without keys."""
-
-    offsets: list[int]
-    values: list[memoryview]
-
-    @property
-    def keys(self) -> list[None]:
-        return [None] * len(self.offsets)
-
-    @property
-    def next_offset(self) -> int:
-        return self.offsets[-1] + 1
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +133,12 @@ def writer_of(
     return writer, FakeProducer.made[-1]
 
 
-def batch(first: int, *sizes: int) -> SourceBatch:
+def batch(first: int, *sizes: int, keys: Sequence[bytes | None] = (), is_hashed: bool = False) -> SourceBatch:
     """Return a batch of records with values of some sizes."""
-    offsets = list(range(first, first + len(sizes)))
-    columns = FakeColumns(offsets, [memoryview(b"x" * size) for size in sizes])
-    return SourceBatch(PARTITION, [cast("Any", columns)], "copy")
+    rows = zip_longest(sizes, keys)
+    records = [Record(*PARTITION, first + row, key, b"x" * size) for row, (size, key) in enumerate(rows)]
+    columns = columns_of(records, first + len(sizes))
+    return SourceBatch(PARTITION, [RecordColumns(PARTITION, None, columns, range(len(sizes)))], "copy", is_hashed)
 
 
 def checkpoints(producer: FakeProducer) -> list[Any]:
@@ -165,24 +164,59 @@ def test_a_record_that_no_topic_takes_fails_the_writer(
 
 def test_a_dead_letter_is_written_in_the_next_transaction() -> None:
     """A record that is too large aborts its transaction; the next one has the other records and the dead letter."""
-    writer, producer = writer_of()
+    waiting = RecordingTaskContext()
+    writer, producer = writer_of(waiting=waiting)
     writer.write([batch(0, 10, 500, 20)])
     assert [call for call in producer.calls if call != "flush"] == ["begin", "abort", "begin", "commit"]
     assert producer.written["dead"] == [b"x" * 500]
+    counted = [waiting.metrics.counter(f"mirror_{name}") for name in ("dead_letters", "transactions_aborted")]
+    assert counted == [1, 1]
 
 
-def test_a_checkpoint_has_the_last_known_position_of_the_target() -> None:
-    """A batch of dead letters only does not hide the target's position, also after a restart."""
-    writer, producer = writer_of()
+def test_a_checkpoint_has_the_end_of_the_target() -> None:
+    """A batch of dead letters has a checkpoint, too. An end that is too small for a moment is looked up again."""
+    writer, producer = writer_of(FakeTarget(None, [2], [2], [3], [4]))
     writer.write([batch(0, 10, 20)])
     writer.write([batch(2, 500)])
-    assert checkpoints(producer) == [{"source": 2, "target": 2}, {"source": 3, "target": 2}]
+    writer.write([batch(3, 10, 500, 10)])
+    found = [(each["source"], each["target"]) for each in checkpoints(producer)]
+    assert found == [(2, 2), (3, 2), (6, 4)]
 
-    stored = {'["a", 3, 0]': {"source": 7, "target": 5}, '["a", 3, 1]': {"source": 6, "target": None}}
-    successor, second = writer_of(FakeTarget(stored))
-    assert successor.positions() == {PARTITION: 7}
-    successor.write([batch(7, 500)])
-    assert checkpoints(second) == [{"source": 8, "target": 5}]
+
+def test_a_log_of_the_target_that_is_shorter_than_before_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was deleted and created again, perhaps while no task ran: its checkpoints would skip records."""
+    monkeypatch.setattr(module, "_SETTLED_S", 0.0)
+    writer, producer = writer_of(FakeTarget({'["a", 3, 0]': {"source": 7, "target": 5}}, [1]))
+    assert writer.positions() == {PARTITION: 7}
+    with pytest.raises(KielGroupsError, match=r"had 6 records, and ends at 1 now: the topic was deleted and created"):
+        writer.write([batch(7, 10)])
+    assert "commit" not in producer.calls
+
+
+def test_where_keys_are_hashed_a_checkpoint_has_the_end_of_each_partition_of_the_target() -> None:
+    """A record with a key goes where its hash says, one without keeps its partition."""
+    writer, producer = writer_of(FakeTarget(None, [1, 2, 3, 4]))
+    writer.write([batch(0, 1, 1, 1, keys=[b"1", None, b"22"], is_hashed=True)])
+    assert producer.placed[:3] == [(b"1", -1), (b"22", -1), (None, 3)]
+    assert checkpoints(producer) == [{"source": 3, "target": None, "targets": {"0": 1, "1": 2, "2": 3, "3": 4}}]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_without_its_claim_a_task_writes_no_checkpoint(exactly_once: bool) -> None:
+    """
+    The records of a later owner may be before the ends of the logs, and readers would skip them. A transaction needs no
+    claim. The mirror's first record has a checkpoint of its own, once.
+    """
+    context = RecordingTaskContext(is_owner=False)
+    writer, producer = writer_of(FakeTarget(None, [1], [2], [3]), context, exactly_once=exactly_once)
+    writer.beginnings[PARTITION] = 5
+    writer.write([batch(5, 10)])
+    context.is_owner = True
+    writer.write([batch(6, 10)])
+    writer.write([batch(7, 10)])
+    begin, *ends = checkpoints(producer)
+    assert begin == {"source": 5 if exactly_once else 6, "target": 5}
+    assert [end["source"] for end in ends] == ([6, 7, 8] if exactly_once else [7, 8])
 
 
 def test_transactions_may_last_as_long_as_brokers_allow() -> None:

@@ -57,6 +57,17 @@ def test_registries_with_labels_of_their_own() -> None:
     assert len(found["kiel_records_consumed"].samples) == 4
 
 
+def test_metrics_of_a_part_have_its_labels_until_it_is_removed() -> None:
+    """A task's metrics are those of its worker, too, while the task runs."""
+    worker = Metrics()
+    part = worker.part(connector="c", task="0")
+    part.count("records_consumed", 3, topic="pv")
+    labels = (("connector", "c"), ("task", "0"), ("topic", "pv"))
+    assert list(worker.samples()) == [("records_consumed", labels, 3.0)]
+    worker.remove(part)
+    assert list(worker.samples()) == []
+
+
 async def test_a_port_serves_them() -> None:
     """The port answers during the block; one that is in use is an error that names it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -176,6 +176,12 @@ def test_a_problem_of_work_that_runs_is_stored() -> None:
     assert status.encode() == written
     assert WorkStatus.parse(written, "p") == status
     assert WorkStatus.parse(STATUS.encode(), "p").problem == ""
+    measured = WorkStatus(state="RUNNING", worker="", metrics=(("lag", (("topic", "a"),), 5.0), ("records", (), 7)))
+    assert b'"metrics":[["lag",{"topic":"a"},5.0],["records",{},7]]' in measured.encode()
+    assert repr(WorkStatus.parse(measured.encode(), "p").metrics) == repr(measured.metrics)
+    for garbage in (b'["a-b",{},1]', b'["a",{"b-c":"d"},1]', b'["a",{"b":1},1]', b'["a",{},"1"]', b"7"):
+        with pytest.raises(ProtocolError, match="p: field 'metrics' should have "):
+            WorkStatus.parse(measured.encode().replace(b'["records",{},7]', garbage), "p")
     long = WorkStatus(state="RUNNING", worker="", problem="x" + "ä" * 1_000)
     assert WorkStatus.parse(long.encode(), "p").problem == "x" + "ä" * 511
     with pytest.raises(ProtocolError, match="'problem'"):

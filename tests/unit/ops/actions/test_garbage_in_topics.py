@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,7 +39,7 @@ class FakeClient(dict[str, bytes]):
         return Read((self[path], None) if path in self else NoNodeError())
 
     def exists_async(self, path: str) -> Read:
-        return Read(path in self or None)
+        return Read(SimpleNamespace(czxid=7) if path in self else None)
 
 
 GARBAGE = [

@@ -182,19 +182,24 @@ def test_failed_work_is_a_problem() -> None:
     """A failed connector or task needs an operator. A status from before the present claim counts no more."""
     connect = f"{ROOT}/connect"
     failed = WorkStatus(WorkState.FAILED, "h:1", "Traceback\n  File\nValueError: bad").encode()
-    running = WorkStatus(WorkState.RUNNING, "h:1").encode()
+    samples = (("lag", (("topic", "a"),), 3.0),)
+    running = WorkStatus(WorkState.RUNNING, "h:1", metrics=samples).encode()
     znodes = {
         **group("connect"),
         f"{ROOT}/workers/w": WORKER,
         connect: Znode(encode_config_offset(1)),
         f"{connect}/connectors/a%2Fb": Znode(StoredConnector(name="a/b", config={}).encode(), czxid=1),
-        f"{connect}/status/a%2Fb": Znode(running, mzxid=3),
+        f"{connect}/status/a%2Fb": Znode(WorkStatus(WorkState.RUNNING, "h:1").encode(), mzxid=3),
         **{f"{connect}/owners/a%2Fb/{name}": Znode(b"w", 5, czxid=2) for name in ("connector", "0", "1", "2")},
         **{f"{connect}/status/a%2Fb/{task}": Znode(failed, mzxid=3) for task in (0, 1)},
         f"{connect}/status/a%2Fb/2": Znode(failed, mzxid=1),
         f"{connect}/status/a%2Fb/3": Znode(failed, mzxid=3),
+        f"{connect}/owners/a%2Fb/4": Znode(b"w", 5, czxid=2),
+        f"{connect}/status/a%2Fb/4": Znode(running, mzxid=3),
     }
-    (finding,) = check_group(view_group("g", znodes), LATER_MS)
+    view = view_group("g", znodes)
+    assert [(*work, status.metrics) for *work, status in view.statuses if status.metrics] == [("a/b", 4, samples)]
+    (finding,) = check_group(view, LATER_MS)
     assert (finding.kind, finding.passing) == ("failed", False)
     assert finding.text == "task a/b-0 has failed: ValueError: bad; so have a/b-1"
     assert "'kiel-groups connectors restart a/b --with-tasks --only-failed --url http://h:1'" in finding.remedy

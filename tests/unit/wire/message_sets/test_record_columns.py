@@ -20,6 +20,8 @@ RECORDS = [
     Record("t", 0, 9, b"", b""),
     Record("t", 0, 12, b"k", b"twelve"),
 ]
+#: Without a key.
+KEYLESS = [Record("t", 0, n, None, b"v") for n in range(9)]
 #: Without a null.
 PLAIN = [Record("t", 0, 20 + n, b"k", b"v" * n) for n in range(12)]
 
@@ -35,7 +37,7 @@ def bytes_of(views: object) -> list[bytes | None]:
     return [None if view is None else bytes(view) for view in views]
 
 
-@pytest.mark.parametrize("records", [RECORDS, PLAIN], ids=["nulls", "no nulls"])
+@pytest.mark.parametrize("records", [RECORDS, KEYLESS, PLAIN], ids=["nulls", "no keys", "no nulls"])
 @pytest.mark.parametrize("rows", [slice(None), slice(1, None), slice(0, 2), slice(1, 3), slice(3, 4)], ids=str)
 def test_columns_have_the_values_of_records(records: list[Record], rows: slice) -> None:
     """By iteration, by index from both ends, and by slices. Null and empty values differ."""
@@ -44,7 +46,7 @@ def test_columns_have_the_values_of_records(records: list[Record], rows: slice) 
     assert columns.offsets.tolist() == [record.offset for record in wanted]
     assert (columns.first_offset, columns.next_offset) == (wanted[0].offset, wanted[-1].offset + 1)
     for column, expected in [(columns.keys, [r.key for r in wanted]), (columns.values, [r.value for r in wanted])]:
-        assert bytes_of(column) == expected
+        assert bytes_of(column) == column.to_list() == expected
         assert bytes_of(column[n] for n in range(len(wanted))) == expected
         assert bytes_of([column[-1]]) == expected[-1:]
         assert bytes_of(column[:-1]) == expected[:-1]

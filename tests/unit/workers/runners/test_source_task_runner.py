@@ -92,11 +92,17 @@ async def test_a_record_that_is_not_delivered_moves_no_offset() -> None:
 
 
 async def test_without_a_trusted_session_nothing_is_delivered() -> None:
-    """The task waits while the connection is broken, continues after it, and ends with the session."""
+    """
+    The task waits while the connection is broken, continues after it, and ends with the session. It can ask whether
+    it is the owner.
+    """
     bench = Bench(limit="100000")
     running = asyncio.ensure_future(bench.runner.run())
     await eventually(lambda: len(bench.numbers) >= 10, "the runner to get there")
+    context = bench.counts.contexts["c-0"]
+    assert context.is_owner
     bench.session.trusted = False
+    assert not context.is_owner
     await asyncio.sleep(0.1)
     before = len(bench.numbers)
     await asyncio.sleep(0.1)

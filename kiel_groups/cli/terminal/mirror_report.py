@@ -1,0 +1,198 @@
+"""Return texts about a mirror: its progress, the summary of a run, and its state as tables and as a JSON document."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.filesize import decimal
+
+from kiel_groups.cli.terminal.rendering import plain_table
+from kiel_groups.cli.terminal.worker_report import work_table, worker_group_problems
+from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
+from kiel_groups.ops.loaded_groups import Logs
+from kiel_groups.ops.views.report import ago
+from kiel_groups.wording import counted
+from kiel_groups.workers.values import TaskId
+
+#: The time over which a rate is measured, in milliseconds. Tasks store their positions once a second.
+_WINDOW_MS = 20_000
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+class MirrorProgress:
+    """
+    Measures the progress of a mirror by successive views.
+
+    Args:
+        first: The view at the start of the run.
+        logs: The logs of the source at the start of the run, or None if the run does not end at their ends.
+    """
+
+    def __init__(self, first: MirrorView, logs: Logs | None) -> None:
+        self._first = self.last = first
+        self._logs = logs
+        self._views = deque([first])
+
+    def add(self, view: MirrorView) -> str:
+        """Add a view, and return a text about the progress: records, rates, lag, and the time that is left."""
+        self.last = view
+        self._views.append(view)
+        while len(self._views) > 2 and (
+            self._views[1].seen_ms <= view.seen_ms - _WINDOW_MS or self._views[0].lag is None
+        ):
+            self._views.popleft()
+        if not view.partitions:
+            return "starting"
+        before = self._views[0]
+        passed_s = max(view.seen_ms - before.seen_ms, 1) / 1000
+        rate, speed = (view.records - before.records) / passed_s, (view.size_bytes - before.size_bytes) / passed_s
+        text = f"{counted(self.records, 'record')}, {rate:,.0f}/s, {speed / 1e6:,.1f} MB/s"
+        if view.lag is None:
+            return f"{text}, unknown lag"
+        shrinks = 0.0 if before.lag is None else (before.lag - view.lag) / passed_s
+        left = f", {_duration(view.lag / shrinks)} left" if view.lag and shrinks > 0 else ""
+        return f"{text}, lag {view.lag:,}{left}"
+
+    @property
+    def records(self) -> int:
+        """The number of records that were mirrored in this run, by all processes."""
+        return max(0, self.last.records - self._first.records)
+
+    @property
+    def left(self) -> int | None:
+        """How many offsets are not mirrored of those that the logs had at the start of the run, or None if unknown."""
+        if self._logs is None:
+            return None
+        known = {each.partition: each for each in self.last.partitions}
+        starts = self._logs.starts
+        lags = [
+            known[each].behind(end) if each in known else end - starts.get(each, 0)
+            for each, end in self._logs.ends.items()
+            if each not in known or not known[each].is_back
+        ]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the mirror has tasks for all partitions of the logs, and has reached the ends of the logs."""
+        known = {each.partition for each in self.last.partitions}
+        return self._logs is not None and self._logs.ends.keys() <= known and self.left == 0
+
+    def summary(self, took_s: float) -> str:
+        """Return the last line of a run: what it has mirrored, and how far the mirror is behind."""
+        last, first = self.last, self._first
+        topics = counted(last.topics, "topic")
+        if self.records:
+            size = decimal(max(0, last.size_bytes - first.size_bytes))
+            rate = f", {self.records / max(took_s, 1e-3):,.0f} records/s"
+            text = f"mirrored {counted(self.records, 'record')} ({size}) of {topics} in {took_s:.1f} s{rate}"
+        else:
+            text = f"mirrored nothing new of {topics} in {took_s:.1f} s"
+        earlier = f", after {counted(first.records, 'record')} of earlier runs" if first.records else ""
+        if last.lag is None:
+            return f"{text}{earlier}; how far the mirror is behind is not known"
+        rest = ", where the next start continues" if last.lag else ""
+        return f"{text}{earlier}; {counted(last.lag, 'record')} behind{rest}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration as a text with one unit, such as ``14 s`` or ``3 min``."""
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def mirror_problems(view: MirrorView) -> Iterator[str]:
+    """Yield a line for each problem of a mirror. That no process runs the mirror is no problem."""
+    if view.group.workers:
+        yield from worker_group_problems(view.group)
+    if view.lag_problem:
+        yield f"the lag is not fully known: {view.lag_problem}"
+    if view.target_problem:
+        yield f"the checkpoints on the target are not known: {view.target_problem}"
+    for each in view.partitions:
+        if each.checkpoint is not None and each.checkpoint < (each.position or 0) and not each.is_back:
+            yield (
+                f"the last checkpoint of {each.partition} on the target is at offset {each.checkpoint}, before the"
+                f" stored position {each.position}: the target has lost checkpoints"
+            )
+
+
+def mirror_report(view: MirrorView) -> list[RenderableType]:
+    """Return the report about a mirror: a summary, the problems, and tables of the partitions and the tasks."""
+    connector = view.connector
+    config: Mapping[str, str] = {} if connector is None else connector.config
+    lag = "unknown" if view.lag is None else f"{view.lag:,}"
+    delivery = "exactly once" if config.get("exactly.once") == "true" else "at least once"
+    processes = counted(view.group.workers, "process", "processes")
+    report: list[RenderableType] = [
+        f"mirror {view.name} to {config.get('target.bootstrap.servers')}, {delivery}, in {processes}",
+        f"{counted(view.records, 'record')} ({decimal(view.size_bytes)}) of {counted(view.topics, 'topic')}, lag {lag}",
+        *(f"problem: {problem}" for problem in mirror_problems(view)),
+    ]
+    if view.partitions:
+        names = ("partition", "target", "position", "lag", "mirrored", "task")
+        rows = [_row(each, view.seen_ms) for each in view.partitions]
+        report.append(plain_table(names, rows, right=("position", "lag", "task")))
+    if view.group.workers:
+        report.append(work_table(view.group))
+    else:
+        report.append("no process runs the mirror; 'kiel-groups mirror start' continues at these positions")
+    return report
+
+
+def _row(each: PartitionProgress, now_ms: int) -> tuple[str, ...]:
+    position, lag = ("-" if number is None else f"{number:,}" for number in (each.position, each.lag))
+    target = f"{each.target} (back)" if each.is_back else each.target
+    return str(each.partition), target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
+
+
+def mirror_document(view: MirrorView) -> dict[str, Any]:
+    """Return a mirror as a JSON document. It omits the settings except a few, because settings may be secret."""
+    connector = view.connector
+    config: Mapping[str, str] = {} if connector is None else connector.config
+    return {
+        "name": view.name,
+        "target": config.get("target.bootstrap.servers"),
+        "exactly_once": config.get("exactly.once") == "true",
+        "processes": len(view.group.workers),
+        "problems": list(mirror_problems(view)),
+        "topics": view.topics,
+        "records": view.records,
+        "bytes": view.size_bytes,
+        "lag": view.lag,
+        "seen_ms": view.seen_ms,
+        "partitions": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "target": each.target,
+                "direction": "back" if each.is_back else "forward",
+                "task": each.task.task,
+                "position": each.position,
+                "start": each.start,
+                "end": each.end,
+                "lag": each.lag,
+                "records": each.records,
+                "bytes": each.size_bytes,
+                "stored_ms": each.stored_ms,
+                "checkpoint": each.checkpoint,
+            }
+            for each in view.partitions
+        ],
+        "work": [
+            {
+                "task": work.task if isinstance(work, TaskId) else None,
+                "state": str(status.state),
+                "worker": status.worker,
+                "trace": status.trace,
+                "problem": status.problem,
+            }
+            for work, status in view.group.statuses.items()
+        ],
+    }

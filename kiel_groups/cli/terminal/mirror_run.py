@@ -1,0 +1,186 @@
+"""Run a mirror in this process until it has caught up or a signal arrives, and show its progress."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import click
+
+from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S
+from kiel_groups.cli.terminal.messages import DONE, Lines
+from kiel_groups.cli.terminal.mirror_report import MirrorProgress
+from kiel_groups.cli.terminal.rendering import bar, has_bar
+from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.znodes.worker_contents import cause_of
+from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
+from kiel_groups.ops.loaded_groups import Logs
+from kiel_groups.rest.metrics_text import serving_metrics
+from kiel_groups.workers.execution.worker import Worker
+from kiel_groups.workers.execution.worker_requests import WorkerRequests
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.values import Work
+
+#: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
+_INTERVAL_S, _PAUSE_FACTOR = 0.5, 4.0
+#: How often a line shows the progress where no bar can be shown, in seconds.
+_LINE_INTERVAL_S = 10.0
+#: The type of an error at the beginning of its text.
+_TYPE = re.compile(r"^\w*Error: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRun:
+    """
+    Runs a worker with a mirror in this process.
+
+    Args:
+        clusters: The clusters and the name of the mirror.
+        config: The settings of its connector. They are stored if they differ from those in ``first``.
+        worker: The settings of the worker.
+        first: The mirror as it was before the run.
+        logs: The logs of the source, at whose ends the run ends, or None for a run without an end.
+        lines: Prints the progress if no bar can be shown.
+        quiet: Whether to show neither progress nor summary.
+        metrics_port: The port for Prometheus, or None.
+    """
+
+    clusters: MirrorClusters
+    config: Mapping[str, str]
+    worker: WorkerSettings
+    first: MirrorView
+    logs: Logs | None
+    lines: Lines
+    quiet: bool
+    metrics_port: int | None
+
+    def run(self) -> int:
+        """
+        Run the mirror, show its progress, and print a summary as the last line.
+
+        Returns:
+            The exit status: 0, 130 after Ctrl-C, or 143 after SIGTERM.
+
+        Raises:
+            KielGroupsError: The worker, the connector, or a task of this process has failed. Or any task has failed,
+                and the run waits for it.
+        """
+        began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
+        try:
+            with self._shown(progress) as show:
+                return asyncio.run(self._run(progress, show))
+        finally:
+            took_s = time.monotonic() - began_s
+            try:
+                # Only now, the tasks have stored their last positions.
+                progress.add(self._read())
+            except KielGroupsError as error:
+                self.lines.say("warning", f"the last positions of the mirror are not known: {error}")
+            if progress.last.partitions and not self.quiet:
+                click.echo(progress.summary(took_s))
+
+    @contextmanager
+    def _shown(self, progress: MirrorProgress) -> Iterator[Callable[[str], None]]:
+        """Show the progress within the block: by a bar, or by lines. Yield a function that shows the newest text."""
+        if self.quiet:
+            yield lambda text: None
+        elif has_bar():
+            total = progress.left
+            with bar(total, "starting") as show:
+                yield lambda text: show(text, None if total is None else total - (progress.left or 0))
+        else:
+            shown_s, shown = time.monotonic(), ""
+
+            def show_line(text: str) -> None:
+                nonlocal shown_s, shown
+                if text != shown and time.monotonic() - shown_s >= _LINE_INTERVAL_S:
+                    shown_s, shown = time.monotonic(), text
+                    stamp = "" if self.logs else time.strftime("%Y-%m-%d %H:%M:%S")
+                    self.lines.say("info", text, stamp=stamp)
+
+            yield show_line
+
+    async def _run(self, progress: MirrorProgress, show: Callable[[str], None]) -> int:
+        ending = Termination()
+        worker = Worker(self.worker, on_stuck=end_stuck_worker, prepare=self._configure)
+        try:
+            async with serving_metrics(worker.metrics, self.metrics_port), worker:
+                following = asyncio.ensure_future(self._follow(worker, progress, show))
+                works = [following, asyncio.ensure_future(worker.failed())]
+                try:
+                    done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+                    for each in done:
+                        each.result()
+                finally:
+                    for each in works:
+                        each.cancel()
+                ending.settle()
+        except asyncio.CancelledError:
+            if ending.status is None:
+                raise
+        return ending.status or DONE
+
+    async def _configure(self, requests: WorkerRequests) -> None:
+        """Store the settings of the connector, unless other processes run it with these settings, and resume it."""
+        name, stored, is_running = self.clusters.name, self.first.connector, bool(self.first.group.workers)
+        if stored is not None and not is_running and changed_settings(stored.config, self.config):
+            # The tasks with the former settings must not start, and may fail. The source offsets stay.
+            await requests.delete(name)
+        if stored is None or not is_running:
+            await requests.put_config(name, self.config)
+        await requests.resume(name)
+
+    async def _follow(self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None]) -> None:
+        """Show the progress until the mirror has reached the ends. Raise KielGroupsError if a task has failed."""
+        warned: set[Work] = set()
+        while True:
+            began_s = time.monotonic()
+            try:
+                view = await asyncio.to_thread(self._read)
+            except KielGroupsError:
+                # The worker logs that ZooKeeper does not answer.
+                await asyncio.sleep(_INTERVAL_S)
+                continue
+            show(progress.add(view))
+            self._check(view, urlsplit(worker.url).netloc, warned)
+            if progress.is_caught_up:
+                return
+            await asyncio.sleep(max(_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began_s)))
+
+    def _check(self, view: MirrorView, address: str, warned: set[Work]) -> None:
+        """
+        Raise KielGroupsError if work of this process has failed, or any work for which the run waits.
+
+        Print a warning if work of another process has failed. Ignore failures that the worker retries by itself.
+        """
+        if self.config.get("restart.policy") == "backoff":
+            return
+        for work, status in view.failed.items():
+            # The log line of the worker has no type either, so it is not repeated.
+            cause = _TYPE.sub("", cause_of(status.trace), 1)
+            if self.logs is not None or status.worker == address:
+                raise KielGroupsError(f"{work} failed: {cause}")
+            if work not in warned:
+                warned.add(work)
+                self.lines.say("warning", f"{work} failed in the process at {status.worker}: {cause}")
+
+    def _read(self) -> MirrorView:
+        clusters = self.clusters
+        return read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
+
+
+def changed_settings(stored: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """
+    Return the names of the settings that differ.
+
+    The brokers of the source do not count: a start finds those that are registered at the moment.
+    """
+    names = (stored.keys() | given.keys()) - {"source.bootstrap.servers"}
+    return sorted(name for name in names if stored.get(name) != given.get(name))

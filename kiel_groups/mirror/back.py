@@ -1,0 +1,197 @@
+"""Copy records that were written on the target of a mirror back to the source: a topic that was turned round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as TargetPartition
+
+from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.mirror.directions import DirectionCheck
+from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
+from kiel_groups.model import TopicPartition
+from kiel_groups.sync import Producer
+from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
+from kiel_groups.wording import counted
+from kiel_groups.workers.plugins.interfaces import JsonObject, SourcePosition
+
+log = logging.getLogger(__name__)
+
+#: How long one call waits, in seconds, before it is checked whether the task must stop.
+_SLICE_S = 0.25
+#: How long the source may take to store records, in seconds, before the status of the task reports the delay.
+_LATE_S = 10.0
+#: How long a task that ends waits for the records in flight, in milliseconds.
+_CLOSE_MS = 1_000
+#: The source may be gone for long. The task is stopped before the producer gives up.
+_RETRIES = 1_000_000
+#: Errors of the consumer after which it continues by itself.
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+
+
+def back_partition(partition: TopicPartition) -> JsonObject:
+    """Return the source partition under which the worker stores the position in a partition of the target."""
+    return {"cluster": "target", "topic": partition.topic, "partition": partition.partition}
+
+
+class BackCopier:
+    """
+    Copies the committed records of the target's partitions to the same partitions of the source, at least once.
+
+    Keys, null values and the order of each partition are kept. Messages of 0.8 have neither timestamps nor headers, so
+    both are dropped.
+
+    Args:
+        target: The target cluster.
+        brokers: The addresses of the source's brokers.
+        topics: The name on the source of each topic of the target.
+        positions: The offset of each partition of the target to continue from.
+        check: The check that the topics are still copied back.
+        waiting: The functions of the worker.
+        most: The most records that are copied together.
+        resets: Whether to continue with the first record that is left if the target has deleted records before they
+            were copied.
+    """
+
+    def __init__(
+        self,
+        target: TargetCluster,
+        brokers: str,
+        topics: Mapping[str, str],
+        positions: Mapping[TopicPartition, int],
+        check: DirectionCheck,
+        waiting: Waiting,
+        *,
+        most: int,
+        resets: bool,
+    ) -> None:
+        self._target = target
+        self._brokers = brokers
+        self._topics = topics
+        self._positions = dict(positions)
+        self._check = check
+        self._waiting = waiting
+        self._most = most
+        #: The end of each partition of the source after the records that this object has copied.
+        self._ends: dict[TopicPartition, int] = {}
+        config: dict[str, Any] = {
+            "group.id": CLAIMS_TOPIC,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest" if resets else "error",
+            "log_level": 2,
+        }
+        self._consumer = Consumer(target.config | config, logger=log)
+        self._consumer.assign([TargetPartition(*partition, offset) for partition, offset in positions.items()])
+        self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES)
+
+    def copy(self) -> list[SourcePosition]:
+        """
+        Copy the next records, and return the positions after them when all in-sync replicas of the source have them.
+
+        Raises:
+            KielGroupsError: The source refuses a record, the target has deleted records, or a topic is no longer copied
+                back.
+            TaskStoppedError: The task must stop.
+        """
+        found: dict[TopicPartition, list[Message]] = {}
+        for message in self._consumer.consume(self._most, _SLICE_S):
+            partition = TopicPartition(message.topic() or "", message.partition() or 0)
+            if (error := message.error()) is None:
+                found.setdefault(partition, []).append(message)
+            elif error.code() not in _PASSING and not error.retriable():
+                raise KielGroupsError(self._failure(partition, error))
+        if (found or self._check.is_due) and (turned := self._check.turned()):
+            raise KielGroupsError(
+                f"the claim of {min(turned)} in {CLAIMS_TOPIC} has changed, so its records are not copied back any"
+                " more; restart the connector with its tasks"
+            )
+        sent = {partition: self._send(partition, messages) for partition, messages in found.items()}
+        for partition, messages in found.items():
+            self._await(partition, messages, *sent[partition])
+            self._positions[partition] = _next_offset(messages)
+            topic = self._topics[partition.topic]
+            self._waiting.metrics.count("mirror_records_copied_back", len(messages), topic=topic)
+        return [
+            SourcePosition(back_partition(partition), {"offset": self._positions[partition]}) for partition in found
+        ]
+
+    def close(self) -> None:
+        """Drop the records in flight, and close the connections."""
+        self._consumer.close()
+        self._producer.close(_CLOSE_MS)
+
+    def _send(self, partition: TopicPartition, messages: Sequence[Message]) -> tuple[Future[Any], Future[Any]]:
+        """Return the outcome of all records but the last one, and that of the last one."""
+        if (first := messages[0].offset() or 0) < self._positions[partition]:
+            raise KielGroupsError(
+                f"{partition} of the target was copied back up to offset {self._positions[partition]}, and continues at"
+                f" {first}: the topic was deleted and created again, or has lost records; delete its claim in"
+                f" {CLAIMS_TOPIC}"
+            )
+        topic, number = self._topics[partition.topic], partition.partition
+        keys, values = [message.key() for message in messages], [message.value() for message in messages]
+        many = self._producer.produce_many(topic, values[:-1], keys[:-1], number)
+        return many, self._producer.produce(topic, values[-1], keys[-1], number)
+
+    def _await(self, partition: TopicPartition, messages: Sequence[Message], *sent: Future[Any]) -> None:
+        """Wait until the source has stored records, and report other records between them."""
+        began_s, is_late = time.monotonic(), False
+        for outcome in sent:
+            while not outcome.done():
+                if self._waiting.should_stop:
+                    raise TaskStoppedError(f"stopped while {self._brokers} stores records")
+                if time.monotonic() - began_s > _LATE_S and not is_late:
+                    is_late = True
+                    self._waiting.metrics.count("mirror_problems")
+                    problem = f"the source {self._brokers} has not stored records of {partition} within {_LATE_S:g} s"
+                    log.warning("%s; trying again", problem)
+                    self._waiting.report_problem(f"{problem}; trying again")
+                try:
+                    outcome.exception(_SLICE_S)
+                except TimeoutError:
+                    continue
+            try:
+                outcome.result()
+            except KielGroupsError as error:
+                raise self._refusal(partition, messages, error) from error
+        if is_late:
+            self._waiting.report_problem("")
+        end: int = sent[-1].result().offset + 1
+        if (others := end - len(messages) - self._ends.get(partition, end - len(messages))) > 0:
+            log.warning(
+                "%s:%d: %s of the source not from the target: a producer still writes there, or records were stored"
+                " twice; such records are not mirrored",
+                self._topics[partition.topic],
+                partition.partition,
+                counted(others, "record"),
+            )
+        self._ends[partition] = end
+
+    def _refusal(self, partition: TopicPartition, messages: Sequence[Message], error: KielGroupsError) -> Exception:
+        hint = ""
+        if getattr(error, "code", None) == MESSAGE_SIZE_TOO_LARGE.number:
+            largest = max(messages, key=len)
+            hint = f"; the largest one has {len(largest):,} bytes and offset {largest.offset()}"
+        return KielGroupsError(
+            f"the source refuses records of {partition} from offset {messages[0].offset()} on: {error}{hint}"
+        )
+
+    def _failure(self, partition: TopicPartition, error: KafkaError) -> str:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return (
+                f"{partition} of the target does not have offset {self._positions[partition]}, where the copies back"
+                f" continue ({error.str()}): records were deleted before they were copied; to accept that, set"
+                " source.auto.offset.reset to earliest"
+            )
+        return f"the target {self._target.servers}: cannot read {partition}: {error.str()}"
+
+
+def _next_offset(messages: Sequence[Message]) -> int:
+    return (messages[-1].offset() or 0) + 1

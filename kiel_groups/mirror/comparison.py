@@ -1,0 +1,570 @@
+"""
+Compare the records of a source partition with those of its mirror: in order, once, and in bounded memory.
+
+Both sides are sequences of digests. Where they are equal, whole parts of them are compared at once. Where they differ,
+the next place is looked for at which they are equal again; the records before it are missing, doubled, changed, out of
+order, or not of the source. Each record of the source is either found once, or reported.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from hashlib import blake2b
+from itertools import islice, pairwise, product
+from typing import NamedTuple
+
+from kiel_groups.mirror.checkpoints import MirroredPartition
+from kiel_groups.model import TopicPartition
+
+#: The kinds of differences that nothing explains, and ``DOUBLED``, which a restart of an at-least-once mirror explains.
+MISSING, DOUBLED, CHANGED, EXTRA, LATE = "missing", "doubled", "changed", "not of the source", "out of order"
+#: Up to the next checkpoint, the sides have no place in common.
+UNLIKE = "different"
+#: The other kinds have an explanation.
+DEAD, WAITING, COMPACTED = "dead letter", "not mirrored yet", "compacted"
+DELETED, BEFORE = "deleted on the other side", "before the mirror began"
+EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE})
+
+#: How far an equal place is looked for, in records: at first, then further.
+_WINDOWS = (64, 2_048, 50_000)
+#: How many records in a row have to be equal there.
+_RUN = 8
+#: The records of the source that a doubled record may be a copy of.
+_HISTORY = 1_000_000
+#: The most missing records that may still come out of order.
+_MOST_MISSING = 200_000
+#: The most ranges of differences that are kept, and the most places at which a partition may differ.
+_MOST_RANGES, _MOST_PLACES = 1_000, 5_000
+#: The most ranges of checkpoints with a checksum.
+_MOST_SUMS = 32
+#: The most pairs of records of which the pairs that are equal in order are looked for.
+_LARGEST_BLOCK = 250_000
+#: The size of a digest, in bytes.
+_SIZE = 8
+#: A greater number than any offset.
+_NO_LIMIT = 1 << 63
+
+#: In place of the number of a partition: all partitions of a topic.
+ALL = -1
+
+
+class Records(NamedTuple):
+    """Successive records of one side: their offsets, and a digest of the key and the value of each."""
+
+    offsets: Sequence[int]
+    digests: list[bytes]
+
+
+def digest_of(key: bytes | None, value: bytes | None) -> bytes:
+    """Return a digest of a record. Null differs from an empty key or value."""
+    prefix = b"n" if key is None else b"%d:" % len(key)
+    parts = (prefix, key or b"", b"n" if value is None else b"v", value or b"")
+    return blake2b(b"".join(parts), digest_size=_SIZE).digest()
+
+
+class Difference(NamedTuple):
+    """
+    Some records that are on one side only, or differ.
+
+    Args:
+        kind: What is wrong with them.
+        source: Their first offset on the source and the one after their last, or None.
+        target: The same on the target.
+        records: Their number.
+    """
+
+    kind: str
+    source: tuple[int, int] | None
+    target: tuple[int, int] | None
+    records: int
+
+
+class RangeSum(NamedTuple):
+    """The records of one side between two offsets: their number, and a checksum of their keys and values."""
+
+    start: int
+    records: int
+    checksum: str
+
+
+@dataclass(slots=True)
+class PartitionComparison:
+    """
+    The result for one partition.
+
+    Args:
+        partition: The partition of the source. Its number is ``ALL`` for a topic whose keys are hashed anew: then only
+            the numbers of all its records, and their checksums, are compared.
+        target_topic: The topic on the target.
+        refusal: Why the partition cannot be compared, or "".
+        records: The number of records that were compared on the source, and on the target.
+        equal: The number of records that are equal on both sides.
+        counts: The number of other records, by kind.
+        differences: The ranges of these records, in the order in which they were found; at most 1,000.
+        sums: Between checkpoints, the records of the source and those of the target.
+        is_cut: Whether the comparison ended early, because the sides differ at too many places.
+    """
+
+    partition: TopicPartition
+    target_topic: str
+    refusal: str = ""
+    records: tuple[int, int] = (0, 0)
+    equal: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    differences: list[Difference] = field(default_factory=list)
+    sums: list[tuple[RangeSum, RangeSum]] = field(default_factory=list)
+    is_cut: bool = False
+
+    def add(self, kind: str, source: Sequence[int], target: Sequence[int]) -> None:
+        """Add records that differ, by their offsets on the sides that have them."""
+        count = len(source) or len(target)
+        self.counts[kind] += count
+        ranges = [(each[0], each[-1] + 1) if each else None for each in (source, target)]
+        self.add_range(kind, ranges[0], ranges[1], count)
+
+    def add_range(
+        self, kind: str, source: tuple[int, int] | None, target: tuple[int, int] | None, records: int
+    ) -> None:
+        """Add a range of differences. A range that continues the last one becomes a part of it."""
+        last = self.differences[-1] if self.differences else None
+        if last is not None and last.kind == kind:
+            sides = ((last.source, source), (last.target, target))
+            if all((old is None) == (new is None) and (not old or not new or old[1] == new[0]) for old, new in sides):
+                joined = [(old[0], new[1]) if old and new else None for old, new in sides]
+                self.differences[-1] = Difference(kind, joined[0], joined[1], last.records + records)
+                return
+        if len(self.differences) < _MOST_RANGES:
+            self.differences.append(Difference(kind, source, target, records))
+
+    def unexplained(self, *, is_exactly_once: bool) -> int:
+        """Return the number of records without an explanation. If the comparison ended early, it is at least 1."""
+        explained = EXPLAINED if is_exactly_once else EXPLAINED | {DOUBLED}
+        found = sum(count for kind, count in self.counts.items() if kind not in explained)
+        return max(found, int(self.is_cut or bool(self.refusal)))
+
+
+class Beginning(NamedTuple):
+    """
+    Where a comparison begins on each side.
+
+    Args:
+        source: The first offset on the source.
+        target: The first offset on the target.
+        skips: The side, ``source`` or ``target``, that has records which the other side has deleted; or "".
+    """
+
+    source: int
+    target: int
+    skips: str = ""
+
+
+def beginning_of(
+    limits: Sequence[tuple[int, int]], starts: tuple[int, int], last: tuple[int, int] | None
+) -> Beginning | None:
+    """
+    Return where the comparison of a partition begins, or None if the sides have no place in common.
+
+    Args:
+        limits: The checkpoints of the partition, ascending on both sides. The first one is where the mirror begins.
+        starts: The starts of the logs of the source and of the target.
+        last: The position of the mirror, and how many records before it to compare; None for all.
+    """
+    if not limits:
+        return Beginning(*starts)
+    kept = [each for each in limits if each[0] >= starts[0] and each[1] >= starts[1]]
+    if last is not None and (late := [each for each in kept if each[0] <= last[0] - last[1]]):
+        return Beginning(*late[-1])
+    lower = {side: [each for each in limits if each[side] <= starts[side]] for side in (0, 1)}
+    is_deleted = starts[0] > limits[0][0], starts[1] > limits[0][1]
+    match is_deleted:
+        case (False, False):
+            return Beginning(*limits[0])
+        case (True, False):
+            source, target = lower[0][-1]
+            return Beginning(starts[0], target, "" if source == starts[0] else "target")
+        case (False, True):
+            source, target = lower[1][-1]
+            return Beginning(source, starts[1], "" if target == starts[1] else "source")
+        case _:
+            return Beginning(*kept[0]) if kept else None
+
+
+class _Side:
+    """One side of a comparison: an iterator of records, of which the next ones are in memory."""
+
+    def __init__(self, chunks: Iterator[Records], bounds: Sequence[int]) -> None:
+        self._chunks = chunks
+        self._bounds = bounds
+        self.offsets: list[int] = []
+        self.digests: list[bytes] = []
+        self.records = 0
+        self._sums = [(0, blake2b(digest_size=_SIZE)) for _ in bounds]
+
+    def fill(self, count: int) -> None:
+        """Read until a number of records are in memory, or the side has ended."""
+        while len(self.digests) < count and (chunk := next(self._chunks, None)) is not None:
+            self.records += len(chunk.digests)
+            self.offsets += chunk.offsets
+            self.digests += chunk.digests
+            self._add(chunk)
+
+    def take(self, count: int) -> Records:
+        """Remove and return the next records in memory."""
+        taken = Records(self.offsets[:count], self.digests[:count])
+        del self.offsets[:count], self.digests[:count]
+        return taken
+
+    def take_until(self, offset: int) -> tuple[int, int]:
+        """Remove the records before an offset. Return their number, and the offset after the last one."""
+        count = end = 0
+        while taken := self.take(bisect_left(self.offsets, offset)).offsets:
+            count, end = count + len(taken), taken[-1] + 1
+            self.fill(_WINDOWS[-1])
+        return count, end
+
+    def sums(self) -> list[RangeSum]:
+        """Return the sum of each range between two bounds."""
+        return [
+            RangeSum(start, count, checksum.hexdigest())
+            for start, (count, checksum) in zip(self._bounds, self._sums, strict=True)
+        ]
+
+    def _add(self, chunk: Records) -> None:
+        cuts = [0, *(bisect_left(chunk.offsets, bound) for bound in self._bounds[1:]), len(chunk.digests)]
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            if start < stop:
+                count, checksum = self._sums[number]
+                checksum.update(b"".join(islice(chunk.digests, start, stop)))
+                self._sums[number] = count + stop - start, checksum
+
+
+class _History:
+    """The last records of the source, in which copies are looked for."""
+
+    def __init__(self) -> None:
+        self._digests = bytearray()
+        self.offsets = array("q")
+
+    def add(self, records: Records) -> None:
+        """Add the next records, and drop the oldest ones if there are too many."""
+        self._digests += b"".join(records.digests)
+        self.offsets.extend(records.offsets)
+        if (surplus := len(self.offsets) - 2 * _HISTORY) > 0:
+            surplus += _HISTORY
+            del self.offsets[:surplus], self._digests[: surplus * _SIZE]
+
+    def find(self, digests: Sequence[bytes]) -> int | None:
+        """Return the last index from which on the records have the given digests, or None."""
+        wanted = b"".join(digests)
+        end = len(self._digests)
+        while (at := self._digests.rfind(wanted, 0, end)) >= 0:
+            if at % _SIZE == 0:
+                return at // _SIZE
+            end = at + len(wanted) - 1
+        return None
+
+    def equal(self, index: int, digests: Sequence[bytes]) -> int:
+        """Return how many records from an index on have the given digests."""
+        start = index * _SIZE
+        known = self._digests[start : start + len(digests) * _SIZE]
+        return _common([bytes(known[at : at + _SIZE]) for at in range(0, len(known), _SIZE)], digests)
+
+
+class _TooManyError(Exception):
+    """The sides differ at too many places."""
+
+
+def compare(
+    result: PartitionComparison,
+    mirrored: MirroredPartition | None,
+    limits: Sequence[tuple[int, int]],
+    beginning: Beginning,
+    source: Iterator[Records],
+    target: Iterator[Records],
+    end: int,
+    *,
+    dead_letters: Collection[int] = (),
+    is_compacted: bool = False,
+) -> None:
+    """
+    Compare a partition, and add what is found to a result.
+
+    Args:
+        result: The result of the partition.
+        mirrored: How far the partition is mirrored, or None if it is not.
+        limits: The checkpoints of the partition, ascending on both sides.
+        beginning: Where the records begin.
+        source: The records of the source.
+        target: The records of the target.
+        end: The end of the log of the source.
+        dead_letters: The source offsets of records that are dead letters.
+        is_compacted: Whether the topic is compacted.
+    """
+    later = [each for each in limits if each[0] > beginning.source and each[1] > beginning.target]
+    shown = [later[at * len(later) // _MOST_SUMS] for at in range(_MOST_SUMS)] if len(later) > _MOST_SUMS else later
+    bounds = [(beginning.source, beginning.target), *shown]
+    sides = _Side(source, [each[0] for each in bounds]), _Side(target, [each[1] for each in bounds])
+    position = mirrored.position if mirrored else beginning.source
+    explained = _Explained(position, end, dead_letters, is_compacted)
+    comparison = _Comparison(result, *sides, later, explained)
+    try:
+        if beginning.skips:
+            comparison.skip(beginning.skips)
+        comparison.run()
+    except _TooManyError:
+        result.is_cut = True
+    comparison.report_missing()
+    result.records = sides[0].records, sides[1].records
+    sums = zip(sides[0].sums(), sides[1].sums(), strict=True)
+    result.sums = [(one, other) for one, other in sums if one.records or other.records]
+
+
+class _Explained(NamedTuple):
+    """
+    Why records of the source may be missing on the target.
+
+    Args:
+        position: The source offset up to which records are mirrored.
+        end: The end of the log of the source.
+        dead_letters: The source offsets of dead letters.
+        is_compacted: Whether the topic is compacted.
+    """
+
+    position: int
+    end: int
+    dead_letters: Collection[int]
+    is_compacted: bool
+
+
+class _Comparison:
+    """
+    Compares both sides record by record where they differ.
+
+    Args:
+        result: The differences are added to it.
+        source: The source.
+        target: The target.
+        limits: The checkpoints after the beginning.
+        explained: Why records may be missing.
+    """
+
+    def __init__(
+        self,
+        result: PartitionComparison,
+        source: _Side,
+        target: _Side,
+        limits: Sequence[tuple[int, int]],
+        explained: _Explained,
+    ) -> None:
+        self._result = result
+        self._source, self._target = source, target
+        self._limits = limits
+        self._explained = explained
+        self._history = _History()
+        #: The offsets of records that the target lacks so far.
+        self._missing: dict[int, None] = {}
+        self._places = 0
+
+    def run(self) -> None:
+        """Compare both sides to their ends. Raise _TooManyError if they differ at too many places."""
+        source, target = self._source, self._target
+        while True:
+            source.fill(_WINDOWS[-1])
+            target.fill(_WINDOWS[-1])
+            if count := _common(source.digests, target.digests):
+                self._history.add(source.take(count))
+                target.take(count)
+                self._result.equal += count
+            elif not target.digests and (not source.digests or source.offsets[0] >= self._explained.position):
+                self._report_waiting()
+                return
+            else:
+                self._differ()
+
+    def skip(self, name: str) -> None:
+        """
+        Skip the first records of one side, which the other side has deleted.
+
+        Without the first record of the other side, skip to the next checkpoint.
+        """
+        is_source = name == "source"
+        far, near = (self._source, self._target) if is_source else (self._target, self._source)
+        near.fill(_RUN)
+        end = min((each[not is_source] for each in self._limits), default=None)
+        while True:
+            far.fill(_WINDOWS[-1])
+            at = _place_of(near.digests[:_RUN], far.digests)
+            is_found = at < len(far.digests) or not far.digests or not near.digests
+            limit = len(far.offsets) if end is None else bisect_left(far.offsets, end)
+            taken = far.take(min(at, limit)).offsets
+            if taken:
+                self._result.add(DELETED, *((taken, ()) if is_source else ((), taken)))
+            if is_found or not taken:
+                return
+
+    def report_missing(self, count: int = _MOST_MISSING + _WINDOWS[-1]) -> None:
+        """Report the first of the records that the target lacks so far. If they come later, they are doubled then."""
+        for offset in list(islice(self._missing, count)):
+            del self._missing[offset]
+            is_dead, other = offset in self._explained.dead_letters, self._kind_of(MISSING)
+            self._result.add(DEAD if is_dead else other, [offset], ())
+
+    def _kind_of(self, kind: str) -> str:
+        return COMPACTED if self._explained.is_compacted else kind
+
+    def _report_waiting(self) -> None:
+        """Report the rest of the source, which is not mirrored yet. It is not read."""
+        if self._source.offsets:
+            begin, end = self._source.offsets[0], self._explained.end
+            self._result.counts[WAITING] += end - begin
+            self._result.add_range(WAITING, (begin, end), None, end - begin)
+
+    def _differ(self) -> None:
+        """Report the next records, which differ, up to a place at which both sides are equal again."""
+        source, target = self._source, self._target
+        if not source.digests:
+            self._replace(0, len(target.digests))
+            return
+        if not target.digests:
+            self._replace(bisect_left(source.offsets, self._explained.position), 0)
+            return
+        self._count_place()
+        place = _next_equal(source.digests, target.digests)
+        at = self._history.find(target.digests[:_RUN])
+        # A long copy of earlier records goes before a place that is within the copy, by records that occur often.
+        if at is not None and (place is None or self._history.equal(at, target.digests) > max(place[1], _RUN - 1)):
+            self._double(at)
+        elif place is not None:
+            self._replace(*place)
+        elif (at := self._history.find(target.digests[:1])) is not None:
+            self._double(at)
+        else:
+            self._skip_to_limit()
+
+    def _count_place(self) -> None:
+        """Count a place at which the sides differ. Raise _TooManyError if there are too many."""
+        self._places += 1
+        if self._places > _MOST_PLACES:
+            raise _TooManyError
+
+    def _replace(self, from_source: int, from_target: int) -> None:
+        """Report the next records of both sides, except those that are equal in order."""
+        lacking, extra = self._source.take(from_source), self._target.take(from_target)
+        self._history.add(lacking)
+        parts = [(slice(0, from_source), slice(0, from_target))]
+        if 0 < from_source * from_target <= _LARGEST_BLOCK:
+            codes = SequenceMatcher(None, lacking.digests, extra.digests, autojunk=False).get_opcodes()
+            parts = [(slice(a, b), slice(c, d)) for name, a, b, c, d in codes if name != "equal"]
+        different = [(lacking.offsets[own], Records(extra.offsets[its], extra.digests[its])) for own, its in parts]
+        self._result.equal += from_source - sum(len(offsets) for offsets, _ in different)
+        for offsets, _ in different:
+            self._missing.update(dict.fromkeys(offsets))
+        # A record that is missing here may be out of order there.
+        for (offsets, _), others in zip(different, [self._copies(each) for _, each in different], strict=True):
+            left = [each for each in offsets if each in self._missing]
+            for offset, other in zip(left, others, strict=False):
+                del self._missing[offset]
+                self._result.add(CHANGED, [offset], [other])
+            for other in others[len(left) :]:
+                self._result.add(self._kind_of(EXTRA), (), [other])
+        if len(self._missing) > _MOST_MISSING:
+            self.report_missing(_MOST_MISSING // 2)
+
+    def _copies(self, extra: Records) -> list[int]:
+        """Report records of the target that are copies of records of the source. Return the offsets of the others."""
+        others: list[int] = []
+        at = 0
+        while at < len(extra.digests):
+            # A search takes some milliseconds.
+            self._count_place()
+            index = self._history.find(extra.digests[at : at + _RUN])
+            if index is None and (index := self._history.find(extra.digests[at : at + 1])) is None:
+                others.append(extra.offsets[at])
+                at += 1
+                continue
+            count = self._history.equal(index, extra.digests[at:])
+            self._report_copies(self._history.offsets[index : index + count], extra.offsets[at : at + count])
+            at += count
+        return others
+
+    def _report_copies(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Report copies of records: each is doubled, or out of order if the target lacked the record before."""
+        for offset, other in zip(source, target, strict=True):
+            if offset in self._missing:
+                del self._missing[offset]
+                self._result.add(LATE, [offset], [other])
+            else:
+                self._result.add(DOUBLED, [offset], [other])
+
+    def _double(self, index: int) -> None:
+        """Report the next records of the target as copies of those of the source from an index of the history on."""
+        while index < len(self._history.offsets):
+            self._target.fill(_WINDOWS[-1])
+            if not (count := self._history.equal(index, self._target.digests)):
+                return
+            copies = self._target.take(count)
+            self._report_copies(self._history.offsets[index : index + count], copies.offsets)
+            index += count
+
+    def _skip_to_limit(self) -> None:
+        """Report both sides as different up to the next checkpoint or their ends; record by record if few are left."""
+        source, target = self._source, self._target
+        begin = source.offsets[0], target.offsets[0]
+        later = (each for each in self._limits if each[0] > begin[0] and each[1] > begin[1])
+        limit = next(later, (max(begin[0] + 1, self._explained.position), _NO_LIMIT))
+        counts = bisect_left(source.offsets, limit[0]), bisect_left(target.offsets, limit[1])
+        if counts[0] * counts[1] <= _LARGEST_BLOCK:
+            self._replace(*counts)
+            return
+        ends = source.take_until(limit[0]), target.take_until(limit[1])
+        records = max(count for count, _ in ends)
+        self._result.counts[UNLIKE] += records
+        self._result.add_range(UNLIKE, (begin[0], ends[0][1]), (begin[1], ends[1][1]), records)
+
+
+def _common(some: Sequence[bytes], others: Sequence[bytes]) -> int:
+    """Return how many digests are equal at the beginning of two lists."""
+    count = min(len(some), len(others))
+    if some[:count] == others[:count]:
+        return count
+    return next(at for at, (each, other) in enumerate(zip(some, others, strict=False)) if each != other)
+
+
+def _place_of(run: list[bytes], digests: list[bytes]) -> int:
+    """Return the index of a run of digests in a list, or the length of the list. Its end may cut the run off."""
+    at = -1
+    while run:
+        try:
+            at = digests.index(run[0], at + 1)
+        except ValueError:
+            break
+        if digests[at : at + len(run)] == run[: len(digests) - at]:
+            return at
+    return len(digests)
+
+
+def _next_equal(source: list[bytes], target: list[bytes]) -> tuple[int, int] | None:
+    """Return how many records to pass on each side to come to equal ones, at best few; None if they are too far."""
+    for window, run in product(_WINDOWS, (_RUN, 1)):
+        # Runs tell apart records that occur often. Before the end, only a shorter run may be left.
+        first: dict[bytes, int] = {}
+        for at in range(min(window, len(source) - run + 1)):
+            first.setdefault(b"".join(source[at : at + run]), at)
+        best: tuple[int, int] | None = None
+        for at in range(min(window, len(target) - run + 1)):
+            if best is not None and at >= sum(best):
+                break
+            begin = first.get(b"".join(target[at : at + run]))
+            if begin is None or (best is not None and begin + at >= sum(best)):
+                continue
+            count = min(len(source) - begin, len(target) - at, _RUN)
+            if source[begin : begin + count] == target[at : at + count]:
+                best = begin, at
+        if best is not None:
+            return best
+    return None

@@ -1,0 +1,192 @@
+"""Move the offsets of consumer groups from the source of a mirror to the target."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from kiel_groups import model
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.mirror.checkpoints import TranslatedOffset, translate
+from kiel_groups.mirror.target import TargetCluster, error_of
+from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
+from kiel_groups.wording import some
+
+log = logging.getLogger(__name__)
+
+#: How long to wait for an answer of the target, in seconds.
+_ANSWER_S = 30.0
+#: The answers of brokers about a group that does not exist, and about one whose members have just joined.
+_NO_GROUP = KafkaError.GROUP_ID_NOT_FOUND
+_HAS_MEMBERS = frozenset(
+    {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTranslation:
+    """
+    The offsets of a group on the source, and those to continue from on the target.
+
+    Args:
+        group: The group on the source.
+        target_group: The group on the target.
+        offsets: The offsets of each partition on both sides.
+        before: The offsets that the group has on the target, by partition of the target.
+        members: The live members on the source, described for people.
+        target_members: The live members on the target. If there are any, the target refuses offsets.
+    """
+
+    group: str
+    target_group: str
+    offsets: Sequence[TranslatedOffset]
+    before: Mapping[model.TopicPartition, int]
+    members: Sequence[str] = ()
+    target_members: Sequence[str] = ()
+
+    def present(self, offset: TranslatedOffset) -> int | None:
+        """Return the offset that the group has on the target now, or None."""
+        return self.before.get(model.TopicPartition(offset.target_topic, offset.partition.partition))
+
+    def is_ahead(self, offset: TranslatedOffset) -> bool:
+        """Return whether the group has read further on the target already. Its offset stays there."""
+        present = self.present(offset)
+        return offset.target is not None and present is not None and present > offset.target
+
+    @property
+    def changes(self) -> dict[model.TopicPartition, int]:
+        """The offsets to write, by partition of the target."""
+        return {
+            model.TopicPartition(each.target_topic, each.partition.partition): each.target
+            for each in self.offsets
+            if each.target is not None and each.target != self.present(each) and not self.is_ahead(each)
+        }
+
+    @property
+    def left_out(self) -> list[TranslatedOffset]:
+        """The offsets that are not moved, because they cannot be translated, or the group is ahead on the target."""
+        return [each for each in self.offsets if each.refusal or self.is_ahead(each)]
+
+    @property
+    def again(self) -> int:
+        """The most records that the group reads again, as far as their number is known."""
+        return sum(each.again or 0 for each in self.offsets if not self.is_ahead(each))
+
+
+class GroupMover:
+    """
+    Translates the offsets of groups in ZooKeeper, Java's and ours, and writes them to the target of a mirror.
+
+    The calls block.
+
+    Args:
+        source: The servers of the source's ZooKeeper, with its chroot.
+        target: The target of the mirror.
+        mirror: The name of the mirror's connector.
+        timeout_s: How long to wait for ZooKeeper's first answer, in seconds.
+    """
+
+    def __init__(self, source: str, target: TargetCluster, mirror: str, *, timeout_s: float = 10.0) -> None:
+        self._source = ZooKeeperOffsets(source, timeout_s=timeout_s)
+        self._target = target
+        self._mirror = mirror
+        self._admin = AdminClient(target.config, logger=log)
+
+    def translate(self, groups: Mapping[str, str], *, store: str | None = None) -> list[GroupTranslation]:
+        """
+        Translate the present offsets of groups. Nothing is written.
+
+        Args:
+            groups: The name on the target of each group of the source.
+            store: The store of groups of other clients that have offsets in ZooKeeper and in Kafka.
+
+        Raises:
+            ConfigError: A group or the mirror does not exist, or a group has offsets in two stores.
+            KielGroupsError: A cluster does not answer.
+        """
+        # Read before the checkpoints: a group that waits for the end of the mirror is then not beyond its position.
+        found = {group: self._source.read(group, store=store, with_logs=False) for group in groups}
+        claims = self._target.claims_of(self._mirror)
+        topics = {claim.topic: target for target, claim in claims.items()}
+        mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
+        return [
+            GroupTranslation(
+                group,
+                name,
+                translate(found[group].offsets, topics, mirrored, logs),
+                self._present(name),
+                (*found[group].members, *found[group].foreign),
+                self._members(name),
+            )
+            for group, name in groups.items()
+        ]
+
+    def write(self, translation: GroupTranslation) -> None:
+        """
+        Write the changed offsets of a group to the target.
+
+        Raises:
+            KielGroupsError: The group has members on the target, or the target refuses the offsets or does not answer.
+        """
+        check_empty(translation)
+        changes, group = translation.changes, translation.target_group
+        if not changes:
+            return
+        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in sorted(changes.items())]
+        try:
+            request = [ConsumerGroupTopicPartitions(group, wanted)]
+            (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=_ANSWER_S).values()
+            refused = [each for each in answer.result().topic_partitions if each.error is not None]
+        except KafkaException as error:
+            raise self._failure(f"write the offsets of group {group}", error) from error
+        if refused:
+            first = refused[0]
+            why = "members have joined" if first.error.code() in _HAS_MEMBERS else first.error.str()
+            raise KielGroupsError(
+                f"the target {self._target.servers} has refused {len(refused)} of {len(wanted)} offsets of group"
+                f" {group}, first of {first.topic}:{first.partition}: {why}"
+            )
+
+    def _present(self, group: str) -> dict[model.TopicPartition, int]:
+        """Return the offsets of a group on the target."""
+        try:
+            request = [ConsumerGroupTopicPartitions(group)]
+            (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=_ANSWER_S).values()
+            found = answer.result().topic_partitions
+        except KafkaException as error:
+            if error_of(error).code() == _NO_GROUP:
+                return {}
+            raise self._failure(f"read the offsets of group {group}", error) from error
+        return {model.TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def _members(self, group: str) -> list[str]:
+        """Return the members of a group on the target, described for people."""
+        try:
+            (answer,) = self._admin.describe_consumer_groups([group], request_timeout=_ANSWER_S).values()
+            members = answer.result().members
+        except KafkaException as error:
+            if error_of(error).code() == _NO_GROUP:
+                return []
+            raise self._failure(f"describe group {group}", error) from error
+        return [f"{each.member_id} (host {each.host.removeprefix('/')})" for each in members]
+
+    def _failure(self, what: str, error: KafkaException) -> KielGroupsError:
+        return self._target.failure(what, error)
+
+
+def check_empty(translation: GroupTranslation) -> None:
+    """Check that a group has no members on the target. Raise KielGroupsError otherwise."""
+    if members := translation.target_members:
+        raise KielGroupsError(
+            f"group {translation.target_group} has members on the target: {some(members)}; only offsets of a group"
+            " without members can be set, so stop the members"
+        )

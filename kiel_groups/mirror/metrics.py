@@ -1,0 +1,96 @@
+"""Keep the metrics of a task of a mirror by topic: records, bytes, lag, rate, and the time of the last checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kiel_groups.metrics import Metrics
+from kiel_groups.mirror.values import SourceBatch
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+
+#: The most topics that the metrics of a task name. All other topics of the task count as the topic ``OTHERS``, which is
+#: no legal name of a topic.
+MOST_TOPICS, OTHERS = 100, "(others)"
+
+#: How often the lag and the rate are measured, in seconds.
+_MEASURED_S = 2.0
+
+
+class MirrorMetrics:
+    """
+    Keeps the metrics of a task.
+
+    The lag of a topic includes records that were read and are not written yet. The time of a topic's last checkpoint is
+    that of the partition whose checkpoint is the oldest, of the partitions with a lag. If no partition has a lag, the
+    time is that of the newest checkpoint. Before its first checkpoint, a partition has the time of the task's start.
+
+    Args:
+        metrics: The metrics of the task.
+        partitions: The partitions of the task.
+    """
+
+    def __init__(self, metrics: Metrics, partitions: Sequence[TopicPartition]) -> None:
+        self._metrics = metrics
+        topics = sorted({partition.topic for partition in partitions})
+        self._labels = {topic: topic if at < MOST_TOPICS else OTHERS for at, topic in enumerate(topics)}
+        self._partitions: dict[str, list[TopicPartition]] = {}
+        for partition in partitions:
+            self._partitions.setdefault(self._labels[partition.topic], []).append(partition)
+        self._lags: dict[TopicPartition, int] = {}
+        self._checkpoints_s = dict.fromkeys(partitions, time.time())
+        #: The records that were written since the last measurement, by label.
+        self._recent: Counter[str] = Counter()
+        self._measured_s = time.monotonic() - _MEASURED_S
+        for label, own in self._partitions.items():
+            metrics.gauge("mirror_partitions", len(own), topic=label)
+            metrics.count("mirror_records", 0, topic=label)
+            metrics.count("mirror_bytes", 0, topic=label)
+        for name in ("mirror_transactions_aborted", "mirror_dead_letters", "mirror_problems"):
+            metrics.count(name, 0)
+
+    def measure(self, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """
+        Measure the lag and the rate, at most every two seconds.
+
+        Args:
+            lags: Returns the lag of each partition that the source has answered about. All records that were read must
+                be written.
+        """
+        now_s = time.monotonic()
+        if (took_s := now_s - self._measured_s) < _MEASURED_S:
+            return
+        self._measured_s = now_s
+        self._lags = dict(lags())
+        for label in self._partitions:
+            self._metrics.gauge("mirror_records_per_second", self._recent[label] / took_s, topic=label)
+        self._recent.clear()
+        self._show(self._partitions)
+
+    def begin(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> None:
+        """Count records that were read as a lag until they are written, which the target may delay."""
+        for partition, columns in found.items():
+            self._lags[partition] = max(self._lags.get(partition, 0), sum(map(len, columns)))
+        self._show({self._labels[partition.topic] for partition in found})
+
+    def end(self, batches: Sequence[SourceBatch]) -> None:
+        """Count the records of batches as written, with their checkpoints."""
+        now_s = time.time()
+        for batch in batches:
+            label = self._labels[batch.partition.topic]
+            self._metrics.count("mirror_records", batch.records, topic=label)
+            self._metrics.count("mirror_bytes", batch.size_bytes, topic=label)
+            self._recent[label] += batch.records
+            self._lags[batch.partition] = max(0, self._lags[batch.partition] - batch.records)
+            self._checkpoints_s[batch.partition] = now_s
+        self._show({self._labels[batch.partition.topic] for batch in batches})
+
+    def _show(self, labels: Iterable[str]) -> None:
+        for label in labels:
+            own = self._partitions[label]
+            behind = [self._checkpoints_s[each] for each in own if self._lags.get(each)]
+            newest_s = max(self._checkpoints_s[each] for each in own)
+            self._metrics.gauge("mirror_lag_records", sum(self._lags.get(each, 0) for each in own), topic=label)
+            self._metrics.gauge("mirror_checkpoint_timestamp_seconds", min(behind, default=newest_s), topic=label)

@@ -1,0 +1,193 @@
+"""The settings of the connector ``Mirror``."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+
+from kiel_groups.mirror.values import TOPIC_IN_FORMAT
+from kiel_groups.workers.plugins.config_definition import (
+    ConfigDefinition,
+    ConfigKey,
+    Password,
+    Validator,
+    between,
+    non_empty,
+    one_of,
+)
+from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
+
+
+def _is_properties(password: Password) -> bool:
+    try:
+        found = json.loads(password.value or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and all(isinstance(each, str | int | float | bool) for each in found.values())
+
+
+def _are_offsets(text: str) -> bool:
+    try:
+        topics = json.loads(text or "{}")
+        offsets = [offset for numbers in topics.values() for number, offset in numbers.items() if number.isdecimal()]
+        count = sum(map(len, topics.values()))
+    except (ValueError, AttributeError, RecursionError):
+        return False
+    return len(offsets) == count and all(type(offset) is int and offset >= 0 for offset in offsets)
+
+
+_source = partial(ConfigKey, group="Source", importance="high")
+_target = partial(ConfigKey, group="Target", importance="high")
+_records = partial(ConfigKey, group="Records", importance="low")
+
+#: The settings of the connector ``Mirror``, without the standard ones.
+CONFIG = ConfigDefinition(
+    _source(
+        "source.bootstrap.servers",
+        documentation="Brokers of the source: host:port, separated by commas.",
+        validator=non_empty(),
+        width="long",
+    ),
+    _source(
+        "source.zookeeper",
+        default="",
+        documentation="ZooKeeper of the source, with its chroot. It has the settings of topics, which the target's "
+        "topics get. Without it, they get the target's defaults.",
+        width="long",
+    ),
+    _source(
+        "topics",
+        "list",
+        documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
+        "matches one. Internal topics are not mirrored.",
+        validator=non_empty(),
+        width="long",
+    ),
+    _source(
+        "start.offsets",
+        default="",
+        documentation='Where the mirror begins partitions, as JSON by topic and partition: {"orders": {"0": 17}}. '
+        "The records before are on the target already, such as by a copy with Spark. Other partitions begin at their "
+        "first record.",
+        validator=Validator(_are_offsets, 'offsets as JSON: {"orders": {"0": 17}}'),
+        importance="low",
+        width="long",
+    ),
+    _source(
+        "source.auto.offset.reset",
+        default="none",
+        documentation="What happens if the source has deleted records before they were mirrored: none fails the "
+        "task, earliest continues with the first record that is left.",
+        validator=one_of("none", "earliest"),
+        importance="low",
+    ),
+    _source(
+        "source.mirrors",
+        "boolean",
+        False,
+        documentation="Whether topics of the source may be mirrored that are themselves mirrors, as in a chain of "
+        "clusters. Leave it false if the target is the cluster that they come from.",
+        importance="low",
+    ),
+    _source(
+        "refresh.interval.ms",
+        "int",
+        60_000,
+        documentation="How often the source is asked for new topics and partitions, and the target for topics that "
+        "were turned round, in milliseconds.",
+        validator=between(100, 86_400_000),
+        importance="low",
+    ),
+    _target(
+        "target.bootstrap.servers",
+        documentation="Brokers of the target: host:port, separated by commas.",
+        validator=non_empty(),
+        width="long",
+    ),
+    _target(
+        "target.properties",
+        "password",
+        Password(""),
+        documentation="More settings of librdkafka for the target as a JSON object, such as "
+        '{"security.protocol": "SSL"}.',
+        validator=Validator(_is_properties, "a JSON object of texts and numbers"),
+        importance="medium",
+        width="long",
+    ),
+    _target(
+        "target.topic.format",
+        default=TOPIC_IN_FORMAT,
+        documentation="The name of a topic on the target; ${topic} is replaced by its name on the source.",
+        validator=Validator(lambda text: TOPIC_IN_FORMAT in text, "a text with ${topic}"),
+        importance="medium",
+    ),
+    _target(
+        "target.replication.factor",
+        "int",
+        -1,
+        documentation="The replicas of topics that are created; -1 leaves the number to the target.",
+        validator=Validator(lambda number: number == -1 or 0 < number < 1 << 15, "-1, or a number from 1"),
+        importance="medium",
+    ),
+    _target(
+        "target.partitions",
+        default="",
+        documentation="The number of partitions of topics that are created, or a factor such as x2. Keys are then "
+        "hashed anew as by Java: the order within a key is kept, and that within a partition is not. Records without a "
+        "key keep their partition. Without this setting, all records do. It cannot change.",
+        validator=Validator(
+            lambda text: re.fullmatch(r"(x?[1-9]\d{0,4})?", text) is not None, "a number, or a factor such as x2"
+        ),
+        importance="medium",
+    ),
+    _target(
+        "target.compression.type",
+        default="lz4",
+        documentation="The codec of the records on the target.",
+        validator=one_of("none", "gzip", "snappy", "lz4", "zstd"),
+        importance="medium",
+    ),
+    _target(
+        "exactly.once",
+        "boolean",
+        False,
+        documentation="Whether each record is written once, also after a crash. Consumers of the target have to "
+        "read committed records only.",
+    ),
+    _target(
+        "partition.sets",
+        "int",
+        8,
+        documentation="The number of fixed sets of partitions. A set belongs to one task, and has one transactional "
+        "id, so more tasks than sets have nothing to do. The number cannot change.",
+        validator=between(1, 1_000),
+        importance="low",
+    ),
+    _records(
+        "timestamp.field",
+        default="",
+        documentation="The field of JSON values that has a record's time: milliseconds since 1970, or a text in ISO "
+        "8601 with a zone. Other records get the time of mirroring.",
+    ),
+    _records(
+        "headers.source",
+        "boolean",
+        False,
+        documentation="Whether records get the headers kiel.source.partition and kiel.source.offset.",
+    ),
+    _records(
+        "dead.letter.topic",
+        default="",
+        documentation="The topic of the target for records that are larger than their topic allows. Without it, such a "
+        "record fails the task.",
+        validator=Validator(lambda name: not name or TOPIC_NAME.accepts(name), TOPIC_NAME.expected),
+    ),
+    _records(
+        "batch.records",
+        "int",
+        50_000,
+        documentation="The most records that are written, and with exactly.once committed, together.",
+        validator=between(1, 1_000_000),
+    ),
+)

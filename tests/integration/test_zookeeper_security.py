@@ -1,0 +1,220 @@
+"""Members and tools at a ZooKeeper with digest, with SASL, and with TLS and client certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+
+from kiel_groups.clients import GroupedConsumer
+from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+from kiel_groups.errors import CoordinationError, CredentialsError, NoZooKeeperError
+from kiel_groups.group.znodes.transactions import Create, Done
+from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.session import Session, SessionEvent
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.commands import kiel_groups
+from tests.helpers.members import Member
+from tests.helpers.secured_cluster import SASL_PASSWORD, Authority, SecuredCluster
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+DIGEST_PASSWORD = "digest-word-5512"
+RECORDS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SecuredCluster]:
+    with SecuredCluster() as started:
+        yield started
+
+
+def written(path: Path, *lines: str) -> Path:
+    """Write a file for one ZooKeeper, and return its path."""
+    path.write_text("\n".join(["[zookeeper]", *lines]), encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def of_tls(cluster: SecuredCluster) -> list[str]:
+    folder = cluster.certificates
+    return [f'tls-ca = "{folder}/ca.pem"', f'tls-certificate = "{folder}/client.pem"']
+
+
+def test_doctor_asks_servers_with_tls(cluster: SecuredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names the file. Without the file, doctor says that it gets no answer."""
+    monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "tls.toml", *of_tls(cluster))))
+    healthy = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    assert (healthy.returncode, healthy.stderr) == (0, "info: nothing is wrong: 6 checks\n")
+    assert "3.9.5" in healthy.stdout
+    monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "other.toml", "tls = true")))
+    refused = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    assert refused.returncode == 1
+    assert "its certificate is refused: unable to get local issuer certificate" in " ".join(refused.stdout.split())
+
+
+@pytest.mark.parametrize("kind", ["digest", "sasl", "tls"])
+async def test_a_member_and_a_command_need_the_credentials(
+    kind: str, cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the right file, they work. With a wrong one, each of them has one clear error, and shows no password."""
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    await produce(cluster, topic, RECORDS)
+    hosts = cluster.tls_hosts if kind == "tls" else cluster.zk_hosts
+    right, wrong, error, error_type = {
+        "digest": (
+            ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"', 'acl = "creator-all"'],
+            ['digest-user = "u"', 'digest-password = "wrong"', 'acl = "creator-all"'],
+            "ACL",
+            CoordinationError,
+        ),
+        "sasl": (
+            ['sasl-user = "member"', f'sasl-password = "{SASL_PASSWORD}"'],
+            ['sasl-user = "member"', 'sasl-password = "wrong"'],
+            "the user or the password of SASL is refused",
+            CredentialsError,
+        ),
+        "tls": (
+            of_tls(cluster),
+            of_tls(cluster)[:1],
+            "it refuses this client: bad certificate; is 'tls-certificate' set, and valid there?",
+            NoZooKeeperError,
+        ),
+    }[kind]
+    caplog.set_level(logging.DEBUG, "kiel_groups.kazoo")
+    files = written(tmp_path / "right.toml", *right), written(tmp_path / "wrong.toml", *wrong)
+    member = await Member(cluster, group, [topic], zk_hosts=hosts, zk_security=files[0]).start()
+    await eventually(lambda: len(member.records) == RECORDS, "all records are delivered")
+    address = ("--zookeeper", hosts, "--zookeeper-security")
+    described = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[0]))
+    assert (described.returncode, described.stderr) == (0, "")
+    assert member.consumer.member_id is not None
+    assert member.consumer.member_id in described.stdout
+    if kind != "tls":  # A command waits for 5 s, for any certificate.
+        refused = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[1]))
+        assert refused.returncode == 1
+        # Without rights, describe shows what it can read.
+        assert error in (refused.stdout if kind == "digest" else refused.stderr)
+        assert len(refused.stderr.splitlines()) == (0 if kind == "digest" else 1), refused.stderr
+    intruder = GroupedConsumer(cluster.brokers, group, hosts, zk_security=files[1], zk_timeout_ms=1_000)
+    with pytest.raises(error_type, match=error):
+        await intruder.connect()
+    await member.stop()
+    assert not any(password in caplog.text + described.stdout for password in (DIGEST_PASSWORD, SASL_PASSWORD))
+    # kazoo logs its request.
+    assert ("[hidden]" in caplog.text) == (kind == "digest")
+
+
+async def test_a_running_group_gets_acls_step_by_step(
+    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """
+    First all members get credentials, then the file asks for ACLs, then a command sets those of older znodes. No
+    partition is lost. At the end, only the creator can change the group's znodes, or read those of this package.
+    Everyone can read those of Kafka. The parents that all groups share stay open.
+    """
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    await produce(cluster, topic, RECORDS)
+    credentials = ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"']
+    file = written(tmp_path / "digest.toml", *credentials)
+    first = await Member(cluster, group, [topic], zk_security=file).start()
+    await eventually(lambda: len(first.records) == RECORDS, "all records are delivered")
+    written(file, *credentials, 'acl = "creator-all"')
+    second = await Member(cluster, group, [topic], zk_security=file).start()
+    await first.stop()
+    place = ("--zookeeper", cluster.zk_hosts, "--zookeeper-security", str(file))
+    found = await asyncio.to_thread(kiel_groups, "doctor", group, *place)
+    assert "differ from those that the file with the credentials asks for: /consumers/" in " ".join(
+        found.stdout.split()
+    )
+    applied = await asyncio.to_thread(kiel_groups, "acl", "apply", group, "--yes", *place)
+    assert (applied.returncode, applied.stderr.splitlines()[1:]) == (0, [])
+    shown = await asyncio.to_thread(kiel_groups, "acl", "show", group, "--json", *place)
+    assert {each["acl"]: each["differs"] for each in json.loads(shown.stdout)["acls"]} == {
+        "digest:u:...:cdrwa": False,
+        "digest:u:...:cdrwa world:anyone:r": False,
+    }
+    await produce(cluster, topic, RECORDS, RECORDS)
+    await eventually(lambda: len(second.records) == RECORDS, "all records are delivered")
+    # ZooKeeper hides the digest from everyone but the user.
+    own, everyone = make_acl("digest", "u:x", all=True), make_acl("world", "anyone", read=True)
+    owner = f"/consumers/{group}/owners/{topic}/0"
+    with zookeeper(cluster) as client:
+        assert client.get_acls(owner)[0] == client.get_acls(f"/consumers/{group}")[0] == [own, everyone]
+        assert client.get(owner)[0]
+        with pytest.raises(NoAuthError):
+            client.delete(owner)
+        assert client.get_acls("/kiel-groups")[0] == client.get_acls("/consumers")[0] == OPEN_ACL_UNSAFE
+        with pytest.raises(NoAuthError):
+            client.get_children(f"/kiel-groups/{group}/members")
+    await second.stop()
+    assert (first.lost_partitions, second.lost_partitions) == ([], [])
+    offset = ("--topic", topic, "--to-offset", "7")
+    changed = await asyncio.to_thread(kiel_groups, "offsets", "reset", group, *offset, "--yes", *place, folder=tmp_path)
+    assert changed.returncode == 0, changed.stderr
+    with zookeeper(cluster) as client:
+        assert client.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"7"
+
+
+async def test_renewed_certificates_are_read_at_the_next_connection(
+    cluster: SecuredCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    While the certificates do not fit, a session has no connection, and one log line says why. With the right ones, it
+    continues, also with more data than one record of TLS can carry.
+    """
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes((cluster.certificates / "ca.pem").read_bytes())
+    file = written(tmp_path / "tls.toml", f'tls-ca = "{authority}"', of_tls(cluster)[1])
+    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+    config = ZooKeeperConfig.parse(cluster.tls_hosts, security=file, session_timeout_ms=10_000)
+    session = Session(config, Metrics(), events.put_nowait, Runtime())
+    await session.open()
+    assert isinstance(await session.transact([Create(f"/large-{number}", bytes(40_000)) for number in range(5)]), Done)
+    authority.write_bytes(Authority(tmp_path).path.read_bytes())
+    session.connection.leave(session.connection.current, "is left by a test")
+    assert await events.get() is SessionEvent.SUSPENDED
+    problem = "ZooKeeper at 127.0.0.1: its certificate is refused"
+    await eventually(lambda: problem in caplog.text, "the problem is logged")
+    authority.write_bytes((cluster.certificates / "ca.pem").read_bytes())
+    assert await events.get() is SessionEvent.RESUMED
+    found = await session.get_many([f"/large-{number % 5}" for number in range(100)])
+    assert {len(node.data) for node in found if node} == {40_000}
+    await session.close()
+    assert caplog.text.count(problem) == 1
+
+
+async def test_credentials_that_are_revoked_and_given_again(
+    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The member loses its partitions, logs the reason once, and joins again when its credentials are right."""
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    user = 'sasl-user = "member"'
+    file = written(tmp_path / "sasl.toml", user, f'sasl-password = "{SASL_PASSWORD}"')
+    member = await Member(cluster, group, [topic], zk_security=file, session_timeout_ms=2_000).start()
+    await eventually(lambda: member.held, "the partition is owned")
+    session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
+    written(file, user, 'sasl-password = "wrong"')
+    session.client._connection.sasl_options["password"] = "wrong"
+    session.connection.leave(session.connection.current, "is left by a test")
+    await eventually(lambda: member.lost_partitions, "the partition is lost")
+    refused = f"could not join: ZooKeeper at {cluster.zk_hosts}: the user or the password of SASL is refused; retrying"
+    await eventually(lambda: refused in caplog.text, "the reason is logged")
+    file.unlink()
+    await eventually(lambda: f"could not join: {file} cannot be read" in caplog.text, "the new reason is logged")
+    written(file, user, f'sasl-password = "{SASL_PASSWORD}"')
+    await eventually(lambda: member.held, "the partition is owned again")
+    assert caplog.text.count("could not join") == 2
+    assert "is over (the user or the password of SASL is refused); joining again" in caplog.text
+    await member.stop()

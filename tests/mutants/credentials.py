@@ -1,0 +1,45 @@
+"""A client trusts only the servers that its file names, and gives rights only to those that the file names."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        "a certificate of another server is accepted",
+        "zookeeper/security.py",
+        "context.check_hostname = self.tls_check_host",
+        "context.check_hostname = False",
+        "tests/unit/zookeeper/test_security.py",
+    ),
+    Mutant(
+        "the shutdown of a connection ends its encryption, so that a request may follow in plain text",
+        "zookeeper/security.py",
+        "socket.socket.shutdown(self, how)",
+        "super().shutdown(how)",
+        "tests/unit/zookeeper/test_security.py",
+    ),
+    Mutant(
+        "an answer that TLS has decrypted waits for the next one",
+        "zookeeper/kazoo_client.py",
+        "s.fileno() in ready or s in decrypted",
+        "s.fileno() in ready",
+        "tests/unit/zookeeper/test_security.py",
+    ),
+    Mutant(
+        "the credentials for one ZooKeeper are sent to another one",
+        "zookeeper/security.py",
+        "if table.servers and not servers.isdisjoint(table.servers):",
+        "if table.servers:",
+        "tests/unit/zookeeper/test_security.py",
+    ),
+    Mutant(
+        "everyone can change what the tools of Kafka read",
+        "zookeeper/security.py",
+        "ACL(Permissions.READ, ANYONE_ID_UNSAFE)",
+        "ACL(Permissions.ALL, ANYONE_ID_UNSAFE)",
+        "tests/unit/zookeeper/test_security.py",
+    ),
+)

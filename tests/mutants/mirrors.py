@@ -1,0 +1,101 @@
+"""A mirror copies each topic in one direction, and fails where records would be missing."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        "records of a topic that was stopped are skipped",
+        "mirror/connector.py",
+        "            self._consumer.seek(partition, found[partition][0].first_offset)\n",
+        "            pass\n",
+        "tests/unit/mirror/test_mirror_connector.py",
+    ),
+    Mutant(
+        "a task copies a topic to the target after its turn",
+        "mirror/connector.py",
+        "        return {partition: columns for partition, columns in found.items() if partition not in stopped}\n",
+        "        return dict(found)\n",
+        "tests/unit/mirror/test_mirror_connector.py",
+    ),
+    Mutant(
+        "a task does not read a claim that has changed",
+        "mirror/directions.py",
+        "if (end := self._target.claims_end()) != self._end:",
+        "if (end := self._target.claims_end()) and self._end < 0:",
+        "tests/unit/mirror/test_directions.py",
+    ),
+    Mutant(
+        "a deleted claim counts until the topic of claims is compacted",
+        "mirror/target.py",
+        "        latest = dict(self.read(CLAIMS_TOPIC, 0))\n",
+        "        latest = {key: value for key, value in self.read(CLAIMS_TOPIC, 0) if value}\n",
+        "tests/unit/mirror/test_directions.py",
+    ),
+    Mutant(
+        "a topic is turned although a producer writes to the source",
+        "mirror/directions.py",
+        "if not last[name].is_turned and last[name].ends != plan.ends:",
+        "if not last[name].is_turned and last[name].ends < plan.ends:",
+        "tests/unit/mirror/test_directions.py",
+    ),
+    Mutant(
+        "records that the mirror has written are copied back",
+        "mirror/connector.py",
+        "starts[each.topic].get(each.partition, 0)",
+        "0",
+        "tests/unit/mirror/test_mirror_connector.py",
+    ),
+    Mutant(
+        "a source topic that was created again is mirrored on",
+        "mirror/connector.py",
+        "            if offset < (position := self._next.get(partition, 0)):\n",
+        "            if offset < (position := self._next.get(partition, 0)) < 0:\n",
+        "tests/unit/mirror/test_mirror_connector.py",
+    ),
+    Mutant(
+        "an offset is translated by a checkpoint after it",
+        "mirror/checkpoints.py",
+        "    lower = [checkpoint for checkpoint in usable if checkpoint.source <= offset]\n",
+        "    lower = [checkpoint for checkpoint in usable if checkpoint.source <= offset + 1]\n",
+        "tests/property/test_mirror_checkpoints_laws.py",
+    ),
+    Mutant(
+        "where keys are hashed, one source partition decides where a group continues",
+        "mirror/checkpoints.py",
+        "            at = max(min(needed), starts[number])\n",
+        "            at = max(max(needed), starts[number])\n",
+        "tests/property/test_mirror_checkpoints_laws.py",
+    ),
+    Mutant(
+        "a task without its claim writes a checkpoint",
+        "mirror/writer.py",
+        "        is_exact = self._settings.is_exactly_once or self._waiting.is_owner\n",
+        "        is_exact = True\n",
+        "tests/unit/mirror/test_writer.py",
+    ),
+    Mutant(
+        "a group that has read further on the target is moved back",
+        "mirror/group_offsets.py",
+        "return offset.target is not None and present is not None and present > offset.target",
+        "return False",
+        "tests/unit/mirror/test_group_offsets.py",
+    ),
+    Mutant(
+        "a copy of earlier records hides a missing one",
+        "mirror/comparison.py",
+        "if at is not None and (place is None or",
+        "if at is not None and (place is None and",
+        "tests/unit/mirror/test_comparison.py",
+    ),
+    Mutant(
+        "records that are missing in the middle count as not mirrored yet",
+        "mirror/comparison.py",
+        "source.offsets[0] >= self._explained.position):",
+        "source.offsets[0] >= 0):",
+        "tests/unit/mirror/test_comparison.py",
+    ),
+)

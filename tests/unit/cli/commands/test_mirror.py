@@ -1,0 +1,327 @@
+"""``kiel-groups mirror``: options, mistakes before anything is written, and the report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kiel_groups.cli.app import run
+from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, parse_properties
+from kiel_groups.cli.terminal import mirror_run
+from kiel_groups.cli.terminal.mirror_report import mirror_problems
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.mirror import mirror_view
+from kiel_groups.mirror.connector import MirrorConnector
+from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops import loaded_groups
+from kiel_groups.ops.loaded_groups import Logs
+from kiel_groups.workers.stores.worker_group_view import WorkerGroup
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work
+
+pytestmark = pytest.mark.unit
+
+START = ("mirror", "start", "--from", "z:2181", "--to", "new:9092", "--topics", "a*")
+CONFIG = {
+    "connector.class": "Mirror",
+    "name": "mirror",
+    "tasks.max": "2",
+    "topics": "a*",
+    "source.zookeeper": "z:2181",
+    "source.bootstrap.servers": "old:9092",
+    "target.bootstrap.servers": "new:9092",
+}
+RUNNING = WorkStatus(WorkState.RUNNING, "h:1")
+FAILED = WorkStatus(WorkState.FAILED, "h:1", "Traceback\n  x\nkiel_groups.errors.KielGroupsError: it is broken")
+
+
+def mirror(
+    config: Mapping[str, str] | None = CONFIG, statuses: Mapping[Work, WorkStatus] = {}, workers: int = 0
+) -> MirrorView:
+    """Return a mirror with two partitions in one task. With None, there is no connector."""
+    works: list[Work] = [ConnectorId("mirror"), TaskId("mirror", 0)]
+    connectors = {} if config is None else {"mirror": ConnectorEntry(config, tasks=({},))}
+    ids = {f"w{number}": b'{"url": "http://h:1"}' for number in range(workers)}
+    found = dict.fromkeys(works, RUNNING) | dict(statuses)
+    group = WorkerGroup(ids, ConfigSnapshot(1, connectors), dict.fromkeys(works, "w0"), found, ())
+    task = TaskId("mirror", 0)
+    first = PartitionProgress(TopicPartition("a", 0), "copy.a", task, False, 7, 0, 9, 7, 70, 1)
+    second = PartitionProgress(TopicPartition("b", 0), "copy.b", task, is_back=True)
+    return MirrorView("mirror", group, (first, second), seen_ms=3_001)
+
+
+class Printed(NamedTuple):
+    """The exit status of a command, and its lines on both outputs."""
+
+    status: int
+    out: list[str]
+    err: list[str]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[mirror_run.MirrorRun]:
+    """Replace the servers and the run of a mirror, and return the runs."""
+    made: list[mirror_run.MirrorRun] = []
+
+    async def logs(*_: object) -> Logs:
+        return Logs({}, {TopicPartition("a", 0): 9}, "")
+
+    monkeypatch.setattr(MirrorClusters, "source_brokers", lambda _: "old:9092")
+    monkeypatch.setattr(MirrorConnector, "checked_topics", lambda *_, **__: {"a": 1})
+    monkeypatch.setattr(loaded_groups, "find_logs", logs)
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: mirror(None))
+    monkeypatch.setattr(mirror_view, "with_checkpoints", lambda view, *_, **__: view)
+    monkeypatch.setattr(mirror_run.MirrorRun, "run", lambda self: made.append(self))
+    return made
+
+
+@pytest.fixture
+def command(runs: list[object], capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
+    """Return a function that runs ``kiel-groups``."""
+
+    def run_command(*words: str) -> Printed:
+        status = run(list(words))
+        out, err = capsys.readouterr()
+        return Printed(status, out.splitlines(), err.splitlines())
+
+    return run_command
+
+
+def test_options_become_settings(
+    command: Callable[..., Printed], runs: list[mirror_run.MirrorRun], tmp_path: Path
+) -> None:
+    """An option that is not given leaves its setting to the connector. Secrets come from a file."""
+    assert command(*START) == (0, [], [])
+    assert (runs[0].config, runs[0].logs, runs[0].worker.group) == (CONFIG, None, "mirror")
+    file = tmp_path / "target.properties"
+    file.touch(0o600)
+    file.write_text("# Secret.\n\nsasl.password = a=b\n")
+    more = ["--name", "m", "--exactly-once", "--headers", "--topic-format", "old.${topic}", "--compression", "zstd"]
+    more += ["--timestamp-field", "at", "--dead-letter-topic", "dead", "--set", "batch.records=5", "--until-caught-up"]
+    assert command(*START, *more, "--target-properties", str(file)) == (0, [], [])
+    assert runs[1].logs == Logs({}, {TopicPartition("a", 0): 9}, "")
+    assert runs[1].config == CONFIG | {
+        "name": "m",
+        "exactly.once": "true",
+        "headers.source": "true",
+        "target.topic.format": "old.${topic}",
+        "target.compression.type": "zstd",
+        "target.properties": '{"sasl.password": "a=b"}',
+        "timestamp.field": "at",
+        "dead.letter.topic": "dead",
+        "batch.records": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--to a:b", "Invalid value for '--to': 'a:b' is not an address; expected 'host' or 'host:port'"),
+        ("--from z:x", "Invalid value for '--from': "),
+        ("--name a/b", "--name: 'a/b' is not a legal name"),
+        ("--set batch.recrods=5", "--set: there is no setting 'batch.recrods'; did you mean 'batch.records'?"),
+        ("--set batch.records", "--set: 'batch.records' given; expected NAME=VALUE"),
+        ("--set topics=b", "--set: topics has an option of its own, --topics"),
+        ("--set batch.records=x", "batch.records: 'x' given; expected a whole number"),
+        ("--topic-format copy", "--topic-format: 'copy' given; expected a text with ${topic}"),
+        ("--dead-letter-topic a/b", "--dead-letter-topic: 'a/b' given; expected the name of a topic"),
+        (
+            "--target-properties nowhere",
+            "Invalid value for '--target-properties': nowhere cannot be read",
+        ),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    command: Callable[..., Printed], runs: list[object], options: str, message: str
+) -> None:
+    """The error is one line with exit status 2, and names the option."""
+    status, out, (line,) = command(*START, *options.split())
+    assert (status, out, runs) == (2, [], [])
+    assert line.startswith(f"error: {message}")
+
+
+def test_an_unknown_topic_is_refused(
+    command: Callable[..., Printed], runs: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the connector names the option."""
+
+    def checked(*_: object, **__: object) -> None:
+        raise ConfigError("topics: the source has no topic 'a*'")
+
+    monkeypatch.setattr(MirrorConnector, "checked_topics", checked)
+    assert command(*START) == (2, [], ["error: --topics: the source has no topic 'a*'"])
+    assert runs == []
+
+
+def test_without_its_library_a_mirror_does_not_start(monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
+    """The line says what to install, before any server is asked for the target."""
+    monkeypatch.undo()
+    monkeypatch.setattr(MirrorClusters, "source_brokers", lambda _: "old:9092")
+    monkeypatch.setattr(MirrorConnector, "_topics", lambda _: {})
+    monkeypatch.delitem(sys.modules, "kiel_groups.mirror.target", raising=False)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    status, _, (line,) = command(*START)
+    assert status == 2
+    assert "confluent-kafka is missing" in line
+
+
+@pytest.mark.parametrize(
+    ("config", "workers", "message"),
+    [
+        (
+            CONFIG | {"topics": "b"},
+            1,
+            "error: the mirror 'mirror' runs in 1 other process with other settings",
+        ),
+        (CONFIG | {"connector.class": "x:FileStreamSink"}, 0, "error: --name: 'mirror' is the name of a connector of"),
+        (CONFIG | {"topics": "b"}, 0, "info: the settings of the mirror 'mirror' change: topics"),
+        (CONFIG | {"source.bootstrap.servers": "b", "connector.class": "Mirror"}, 1, ""),
+    ],
+    ids=["other settings of a running mirror", "another connector", "other settings", "another broker"],
+)
+def test_the_stored_mirror_is_compared(
+    command: Callable[..., Printed],
+    runs: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    config: Mapping[str, str],
+    workers: int,
+    message: str,
+) -> None:
+    """A start changes the settings of a mirror only if no process runs the mirror."""
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: mirror(config, workers=workers))
+    status, _, lines = command(*START)
+    assert "".join(lines).startswith(message)
+    assert (status, len(runs)) == ((2, 0) if "error" in message else (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1, "b": true}', {"a": 1, "b": True}),
+        (" # c\n\na = b = c\n", {"a": "b = c"}),
+        ("{", "is not JSON: "),
+        ('{"a": []}', "has no text or number for 'a'"),
+        ("a=b\nsecret", "has no setting in line 2; expected NAME=VALUE"),
+    ],
+)
+def test_properties_are_json_or_lines(text: str, expected: Any) -> None:
+    """An error does not quote the text, which may be a password."""
+    if isinstance(expected, dict):
+        assert parse_properties(text) == expected
+        return
+    with pytest.raises(ConfigError) as raised:
+        parse_properties(text)
+    assert str(raised.value).startswith(expected)
+
+
+def test_the_status_of_a_mirror(command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is a problem with exit status 1. The report fits 80 columns."""
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: mirror(workers=1))
+    status, out, _ = command("mirror", "status", "--from", "z:2181")
+    assert max(map(len, out)) <= 80
+    assert out[:2] == [
+        "mirror mirror to new:9092, at least once, in 1 process",
+        "7 records (70 bytes) of 2 topics, lag 2",
+    ]
+    assert [line.split() for line in out[2:] if line.strip(" ─-")] == [
+        ["partition", "target", "position", "lag", "mirrored", "task"],
+        ["a:0", "copy.a", "7", "2", "3", "s", "ago", "0"],
+        ["b:0", "copy.b", "(back)", "-", "-", "0"],
+        ["connector", "or", "task", "state", "worker"],
+        ["mirror", "RUNNING", "h:1"],
+        ["mirror-0", "RUNNING", "h:1"],
+    ]
+    assert status == 0
+    failed = mirror(statuses={TaskId("mirror", 0): FAILED}, workers=1)
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: replace(failed, target_problem="no answer"))
+    status, out, _ = command("mirror", "status", "--from", "z:2181")
+    assert status == 1
+    assert out[2:4] == [
+        "problem: task mirror-0 has failed: KielGroupsError: it is broken",
+        "problem: the checkpoints on the target are not known: no answer",
+    ]
+    status, out, _ = command("mirror", "status", "--from", "z:2181", "--json")
+    document = json.loads("".join(out))
+    assert (status, document["lag"], document["records"]) == (1, 2, 7)
+    assert [each["direction"] for each in document["partitions"]] == ["forward", "back"]
+    assert document["work"][1]["state"] == "FAILED"
+
+
+def test_the_status_of_no_mirror(command: Callable[..., Printed]) -> None:
+    """The line names the worker group and the ZooKeeper."""
+    status, _, (line,) = command("mirror", "status", "--from", "z:2181", "--name", "x")
+    assert status == 2
+    assert line.startswith("error: there is no mirror 'x' in the worker group 'x' in ZooKeeper at z:2181; ")
+
+
+def test_failures_end_the_process_that_has_them(runs: list[mirror_run.MirrorRun], command: Any, capsys: Any) -> None:
+    """A run that has an end fails with any failure, because it would wait for ever. A worker may retry by itself."""
+    view = mirror(statuses={TaskId("mirror", 0): FAILED}, workers=2)
+    command(*START)
+    command(*START, "--until-caught-up")
+    command(*START, "--set", "restart.policy=backoff")
+    endless, ending, retrying = runs
+    for failing, address in ((endless, "h:1"), (ending, "h:2")):
+        with pytest.raises(KielGroupsError, match=r"^mirror-0 failed: it is broken$"):
+            failing._check(view, address, set())
+    warned: set[Work] = set()
+    endless._check(view, "h:2", warned)
+    endless._check(view, "h:2", warned)
+    retrying._check(view, "h:1", set())
+    assert capsys.readouterr().err == "warning: mirror-0 failed in the process at h:1: it is broken\n"
+
+
+def test_a_lost_checkpoint_is_a_problem() -> None:
+    """A checkpoint is written before the position is stored. So one before the position is not the last one."""
+    view = mirror()
+    lost = replace(view, partitions=tuple(each._replace(checkpoint=6) for each in view.partitions))
+    assert list(mirror_problems(lost)) == [
+        "the last checkpoint of a:0 on the target is at offset 6, before the stored position 7: the target has lost"
+        " checkpoints"
+    ]
+
+
+class RecordingRequests:
+    """Records the changes of a connector that a run requests from its worker."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*_: object) -> None:
+            self.calls.append(name)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("config", "workers", "expected"),
+    [
+        (None, 0, ["put_config", "resume"]),
+        (None, 1, ["put_config", "resume"]),
+        (CONFIG, 0, ["put_config", "resume"]),
+        (CONFIG | {"topics": "b"}, 0, ["delete", "put_config", "resume"]),
+        (CONFIG, 1, ["resume"]),
+    ],
+    ids=["new", "new in a group with workers", "resumed", "changed", "running"],
+)
+def test_the_settings_are_stored_before_tasks_start(
+    command: Callable[..., Printed],
+    runs: list[mirror_run.MirrorRun],
+    config: Mapping[str, str] | None,
+    workers: int,
+    expected: list[str],
+) -> None:
+    """Tasks with former settings are deleted before they start, because they could fail. Offsets stay."""
+    command(*START)
+    requests: Any = RecordingRequests()
+    asyncio.run(replace(runs[0], first=mirror(config, workers=workers))._configure(requests))
+    assert requests.calls == expected

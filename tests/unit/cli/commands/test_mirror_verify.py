@@ -1,0 +1,124 @@
+"""``kiel-groups mirror verify``: the report, the document, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kiel_groups.cli.app import run
+from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
+from kiel_groups.mirror import mirror_verification, mirror_view
+from kiel_groups.mirror.comparison import ALL, Difference, PartitionComparison, RangeSum
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+VERIFY = ("mirror", "verify", "--from", "z:2181", "--to", "new:9092", "--name", "leave-0.8")
+
+
+def compared(number: int, equal: int, *differences: Difference, **more: Any) -> PartitionComparison:
+    counts: Counter[str] = Counter()
+    for each in differences:
+        counts[each.kind] += each.records
+    records = (equal, equal)
+    return PartitionComparison(
+        TopicPartition("orders", number), "copy", "", records, equal, counts, list(differences), **more
+    )
+
+
+class FakeVerification:
+    """Returns given results."""
+
+    found: Sequence[PartitionComparison] = ()
+    given: Mapping[str, Any] = {}
+
+    def __init__(self, *_: object, **given: Any) -> None:
+        type(self).given = given
+
+    def run(self) -> Iterator[PartitionComparison]:
+        self.given["progress"](TopicPartition("orders", 0), 1, 2)
+        yield from self.found
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the settings of the stored connector."""
+    config: dict[str, str] = {}
+    view = SimpleNamespace(connector=SimpleNamespace(config=config))
+    monkeypatch.setattr(mirror_verification, "MirrorVerification", FakeVerification)
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: view)
+    monkeypatch.setattr(MirrorClusters, "source_brokers", lambda _: "old:9092")
+    monkeypatch.setattr(MirrorClusters, "open_target", lambda _: None)
+    return config
+
+
+DOUBLED = Difference("doubled", (5, 25), (105, 125), 20)
+MISSING = Difference("missing", (99, 100), None, 1)
+
+
+def test_a_report_names_each_range(capsys: pytest.CaptureFixture[str], fakes: dict[str, str]) -> None:
+    """What needs action comes first. Doubled records are explained unless the mirror writes exactly once."""
+    FakeVerification.found = [compared(0, 100, DOUBLED), compared(1, 99, MISSING)]
+    assert run([*VERIFY, "--topics", "o*, b", "--last", "9"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "mirror leave-0.8: not complete; 199 of 199 records of the source are equal",
+        "  orders → copy: 2 partitions, 199 equal; 20 doubled, 1 missing",
+        "    orders:1 missing: 1 record, source offset 99",
+        "    orders:0 doubled: 20 records, source offsets 5 to 24, target offsets 105 to 124",
+    ]
+    assert err == ""
+    assert (FakeVerification.given["topics"], FakeVerification.given["last"]) == (["o*", "b"], 9)
+
+    FakeVerification.found = [compared(0, 100, DOUBLED)]
+    assert run([*VERIFY, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    fakes |= {"exactly.once": "true", "dead.letter.topic": "dead"}
+    assert run([*VERIFY, "--quiet"]) == 1
+    assert "mirror leave-0.8: not complete" in capsys.readouterr().out
+    assert FakeVerification.given["dead_letter_topic"] == "dead"
+
+
+def test_a_document_has_all_ranges(capsys: pytest.CaptureFixture[str]) -> None:
+    """The document has the sums between checkpoints, and why a partition was not compared."""
+    sums = [(RangeSum(0, 99, "aa"), RangeSum(3, 99, "aa"))]
+    refused = PartitionComparison(TopicPartition("orders", 2), "copy", "copy has no such partition")
+    FakeVerification.found = [compared(0, 100, MISSING, sums=sums, is_cut=True), refused]
+    assert run([*VERIFY, "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)["partitions"]
+    assert first["differences"] == [
+        {"kind": "missing", "explained": False, "records": 1, "source": {"from": 99, "to": 100}, "target": None}
+    ]
+    assert first["ranges"] == [
+        {
+            "source": {"start": 0, "records": 99, "checksum": "aa"},
+            "target": {"start": 3, "records": 99, "checksum": "aa"},
+        }
+    ]
+    assert (first["ended_early"], second["complete"], second["not_compared"]) == (True, False, refused.refusal)
+
+
+def test_long_reports_and_hashed_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    """A report has at most 20 ranges of a topic. A topic whose keys are hashed anew has one result."""
+    ranges = [Difference("missing", (at, at + 1), None, 1) for at in range(0, 60, 2)]
+    FakeVerification.found = [compared(0, 30, *ranges, is_cut=True)]
+    assert run(list(VERIFY)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        "    and 10 more ranges, which --json lists",
+        "    orders:0 differs at too many places: the comparison ended early",
+    ]
+    result = compared(ALL, 0, Difference("different", None, None, 2))
+    result.records = (10, 12)
+    FakeVerification.found = [result]
+    assert run(list(VERIFY)) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  orders → copy: all partitions together, 0 equal; 2 different",
+        "    its keys are hashed anew, and the records of all partitions together differ: 10 records on the source,"
+        " 12 on the target",
+    ]

@@ -1,0 +1,251 @@
+"""
+The faults of a target, as decision 49 lists them: each kind is waited for, or fails the task with one line.
+
+librdkafka's mock cluster answers with the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
+from threading import Timer
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as TargetPartition
+
+from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
+from kiel_groups.mirror import writer as module
+from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.values import MirroredTopic, SourceBatch, WriterSettings
+from kiel_groups.mirror.writer import TargetWriter
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.columns import columns_of
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from tests.helpers.connector_contexts import RecordingTaskContext
+from tests.helpers.mock_kafka import PRODUCE, MockKafka, mock_kafka
+
+pytestmark = pytest.mark.unit
+
+PARTITION = TopicPartition("a", 0)
+#: Short times, so that the library tries again at once and soon takes a broker for gone.
+FAST = {
+    "retry.backoff.ms": 5,
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 20,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+    "topic.metadata.propagation.max.ms": 100,
+    "socket.timeout.ms": 300,
+    "request.timeout.ms": 100,
+}
+
+both_modes = pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockKafka]:
+    """One mock cluster for all tests, because its start may take a second. Each test has topics of its own."""
+    with mock_kafka() as found:
+        yield found
+
+
+@pytest.fixture
+def kafka(cluster: MockKafka, monkeypatch: pytest.MonkeyPatch) -> MockKafka:
+    monkeypatch.setattr(module, "_SLICE_S", 0.05)
+    monkeypatch.setattr(module, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(module, "_LATE_S", 0.2)
+    monkeypatch.setattr(module, "_SETTLED_S", 0.1)
+    return cluster
+
+
+def target_of(kafka: MockKafka) -> TargetCluster:
+    return TargetCluster({"bootstrap.servers": kafka.servers, **FAST})
+
+
+#: Numbers for the names of topics and mirrors.
+NUMBERS = count()
+
+
+def writer_of(kafka: MockKafka, context: RecordingTaskContext, *, exactly_once: bool) -> tuple[TargetWriter, str]:
+    """Return a writer, and the name of its topic."""
+    number = next(NUMBERS)
+    topic, mirror = f"copy-{number}", f"m-{number}"
+    settings = WriterSettings(mirror, exactly_once, "none", None, False, "")
+    return TargetWriter(target_of(kafka), settings, 0, 1_000_000, context), topic
+
+
+def batch(topic: str, *numbers: int) -> SourceBatch:
+    """Return a batch with a record for each number."""
+    columns = columns_of([Record(*PARTITION, number, None, b"%d" % number) for number in numbers], numbers[-1] + 1)
+    return SourceBatch(PARTITION, [RecordColumns(PARTITION, None, columns, range(len(numbers)))], topic)
+
+
+def written(
+    kafka: MockKafka, context: RecordingTaskContext, *, exactly_once: bool, fault: Callable[[], object]
+) -> list[bytes | None]:
+    """Write five records while the target has a fault, and return the values that the target has then."""
+    writer, topic = writer_of(kafka, context, exactly_once=exactly_once)
+    try:
+        fault()
+        writer.write([batch(topic, *range(5))])
+    finally:
+        writer.close()
+    return [value for _, value in target_of(kafka).read(topic, 0)]
+
+
+VALUES = [b"0", b"1", b"2", b"3", b"4"]
+
+
+@both_modes
+def test_a_fault_that_passes_is_waited_for(kafka: MockKafka, exactly_once: bool) -> None:
+    """A new leader, a slow answer, too few replicas, a full disk and a topic that a broker does not know yet."""
+    codes = (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )
+    context = RecordingTaskContext()
+    found = written(kafka, context, exactly_once=exactly_once, fault=lambda: kafka.refuse(PRODUCE, *codes))
+    assert found == VALUES
+    assert context.problems[-1] == ""
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "refuses to write: Broker: Topic authorization failed"),
+        (KafkaError.INVALID_RECORD, "refuses to write: Broker: Broker failed to validate record"),
+        (KafkaError.POLICY_VIOLATION, "refuses to write: Broker: Policy violation"),
+        (KafkaError.UNSUPPORTED_COMPRESSION_TYPE, "refuses to write: Broker: Unsupported compression type"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, r"refuses to write: max\.message\.bytes of a topic was lowered"),
+        (KafkaError.INVALID_PRODUCER_EPOCH, "has fenced this task: another task uses the transactional id"),
+    ],
+)
+def test_a_fault_that_stays_fails_the_task(kafka: MockKafka, exactly_once: bool, code: int, text: str) -> None:
+    """The task does not write the batch again, and leaves out no record."""
+    with pytest.raises(KielGroupsError, match=text):
+        written(kafka, RecordingTaskContext(), exactly_once=exactly_once, fault=lambda: kafka.refuse(PRODUCE, code))
+
+
+@both_modes
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "gone"])
+def test_a_target_that_comes_back(kafka: MockKafka, exactly_once: bool, is_frozen: bool) -> None:
+    """A target that is frozen for longer than the timeouts, or gone, is waited for. The status shows it meanwhile."""
+
+    def fault() -> None:
+        if is_frozen:
+            kafka.delay(2_000)
+            back = Timer(0.8, kafka.delay, [0])
+        else:
+            kafka.set_down(down=True)
+            back = Timer(0.8, kafka.set_down, kwargs={"down": False})
+        back.start()
+
+    context = RecordingTaskContext()
+    found = written(kafka, context, exactly_once=exactly_once, fault=fault)
+    # A record whose answer is lost is sent again. A real broker recognises it, and the mock does not.
+    assert set(found) == set(VALUES)
+    assert any("within 0.2 s" in problem for problem in context.problems)
+    assert context.problems[-1] == ""
+
+
+def test_a_leader_of_a_later_epoch_answers_the_second_question(kafka: MockKafka) -> None:
+    """The library would send the former epoch again until it renews its metadata, after five minutes."""
+    target, partition = target_of(kafka), TopicPartition(f"copy-{next(NUMBERS)}", 0)
+    kafka.create(partition.topic, 1)
+    assert target.ends([partition], 5.0) == [0]
+    kafka.elect(*partition)
+    with pytest.raises(KafkaException, match="FENCED_LEADER_EPOCH"):
+        target.ends([partition], 5.0)
+    assert target.ends([partition], 5.0) == [0]
+
+
+def test_a_partition_that_had_no_leader_is_asked_again(kafka: MockKafka) -> None:
+    """The library would keep the missing leader, too."""
+    target, partition = target_of(kafka), TopicPartition(f"copy-{next(NUMBERS)}", 0)
+    kafka.create(partition.topic, 1)
+    kafka.elect(*partition, broker=-1)
+    for _ in range(2):
+        with pytest.raises(KafkaException):
+            target.ends([partition], 0.2)
+    kafka.elect(*partition)
+    for _ in range(3):
+        with suppress(KafkaException):
+            assert target.ends([partition], 0.2) == [0]
+            return
+    pytest.fail("the partition has a leader")
+
+
+def test_a_partition_whose_leader_has_not_answered_is_no_short_log(kafka: MockKafka) -> None:
+    """Seen while brokers were killed: the library returned the offset -1001 for it, and no error."""
+    target, answer = target_of(kafka), Future[SimpleNamespace]()
+    answer.set_result(SimpleNamespace(offset=-1001))
+    listed = {TargetPartition("a", 0): answer}
+    vars(target)["_admin"] = SimpleNamespace(list_offsets=lambda *_, **__: listed, list_topics=lambda **_: None)
+    with pytest.raises(KafkaException, match="LEADER_NOT_AVAILABLE"):
+        target.ends([PARTITION], 1.0)
+
+
+def test_a_task_that_must_stop_does_not_wait_for_a_target_that_is_gone(kafka: MockKafka) -> None:
+    """The task ends without an error of its own, and writes the records again later."""
+    with pytest.raises(TaskStoppedError):
+        written(kafka, RecordingTaskContext(stop_after=0), exactly_once=False, fault=lambda: kafka.set_down(down=True))
+    kafka.set_down(down=False)
+
+
+def test_a_target_topic_that_was_created_again_fails_the_task(kafka: MockKafka) -> None:
+    """The records that were mirrored are gone. The next records would follow a gap, so the task fails."""
+    writer, topic = writer_of(kafka, RecordingTaskContext(), exactly_once=True)
+    # As the checkpoints have it.
+    writer._ends[PARTITION] = 7
+    try:
+        with pytest.raises(KielGroupsError, match=f"{topic}:0 had 8 records, and ends at . now: the topic was"):
+            writer.write([batch(topic, 7)])
+        with pytest.raises(KielGroupsError, match=f"{topic}:0 had 7 records, and ends at . now"):
+            writer.check_ends({"a": topic})
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (KafkaError.NOT_CONTROLLER, KielGroupsError, "cannot create copy"),
+        (KafkaError.THROTTLING_QUOTA_EXCEEDED, KielGroupsError, "cannot create copy"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigError, "refuses to create copy: Broker: Topic authorization"),
+        (KafkaError.POLICY_VIOLATION, ConfigError, "refuses to create copy: Broker: Policy violation"),
+        (KafkaError.TOPIC_ALREADY_EXISTS, None, ""),
+    ],
+)
+def test_faults_while_topics_are_created(code: int, kind: type[Exception] | None, text: str) -> None:
+    """The connector tries again after an error that may pass, which is no ConfigError; other errors fail it at once."""
+    future: Future[None] = Future()
+    future.set_exception(KafkaException(KafkaError(code)))
+    target = TargetCluster({"bootstrap.servers": "new:9092"})
+    admin = SimpleNamespace(
+        create_topics=lambda _: {"copy": future}, list_topics=lambda timeout: SimpleNamespace(topics={})
+    )
+    vars(target).update(_admin=admin)
+    topics = [MirroredTopic("a", "copy", 3, {})]
+    if kind is None:
+        target.create(topics, 1)
+        return
+    with pytest.raises(kind, match=text) as failed:
+        target.create(topics, 1)
+    assert isinstance(failed.value, ConfigError) == (kind is ConfigError)
+
+
+def test_a_target_topic_with_fewer_partitions_than_the_source_is_refused() -> None:
+    """The connector fails with one line, also if the topic of the source has grown while it was mirrored."""
+    target = TargetCluster({"bootstrap.servers": "new:9092"})
+    present = {"copy": SimpleNamespace(partitions=[0, 1])}
+    vars(target).update(_admin=SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics=present)))
+    expected = "the target topic copy has 2 partitions, and a on the source has 3; expected at least as many"
+    with pytest.raises(ConfigError, match=expected):
+        target.create([MirroredTopic("a", "copy", 3, {})], 1)

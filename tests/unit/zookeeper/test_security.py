@@ -1,0 +1,302 @@
+"""The file with the credentials and the TLS settings of each ZooKeeper, and the errors of TLS connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import SessionClosedRequireSaslError
+from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl_credential
+
+from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
+from kiel_groups.ops.zookeeper_client import zookeeper
+from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
+from kiel_groups.zookeeper.pending_requests import PendingRequests
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, read_security, security_of
+from tests.helpers.secured_cluster import Authority
+
+pytestmark = pytest.mark.unit
+
+PASSWORD = "pass-word-2907"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Provide a function that writes the file, and returns its path."""
+
+    def written(text: str) -> Path:
+        path = tmp_path / "security.toml"
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o600)
+        return path
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with ``servers`` is for these servers, in any order. A table without them is for all others."""
+    path = write(
+        '[east]\nservers = ["z1", "z2:2281"]\nsasl-user = "e"\nsasl-password = "x"\n'
+        '[others]\ndigest-user = "o"\ndigest-password = {env = "WORD"}\n'
+    )
+    monkeypatch.setenv("WORD", PASSWORD)
+    monkeypatch.setenv(SECURITY_VARIABLE, str(path))
+    east = security_of(ZooKeeperConfig.parse("z2:2281,z1/kafka"))
+    assert east.client_settings() == {
+        "sasl_options": {"mechanism": "DIGEST-MD5", "username": "e", "password": "x"},
+    }
+    others = security_of(ZooKeeperConfig.parse("z2"))
+    assert others.client_settings() == {"auth_data": {("digest", f"o:{PASSWORD}")}}
+    with pytest.raises(ConfigError, match=r"\[east\] is not for z3:2181; add to its 'servers'"):
+        security_of(ZooKeeperConfig.parse("z1,z3"))
+    assert security_of(ZooKeeperConfig(hosts="z1:2181")) == ZooKeeperSecurity()
+
+
+def test_the_acl_depends_on_the_path(write: Callable[[str], Path]) -> None:
+    """What tools of Kafka read is readable, unless the file says otherwise. Offsets may have an ACL of their own."""
+    credentials = f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nacl = ["creator-all", "sasl:tools:dr"]\n'
+    security = read_security(write(credentials))["z"]
+    texts = {
+        path: acl_text(security.acl_of(path) or [], security)
+        for path in ("/kiel-groups/g/members/m", "/consumers/g/owners/t/0", "/consumers/g/offsets/t", "/brokers/ids/1")
+    }
+    digest = make_digest_acl_credential("u", PASSWORD)
+    own = f"digest:{digest}:cdrwa sasl:tools:dr"
+    assert list(texts.values()) == [own, f"{own} world:anyone:r", f"{own} world:anyone:r", ""]
+    assert security.acl_of("/kiel-groups") is security.acl_of("/consumers") is None
+    others = 'acl-consumers = "world:anyone:r"\nacl-offsets = ["world:anyone:cdrwa"]\n'
+    security = read_security(write(credentials + others))["z"]
+    assert security.acl_of("/consumers/g/offsets/t/0") == OPEN_ACL_UNSAFE
+    assert security.acl_of("/consumers/g/ids") == READ_ACL_UNSAFE
+
+
+def test_an_argument_names_the_file_before_the_environment(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The configuration has the absolute path of the file, and nothing of its contents."""
+    path = write(f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\n')
+    monkeypatch.setenv(SECURITY_VARIABLE, "other.toml")
+    monkeypatch.chdir(tmp_path)
+    config = ZooKeeperConfig.parse("z", security="security.toml")
+    assert config.security == str(path)
+    assert ZooKeeperConfig.parse("z").security == str(tmp_path / "other.toml")
+    with pytest.raises(ConfigError, match="zk_security: 5 given; expected the path of a file"):
+        ZooKeeperConfig.parse("z", security=5)  # type: ignore[arg-type]
+
+
+def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
+    """kazoo logs its requests at level DEBUG, and an application may show its objects."""
+    path = write(
+        f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nsasl-user = "v"\nsasl-password = "{PASSWORD}"\n'
+    )
+    security = read_security(path)["z"]
+    client = Runtime().client(ZooKeeperConfig.parse("z", security=path))
+    shown = repr((security, security.client_settings(), client.auth_data, client._connection.sasl_options))
+    assert PASSWORD not in shown
+    assert shown.count("[hidden]") == 7  # the password of the key, too
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[z", "is not TOML"),
+        ('servers = "z"', "servers is no table; expected one for each ZooKeeper, such as [zookeeper]"),
+        ("[z]\nsasl_usr = 'a'", "[z]: there is no 'sasl_usr'; did you mean 'sasl-user'?"),
+        ("[z]\nx = 'a'", "[z]: there is no 'x'; known: servers, digest-user,"),
+        ("[z]\nsasl-user = 'a'", "[z]: expected both 'sasl-user' and 'sasl-password', or neither"),
+        ("[z]\ndigest-password = 'a'", "[z]: expected both 'digest-user' and 'digest-password', or neither"),
+        ("[z]\ndigest-user = 'a:b'\ndigest-password = 'c'", "[z] digest-user: it has a ':'"),
+        ("[z]\nsasl-user = 1", "[z] sasl-user: 1 given; expected a text"),
+        ("[z]\ntls = 'yes'", "[z] tls: 'yes' given; expected true or false"),
+        (f"[z]\nsasl-password = ['{PASSWORD}']", '[z] sasl-password: expected a text, or { env = "NAME" }'),
+        ("[z]\nsasl-password = {env = 'NO_SUCH'}", "[z] sasl-password: the environment has no variable 'NO_SUCH'"),
+        ("[z]\nservers = 5", "[z] servers: 5 given; expected a string or a list"),
+        ("[z]\ntls-ca = 'no.pem'", "[z] tls-ca: {folder}/no.pem cannot be used: No such file or directory"),
+        ("[z]\ntls-certificate = 'security.toml'", "[z] tls-certificate: {folder}/security.toml cannot be used"),
+        ("[z]\ntls-key = 'k'", "[z]: a key without a 'tls-certificate'; expected both"),
+        ("[z]\ntls = false\ntls-check-host = true", "[z]: 'tls = false' and other keys about TLS"),
+        ("[z]\nacl = 5", "[z] acl: 5 given; expected 'creator-all', or a list such as"),
+        (
+            "[z]\nacl = 'creator'",
+            "[z] acl: 'creator' given; expected entries of a scheme (auth, digest, ip",
+        ),
+        ("[z]\nacl = ['sasl::r']", "[z] acl: 'sasl::r' given"),
+        ("[z]\nacl = ['world:all:r']", "[z] acl: 'world:all:r' given"),
+        ("[z]\nacl = ['sasl:a:rx']", "[z] acl: 'sasl:a:rx' given"),
+        ("[z]\nacl = 'creator-all'", "[z]: an ACL for the creator, without credentials"),
+        ("[z]\nacl-offsets = 'world:anyone:r'", "[z]: 'acl-offsets' without 'acl'; expected both"),
+        ("[y]\n[z]\n", "[z]: neither this table nor [y] has 'servers'; expected at most one such"),
+        ("[y]\nservers = 'a,b'\n[z]\nservers = 'b'", "[z]: b:2181 is in [y], too; expected each server once"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(write: Callable[[str], Path], text: str, error: str) -> None:
+    """The error names the file, the table and the key. It does not show a password."""
+    path = write(text)
+    with pytest.raises(ConfigError) as raised:
+        read_security(path)
+    assert str(raised.value).startswith(str(path))
+    assert error.replace("{folder}", str(path.parent)) in str(raised.value)
+    assert PASSWORD not in str(raised.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """Without the file, a client must not connect without credentials in silence."""
+    with pytest.raises(CredentialsError, match=r"no\.toml cannot be read: No such file or directory"):
+        Runtime().client(ZooKeeperConfig.parse("z", security=tmp_path / "no.toml"))
+
+
+def test_a_password_that_others_can_read_is_a_warning(
+    write: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning appears once in each process."""
+    path = write('[z]\nsasl-user = "u"\nsasl-password = "x"\n')
+    path.chmod(0o640)
+    for _ in range(2):
+        read_security(path)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"other users can read the secret in {path}; 'chmod 600' denies it"
+    ]
+
+
+async def test_a_server_that_requires_sasl_is_named_as_such() -> None:
+    """Such a server answers the first request of a client without SASL with an error of its own, and closes."""
+    handler = ImmediateHandler()
+    handler.start()
+    refused = handler.async_result()
+    refused.set_exception(SessionClosedRequireSaslError())
+    requests = PendingRequests(asyncio.get_running_loop().call_soon_threadsafe)
+    with pytest.raises(CredentialsError, match="ZooKeeper requires SASL; name a file with a user and a password"):
+        await requests.answers(requests.send([lambda: refused]))
+
+
+# TLS servers in this process.
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """
+    Provide a function that starts a TLS server, and returns its address.
+
+    Its arguments are the file with key and certificate, the file with the authority of clients (or None), and what the
+    server sends after the handshake.
+    """
+    with ExitStack() as stack:
+
+        def serve(certificate: Path, clients: Path | None = None, answer: bytes = b"") -> str:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            if clients is not None:
+                context.load_verify_locations(clients)
+                context.verify_mode = ssl.CERT_REQUIRED
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def run() -> None:
+                while True:
+                    try:
+                        connection, _ = listener.accept()
+                    except OSError:
+                        return
+                    with suppress(OSError), context.wrap_socket(connection, server_side=True) as encrypted:
+                        encrypted.sendall(answer)
+                        encrypted.recv(1)
+
+            threading.Thread(target=run, daemon=True).start()
+            stack.callback(listener.shutdown, socket.SHUT_RDWR)
+            return f"127.0.0.1:{listener.getsockname()[1]}"
+
+        yield serve
+
+
+def test_the_reason_why_tls_fails_is_named(
+    write: Callable[[str], Path], authority: Authority, serve: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each text says what is wrong: the certificate of the server, that of the client, or the use of TLS at all."""
+    other = Authority(tmp_path)
+    good = serve(authority.issue("good"), answer=b"x")
+    trusting = write(f'[z]\ntls-ca = "{authority.path}"\n')
+    cases = {
+        serve(other.issue("foreign")): "its certificate is refused: unable to get local issuer certificate",
+        serve(authority.issue("old", days=-1)): "its certificate is refused: certificate has expired",
+        serve(authority.issue("elsewhere", host="DNS:z1")): "is refused: IP address mismatch, certificate is not valid",
+        serve(authority.issue("strict"), authority.path): "it refuses this client: certificate required; is 'tls-cert",
+        good: "no ZooKeeper answered at",
+    }
+    for address, text in cases.items():
+        assert text in no_answer(ZooKeeperConfig.parse(address, security=trusting), 1.0)
+    assert "speaks TLS; name a file with the key 'tls'" in no_answer(ZooKeeperConfig(hosts=good), 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        threading.Thread(target=lambda: plain.accept()[0].send(b"plain text"), daemon=True).start()
+        address = f"127.0.0.1:{plain.getsockname()[1]}"
+        assert "it does not speak TLS" in no_answer(ZooKeeperConfig.parse(address, security=trusting), 1.0)
+
+
+def test_a_tool_raises_the_reason_and_logs_nothing(
+    write: Callable[[str], Path],
+    authority: Authority,
+    serve: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A command prints one line for one problem."""
+    monkeypatch.setenv(SECURITY_VARIABLE, str(write(f'[z]\ntls-ca = "{authority.path}"\n')))
+    address = serve(authority.issue("late", days=-1))
+    with pytest.raises(NoZooKeeperError, match="its certificate is refused: certificate has expired"):
+        zookeeper(address, timeout_s=0.3).__enter__()
+    assert {record.name for record in caplog.records} <= {"kiel_groups.ops.zookeeper_client.kazoo"}
+
+
+def test_what_tls_has_decrypted_counts_as_readable(authority: Authority, serve: Callable[..., str]) -> None:
+    """
+    A server may send two answers in one record of TLS. After the first one is read, a poll of the socket shows nothing,
+    but the second one is there.
+    """
+    host, port = serve(authority.issue("server"), answer=b"ab").split(":")
+    handler = ImmediateHandler(5.0, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    with handler.create_connection((host, int(port)), "127.0.0.1") as connection:
+        assert connection.recv(1) == b"a"
+        assert handler.select([connection], [], [], 0) == ([connection], [], [])
+        assert connection.recv(1) == b"b"
+        assert handler.select([connection], [], [], 0) == ([], [], [])
+
+
+def test_a_shutdown_by_another_thread_keeps_the_encryption(authority: Authority, serve: Callable[..., str]) -> None:
+    """The thread that uses the connection finds its end. It never sends plain text."""
+    host, port = serve(authority.issue("server"), answer=b"a").split(":")
+    handler = ImmediateHandler(5.0, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    with handler.create_connection((host, int(port)), "127.0.0.1") as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+        assert connection.version() is not None
+        with pytest.raises(OSError, match=r"Broken pipe|EOF|closed"):
+            connection.send(b"request")
+
+
+def test_a_problem_of_tls_is_logged_once(
+    authority: Authority, serve: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """kazoo tries again and again, and logs nothing that operators see."""
+    host, port = serve(authority.issue("server")).split(":")
+    handler = ImmediateHandler(5.0, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    for _ in range(2):
+        with pytest.raises(OSError, match="mismatch"):
+            handler.create_connection((host, int(port)), "z1")
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (
+            logging.WARNING,
+            "ZooKeeper at z1: its certificate is refused: Hostname mismatch, certificate is not valid for 'z1'; trying"
+            " again",
+        )
+    ]
