@@ -38,7 +38,7 @@ from tests.helpers.servers import LATE_KAFKAS
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
 
 PARTITIONS = 3
 
