@@ -16,6 +16,7 @@ from tests.helpers.commands import Running
 
 __all__ = [
     "ConsumerOffset",
+    "consume_some",
     "console_consumer",
     "offset_checker",
     "offset_table",
@@ -115,6 +116,16 @@ def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
     typed = "".join(f"{command}\n" for command in (*commands, "quit"))
     outcome = _run(zookeeper_class_path(version), "org.apache.zookeeper.ZooKeeperMain", ["-server", zookeeper], typed)
     return outcome.stdout + outcome.stderr
+
+
+def consume_some(zookeeper: str, group: str, topic: str, count: int) -> None:
+    """Let the high-level consumer of 0.8.2.2 read ``count`` records of a topic from its start, commit them, and end."""
+    arguments = ["--zookeeper", zookeeper, "--topic", topic, "--from-beginning", "--max-messages", str(count)]
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as settings:
+        print(f"group.id={group}", file=settings, flush=True)
+        arguments += ["--consumer.config", settings.name]
+        outcome = _run(kafka_release("0.8.2.2").classes, "kafka.tools.ConsoleConsumer", arguments)
+    assert f"Consumed {count} messages" in outcome.stderr, outcome.stderr
 
 
 @contextmanager
