@@ -121,8 +121,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_limit_s = connect_limit_s
         self._security = security or ZooKeeperSecurity()
         self._is_logging = is_logging
-        #: How long a TLS handshake may take, in seconds. It needs work of a server, so a busy one gets more time.
-        self._handshake_limit_s = connect_limit_s
+        #: How long a TLS handshake may take, in seconds, and the factor of this limit after a handshake that took longer.
+        #: A handshake needs work of a server, so a busy server gets more time until there may be a lease to keep.
+        self._handshake_limit_s, self._growth = connect_limit_s, 2
         #: The problems of TLS that were logged. kazoo tries again, and again.
         self._logged: set[str] = set()
         self.callback_queue = self.completion_queue = _ImmediateQueue()
@@ -146,7 +147,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     ) -> socket.socket:
         """
         Connect to a server, and perform the TLS handshake. The limit applies to each of the two steps. If a handshake
-        exceeds the limit, the next handshake may take twice as long.
+        exceeds the limit, and none has succeeded yet, the next handshake may take twice as long.
 
         ``hostname`` is the name of the server in the connection string. The certificates are read for each connection,
         because files with renewed ones replace them.
@@ -162,10 +163,10 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         host = hostname or address[0]
         try:
             connection = encrypted(connection, self._security, host)
-            self._handshake_limit_s = self._connect_limit_s
+            self._handshake_limit_s, self._growth = self._connect_limit_s, 1
             return connection
         except TimeoutError:
-            self._handshake_limit_s *= 2
+            self._handshake_limit_s *= self._growth
             raise
         except (ssl.SSLError, ConfigError) as error:
             self.log_problem(host, error)
