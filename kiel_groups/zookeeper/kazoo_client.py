@@ -121,7 +121,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_limit_s = connect_limit_s
         self._security = security or ZooKeeperSecurity()
         self._is_logging = is_logging
-        #: How long a TLS handshake may take, in seconds, and the factor of this limit after a handshake that exceeds it.
+        #: How long a TLS handshake may take, in seconds, and the factor of this limit after a slower handshake.
         #: A handshake needs work of a server, so a busy server gets more time until there may be a lease to keep.
         self._handshake_limit_s, self._growth = connect_limit_s, 2
         #: The problems of TLS that were logged. kazoo tries again, and again.
