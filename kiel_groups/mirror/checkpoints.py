@@ -9,7 +9,7 @@ checkpoints at or below the offset of a group, the one that is furthest on the t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -68,6 +68,8 @@ class TranslatedOffset(NamedTuple):
     note: str = ""
 
 
+#: The remarks about a group whose offset is beyond the position of the mirror.
+_BEHIND, _COPIED_BACK = "the mirror is {:,} behind", "reads {:,} that were copied back again"
 #: The start and the end of the log of each partition of the target.
 Logs = Mapping[TopicPartition, tuple[int, int]]
 
@@ -106,6 +108,7 @@ def translate(
     topics: Mapping[str, str],
     mirrored: Mapping[TopicPartition, MirroredPartition],
     logs: Logs,
+    turned: Collection[str] = (),
 ) -> list[TranslatedOffset]:
     """
     Translate the offsets of a group. Each record from an offset on is at the translated offset or after it.
@@ -115,6 +118,7 @@ def translate(
         topics: The name on the target of each mirrored topic.
         mirrored: How far partitions of the source are mirrored.
         logs: The starts and the ends of the partitions of the target.
+        turned: The topics of the source whose new records are copied back from the target.
     """
     found: list[TranslatedOffset] = []
     for topic, partitions in groupby(sorted(offsets), key=lambda each: each.topic):
@@ -125,12 +129,13 @@ def translate(
         elif any(each.topic == topic and mirrored[each].is_hashed for each in mirrored):
             found += _hashed(topic, target, offsets, mirrored, logs)
         else:
-            found += [_translated(each, target, offsets[each], mirrored.get(each), logs) for each in listed]
+            ahead = _COPIED_BACK if topic in turned else _BEHIND
+            found += [_translated(each, target, offsets[each], mirrored.get(each), logs, ahead) for each in listed]
     return found
 
 
 def _translated(
-    partition: TopicPartition, target: str, offset: int, mirrored: MirroredPartition | None, logs: Logs
+    partition: TopicPartition, target: str, offset: int, mirrored: MirroredPartition | None, logs: Logs, ahead: str
 ) -> TranslatedOffset:
     translated = TranslatedOffset(partition, target, offset)
     lower, refusal = _at_or_below(partition, target, offset, mirrored, logs)
@@ -141,7 +146,7 @@ def _translated(
     start, at = logs[TopicPartition(target, number)][0], best.targets[number]
     note = "from the first record that the target has" if at < start and best.source < offset else ""
     if (behind := offset - mirrored.position) > 0:
-        note = f"the mirror is {behind:,} behind"
+        note = ahead.format(behind)
     return translated._replace(target=max(at, start), again=offset - best.source, note=note)
 
 
@@ -204,7 +209,7 @@ def _hashed(
             offsets.get(partition),
             at,
             refusal=refusals.get(partition, others),
-            note=f"the mirror is {behind:,} behind" if behind > 0 else "",
+            note=_BEHIND.format(behind) if behind > 0 else "",
         )
 
 

@@ -18,6 +18,7 @@ from kiel_groups import model
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.mirror.checkpoints import TranslatedOffset, translate
 from kiel_groups.mirror.target import TargetCluster, error_of
+from kiel_groups.mirror.values import BACK
 from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
 from kiel_groups.wording import some
 
@@ -117,12 +118,13 @@ class GroupMover:
         found = {group: self._source.read(group, store=store, with_logs=False) for group in groups}
         claims = self._target.claims_of(self._mirror)
         topics = {claim.topic: target for target, claim in claims.items()}
+        turned = {claim.topic for claim in claims.values() if claim.direction == BACK}
         mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
         return [
             GroupTranslation(
                 group,
                 name,
-                translate(found[group].offsets, topics, mirrored, logs),
+                translate(found[group].offsets, topics, mirrored, logs, turned),
                 self._present(name),
                 (*found[group].members, *found[group].foreign),
                 self._members(name),
