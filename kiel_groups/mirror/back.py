@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
-from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.target import TargetCluster, open_client
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
@@ -87,7 +87,7 @@ class BackCopier:
             "auto.offset.reset": "earliest" if resets else "error",
             "log_level": 2,
         }
-        self._consumer = Consumer(target.config | config, logger=log)
+        self._consumer = open_client(Consumer, target.config | config)
         self._consumer.assign([TargetPartition(*partition, offset) for partition, offset in positions.items()])
         self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES)
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
@@ -80,27 +81,33 @@ def parse_checkpoints(records: Iterable[tuple[bytes, bytes | None]]) -> dict[Top
 
     Args:
         records: The keys and values of the topic of checkpoints.
+
+    Raises:
+        ProtocolError: A record is no checkpoint.
     """
-    found: dict[TopicPartition, list[dict[str, object]]] = {}
+    found: dict[TopicPartition, list[tuple[Checkpoint, bool]]] = {}
     for key, value in records:
         if value:
-            topic, number, _ = json.loads(key)
-            found.setdefault(TopicPartition(topic, number), []).append(json.loads(value))
-    return {partition: _mirrored(partition.partition, values) for partition, values in found.items()}
-
-
-def _mirrored(number: int, values: Sequence[Mapping[str, object]]) -> MirroredPartition:
-    known: list[Checkpoint] = []
-    for value in values:
-        match value:
-            case {"source": int(source), "targets": dict(targets)}:
-                known.append(Checkpoint(source, {int(each): offset for each, offset in targets.items()}))
-            case {"source": int(source), "target": int(target)}:
-                known.append(Checkpoint(source, {number: target}))
-    sources = [value["source"] for value in values]
-    position = max(source for source in sources if isinstance(source, int))
-    known.sort(key=lambda each: each.source)
-    return MirroredPartition(position, known, is_hashed=any("targets" in value for value in values))
+            try:
+                (topic, number, _), checkpoint = json.loads(key), json.loads(value)
+                is_hashed = "targets" in checkpoint
+                targets = checkpoint["targets"] if is_hashed else {number: checkpoint["target"]}
+                known = {int(each): int(end) for each, end in targets.items() if end is not None}
+                parsed = Checkpoint(int(checkpoint["source"]), known), is_hashed
+                found.setdefault(TopicPartition(topic, int(number)), []).append(parsed)
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                raise ProtocolError(
+                    f"the checkpoint with the key {key[:100]!r} cannot be read: {value[:100]!r}; a record with this key"
+                    " and a null value deletes it"
+                ) from error
+    return {
+        partition: MirroredPartition(
+            max(each.source for each, _ in rows),
+            sorted((each for each, is_hashed in rows if each.targets or is_hashed), key=lambda each: each.source),
+            is_hashed=any(is_hashed for _, is_hashed in rows),
+        )
+        for partition, rows in found.items()
+    }
 
 
 def translate(

@@ -25,6 +25,7 @@ from kiel_groups.mirror.values import (
     BACK_KEY,
     CLAIMS_TOPIC,
     FORWARD,
+    OWN_TOPICS,
     PARTITIONS_KEY,
     STOPPED,
     Claim,
@@ -85,7 +86,7 @@ def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool
     with SingleConsumer(brokers) as consumer:
         names = consumer.topics()
         for pattern in patterns:
-            matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
+            matching = [name for name in names if fnmatchcase(name, pattern) and not name.startswith(OWN_TOPICS)]
             if not matching:
                 raise ConfigError(f"topics: the source has no topic {pattern!r}")
             found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}

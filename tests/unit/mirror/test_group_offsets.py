@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as TargetPartition
 
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, ProtocolError
 from kiel_groups.mirror import group_offsets as module
 from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.group_offsets import GroupMover
@@ -129,6 +129,27 @@ def test_a_group_beyond_the_position_of_the_mirror(admin: FakeAdmin, direction: 
     """A group that has stayed on the source after the turn has read records that were copied back."""
     (found,) = mover({0: 110}, FakeTarget(direction)).translate(GROUP)
     assert [(each.target, each.note) for each in found.offsets] == [(90, note)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"x", b"{}"),
+        (b'["a", 0]', b"{}"),
+        (b'["a", 0, 0]', b"[]"),
+        (b'["a", 0, 0]', b'{"source": "x", "target": 1}'),
+        (b'["a", 0, 0]', b'{"source": 1}'),
+        (b'["a", 0, 0]', b'{"source": 1, "targets": [1]}'),
+        (b"[[], 0, 0]", b'{"source": 1, "target": 1}'),
+        (b"[" * 100_000, b"{}"),
+    ],
+)
+def test_a_hostile_checkpoint_is_one_line(key: bytes, value: bytes) -> None:
+    """The error says which record of the topic of checkpoints has to be deleted, and how."""
+    with pytest.raises(
+        ProtocolError, match=r"^the checkpoint with the key b.* cannot be read: b.*; a record with this"
+    ):
+        parse_checkpoints([(key, value)])
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["no group", "an empty group"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -13,12 +14,14 @@ import pytest
 
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.metrics import Metrics
+from kiel_groups.mirror import connector as connector_module
 from kiel_groups.mirror import metrics as mirror_metrics
 from kiel_groups.mirror.connector import (
     MirrorConnector,
     MirrorTask,
     hashed_partitions,
     partitions_of_tasks,
+    source_topics,
     timestamp_of,
 )
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
@@ -424,3 +427,12 @@ def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(monkey
     monkeypatch.setattr(connector, "_topics", topics)
     connector._watch()
     assert [str(error) for error in context.errors] == ["unexpected"]
+
+
+def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoints of the mirror before this one in a chain would be taken for those of this one."""
+    names = {"kiel-mirror-m", "kiel-mirror-claims", "orders"}
+    source = SimpleNamespace(topics=lambda: names, partitions_for_topic=lambda _: {0, 1})
+    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
+    monkeypatch.setattr(connector_module, "open_target", lambda _: SimpleNamespace(claims=dict))
+    assert source_topics("old:9092", ["*"], may_be_mirrors=True) == {"orders": 2}
