@@ -36,11 +36,16 @@ _PAUSE_S = 0.05
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 5, 1.0
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
-#: Errors of the target that another try may not meet.
-_PASSING = frozenset(
+#: Errors of the target that another try may not meet. After such an error, a consumer of the library continues.
+PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.UNKNOWN,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
@@ -369,7 +374,7 @@ class TargetCluster:
             try:
                 return ask(_REQUEST_S)
             except KafkaException as error:
-                if error_of(error).code() not in _PASSING.union(passing) or time.monotonic() > deadline_s:
+                if error_of(error).code() not in PASSING.union(passing) or time.monotonic() > deadline_s:
                     raise self.failure(what, error) from error
             self._check_stop()
             time.sleep(_PAUSE_S)
@@ -428,7 +433,7 @@ class TargetCluster:
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
-                elif not error.retriable():
+                elif error.code() not in PASSING:
                     raise self.failure(f"read {topic}", KafkaException(error))
 
     def consumer(self) -> Consumer:
@@ -485,7 +490,7 @@ class TargetCluster:
             try:
                 creation.result()
             except KafkaException as error:
-                if error_of(error).code() in _PASSING:
+                if error_of(error).code() in PASSING:
                     raise self.failure(f"create {name}", error) from error
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise ConfigError(f"the target refuses to create {name}: {error_of(error).str()}") from error

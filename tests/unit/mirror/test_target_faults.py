@@ -27,7 +27,7 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.connector_contexts import RecordingTaskContext
-from tests.helpers.mock_kafka import PRODUCE, MockKafka, mock_kafka
+from tests.helpers.mock_kafka import FETCH, PRODUCE, MockKafka, mock_kafka
 
 pytestmark = pytest.mark.unit
 
@@ -212,6 +212,19 @@ def test_a_target_topic_that_was_created_again_fails_the_task(kafka: MockKafka) 
             writer.check_ends({"a": topic})
     finally:
         writer.close()
+
+
+def test_reading_continues_after_errors_that_pass(kafka: MockKafka) -> None:
+    """Claims and checkpoints are read when a broker has been slow, restarted, or without its disk."""
+    context, codes = RecordingTaskContext(), (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
+    writer, topic = writer_of(kafka, context, exactly_once=False)
+    writer.write([batch(topic, 0)])
+    writer.close()
+    kafka.refuse(FETCH, *codes, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN)
+    assert target_of(kafka).read(topic, 0) == [(b"", b"0")]
+    kafka.refuse(FETCH, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigError, match="Topic authorization failed"):
+        target_of(kafka).read(topic, 0)
 
 
 def test_a_target_that_does_not_create_a_topic_in_time(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
