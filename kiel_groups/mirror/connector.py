@@ -90,6 +90,8 @@ def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool
             if not matching:
                 raise ConfigError(f"topics: the source has no topic {pattern!r}")
             found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    # A topic that is being created has no partitions yet. The next call finds them.
+    found = {name: count for name, count in found.items() if count}
     if CLAIMS_TOPIC in names and not may_be_mirrors:
         claims = open_target({"bootstrap.servers": brokers}).claims()
         if mirrored := sorted(claims.keys() & found.keys()):

@@ -149,7 +149,7 @@ class GroupMover:
             (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=_ANSWER_S).values()
             refused = [each for each in answer.result().topic_partitions if each.error is not None]
         except KafkaException as error:
-            raise self._failure(f"write the offsets of group {group}", error) from error
+            raise self._target.failure(f"write the offsets of group {group}", error) from error
         if refused:
             first = refused[0]
             why = "members have joined" if first.error.code() in _HAS_MEMBERS else first.error.str()
@@ -167,7 +167,7 @@ class GroupMover:
         except KafkaException as error:
             if error_of(error).code() == _NO_GROUP:
                 return {}
-            raise self._failure(f"read the offsets of group {group}", error) from error
+            raise self._target.failure(f"read the offsets of group {group}", error) from error
         return {model.TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _members(self, group: str) -> list[str]:
@@ -178,11 +178,8 @@ class GroupMover:
         except KafkaException as error:
             if error_of(error).code() == _NO_GROUP:
                 return []
-            raise self._failure(f"describe group {group}", error) from error
+            raise self._target.failure(f"describe group {group}", error) from error
         return [f"{each.member_id} (host {each.host.removeprefix('/')})" for each in members]
-
-    def _failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        return self._target.failure(what, error)
 
 
 def check_empty(translation: GroupTranslation) -> None:

@@ -418,6 +418,7 @@ class TargetWriter:
             except KafkaException as error:
                 if error_of(error).code() in _UNAUTHORIZED:
                     raise
+                self._last_error = error_of(error).str()
             else:
                 if not (short := [own for own, end in found.items() if end < least[own]]):
                     self._ends |= found

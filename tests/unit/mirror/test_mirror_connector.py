@@ -430,9 +430,13 @@ def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(monkey
 
 
 def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoints of the mirror before this one in a chain would be taken for those of this one."""
-    names = {"kiel-mirror-m", "kiel-mirror-claims", "orders"}
-    source = SimpleNamespace(topics=lambda: names, partitions_for_topic=lambda _: {0, 1})
+    """
+    The checkpoints of the mirror before this one in a chain would be taken for those of this one.
+
+    A topic without partitions is being created. The target would refuse to create the like.
+    """
+    partitions = {"kiel-mirror-m": {0}, "kiel-mirror-claims": {0}, "orders": {0, 1}, "being created": None}
+    source = SimpleNamespace(topics=partitions.keys, partitions_for_topic=partitions.get)
     monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
     monkeypatch.setattr(connector_module, "open_target", lambda _: SimpleNamespace(claims=dict))
     assert source_topics("old:9092", ["*"], may_be_mirrors=True) == {"orders": 2}
