@@ -10,8 +10,8 @@ timeouts of 4 s and 3 s. At the end all run, and each partition of the copy is r
 and the first copies are in the order of the source. Duplicates are counted; with ``--exactly-once``, each one is a
 finding. Each checkpoint has to divide the records of the target as it says.
 
-The source gets no records while one of its brokers is down, so it has each record once. A failed task is restarted, and
-counted with its error. The exit status is 0 without a finding, and 1 with one.
+The source gets no records while one of its brokers is down, so it has each record once. A task that stays failed is
+restarted, and counted with its error. The exit status is 0 without a finding, and 1 with one.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ TOPIC, COPY, NAME, PARTITIONS, SETS = "events", "copy.events", "chaos", 8, 8
 WORKER_S, BROKER_S = 4.0, 3.0
 #: How long the mirror may take after the last fault, in seconds.
 RECOVERY_S = 300.0
+#: After so many looks, one each second, a failed task is restarted: what a frozen worker has reported is soon replaced.
+_FAILED_LOOKS = 5
 #: Of how many faults one overlaps the next one.
 OVERLAPPING = 0.3
 
@@ -195,14 +197,20 @@ class System:
         return None
 
     async def watch(self) -> None:
-        """Restart what has failed, and count the errors."""
+        """Restart what stays failed for some seconds, and count the errors."""
+        looks: Counter[tuple[object, str]] = Counter()
         while True:
             await asyncio.sleep(1)
             if (status := await self.request("GET", f"/{NAME}/status")) is None:
                 continue
-            if failed := [each for each in (status["connector"], *status["tasks"]) if each["state"] == "FAILED"]:
-                for each in failed:
-                    self.failures[each.get("trace", "").strip().splitlines()[-1][:300]] += 1
+            failed = {
+                (each.get("id"), each.get("trace", "").strip().splitlines()[-1][:300])
+                for each in (status["connector"], *status["tasks"])
+                if each["state"] == "FAILED"
+            }
+            looks = Counter({each: looks[each] + 1 for each in failed})
+            if lasting := [each for each in failed if looks[each] == _FAILED_LOOKS]:
+                self.failures.update(text for _, text in lasting)
                 await self.request("POST", f"/{NAME}/restart?includeTasks=true&onlyFailed=true")
 
 

@@ -60,18 +60,10 @@ class Assignor(Protocol):
         """
 
 
-@runtime_checkable
-class ReportingAssignor(Protocol):
-    """An assignor that also reports unusable subscriptions of other members."""
-
-    def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
-        """Return a line for each member with an unusable subscription: what is wrong, and what follows."""
-
-
 @dataclass(frozen=True, slots=True)
 class AssignorOutcome:
     """
-    A valid assignment, and the findings of the assignor as lines for the leader's log.
+    A valid assignment, and lines for the leader's log about members whose user data is unreadable.
 
     ``assignment`` has an entry for every member, with its partitions in the order of the assignor.
     """
@@ -98,7 +90,7 @@ def run_assignor(
     """
     try:
         result: object = assignor.assign(subscriptions, partitions)
-        findings = tuple(assignor.findings(subscriptions)) if isinstance(assignor, ReportingAssignor) else ()
+        findings = tuple(assignor.findings(subscriptions)) if isinstance(assignor, AllocatorAssignor) else ()
     except AllocatorError:
         raise
     except (Exception, SystemExit) as error:
@@ -279,7 +271,7 @@ class AllocatorAssignor:
         return {member: sorted(outcome.allocation[member]) for member in members}
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> list[str]:
-        """Return a line for each member with unreadable user data; see ``ReportingAssignor``."""
+        """Return a line for each member whose user data is unreadable: what is wrong, and what follows."""
         return self._members(subscriptions)[1]
 
     def _members(self, subscriptions: Mapping[str, AssignorMember]) -> tuple[dict[str, MemberSpec], list[str]]:

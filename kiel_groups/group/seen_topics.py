@@ -29,7 +29,7 @@ class _SeenTopic:
     ``is_missing`` is true if the last answer did not list the topic. ``was_missing`` is true if an earlier answer did
     not list the topic, and it is not known yet whether the topic is still the same. ``trusted`` has the partitions
     whose stored offsets belong to the present topic, as far as this process can know. ``trusted`` is None if the topic
-    was never missing and never created again.
+    was never missing and never created again. ``absences`` counts the answers that did not list the topic.
     """
 
     number: int = 0
@@ -37,6 +37,7 @@ class _SeenTopic:
     is_missing: bool = False
     was_missing: bool = False
     trusted: set[TopicPartition] | None = None
+    absences: int = 0
 
 
 class SeenTopics:
@@ -67,6 +68,11 @@ class SeenTopics:
         seen = self._topics.get(topic)
         return seen is not None and (seen.is_missing or seen.was_missing)
 
+    def absences(self, topic: str) -> int:
+        """Return how many answers did not list the topic."""
+        seen = self._topics.get(topic)
+        return 0 if seen is None else seen.absences
+
     def missing(self, topic: str) -> None:
         """
         Note that a broker that knows the cluster has not listed the topic. The topic's stored offsets are not trusted
@@ -74,6 +80,7 @@ class SeenTopics:
         """
         seen = self._seen(topic)
         seen.is_missing, seen.trusted = True, set()
+        seen.absences += 1
 
     def listed(self, topic: str) -> None:
         """Note that a broker has listed the topic. If the topic was missing, call ``doubted``."""
@@ -93,16 +100,25 @@ class SeenTopics:
             return
         seen.ids.append(topic_id)
         if len(seen.ids) > 1:
+            self.settle(topic, seen.absences)
             self.renew(topic)
 
     def doubt(self, topic: str) -> None:
         """Call ``doubted``, because a broker's answer suggests that the topic was created again."""
         self.doubted(topic)
 
-    def settle(self, topic: str) -> None:
-        """Note that the topic's logs were compared. An earlier absence of the topic needs no further check."""
+    def settle(self, topic: str, absences: int) -> None:
+        """
+        Note that the topic's logs were compared. An earlier absence of the topic needs no further check.
+
+        Args:
+            topic: The topic.
+            absences: The result of ``absences`` before the comparison began. If the topic was missing again since, the
+                call has no effect: the topic may have been deleted after the leaders had answered.
+        """
         seen = self._seen(topic)
-        seen.is_missing = seen.was_missing = False
+        if seen.absences == absences:
+            seen.is_missing = seen.was_missing = False
 
     def trusted(self, topic: str) -> set[TopicPartition] | None:
         """
@@ -131,7 +147,6 @@ class SeenTopics:
 
     def renew(self, topic: str) -> None:
         """Note that the topic was created again: increase its number, trust no stored offset, and call ``changed``."""
-        self.settle(topic)
         seen = self._seen(topic)
         seen.number, seen.trusted = seen.number + 1, set()
         self.changed(topic)

@@ -115,6 +115,10 @@ class TargetWriter:
         self._producer = open_client(Producer, self._producer_config())
         if settings.is_exactly_once:
             try:
+                # Without a claim, as after a freeze of the process, it would fence the writer of the present owner.
+                while not waiting.is_owner:
+                    self._check_stop()
+                    time.sleep(_PAUSE_S)
                 self._until_done(self._producer.init_transactions, "start transactions")
             except (KafkaException, TaskStoppedError) as error:
                 # No task closes a writer that it does not have.

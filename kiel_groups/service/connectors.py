@@ -21,7 +21,7 @@ from urllib.parse import quote
 from kiel_groups.errors import ConfigError, KielGroupsError, NoWorkerError, ProtocolError, UnknownConnectorError
 from kiel_groups.group.znodes.worker_contents import Sample, cause_of, parse_samples
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 from kiel_groups.rest.calls import Answer, RestCall, RestError, parse_object
 from kiel_groups.secret_texts import HIDDEN, may_be_secret, without_secrets
 from kiel_groups.service import openapi

@@ -22,7 +22,7 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.zookeeper_reader import WatchedGroups, ZooKeeperGroups
+from kiel_groups.ops.zookeeper_groups import WatchedGroups, ZooKeeperGroups
 from kiel_groups.service.cluster_state import ClusterHistory, ClusterState
 
 log = logging.getLogger(__name__)

@@ -48,17 +48,6 @@ class Request(Generic[AnswerT_co]):
         """Whether the broker answers this request: False only for a produce request with acks 0."""
         return True
 
-    def encode_body(self) -> bytes:
-        """
-        Encode the request without its header.
-
-        Raises:
-            ConfigError: A field does not fit its type in the protocol.
-        """
-        writer = Writer()
-        self.write_body(writer)
-        return writer.getvalue()
-
     def write_body(self, writer: Writer) -> None:
         """Write the request without its header."""
         for name, field in self.BODY.items():

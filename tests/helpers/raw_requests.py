@@ -1,19 +1,27 @@
-"""Send single requests to a broker, without a client that retries or looks up leaders."""
+"""Encode single requests, or send them to a broker, without a client that retries or looks up leaders."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import Writer
 
-__all__ = ["ask", "ask_at", "connection_to"]
+__all__ = ["ask", "ask_at", "body_of", "connection_to"]
 
 T = TypeVar("T")
+
+
+def body_of(request: Request[Any]) -> bytes:
+    """Return the bytes of a request without its header."""
+    writer = Writer()
+    request.write_body(writer)
+    return writer.getvalue()
 
 
 @asynccontextmanager

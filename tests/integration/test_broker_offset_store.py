@@ -128,6 +128,7 @@ async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, uni
             await other.start()
 
 
+@pytest.mark.xdist_group("0.8.0")
 async def test_brokers_that_store_no_offsets_are_refused(
     shared_clusters: Callable[..., Cluster], unique: Unique
 ) -> None:

@@ -173,6 +173,7 @@ async def test_planted_faults_are_found(cluster_39: Cluster, unique: Unique) -> 
             client.delete(f"/consumers/{dead}", recursive=True)
 
 
+@pytest.mark.xdist_group("3.4.6")
 async def test_brokers_of_another_cluster_are_recognised(
     cluster_39: Cluster, shared_clusters: Callable[..., Cluster], unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,6 +235,7 @@ async def test_one_name_of_two_groups_is_found(shared_clusters: Callable[..., Cl
         assert set(problems) == {"mixed"}
 
 
+@pytest.mark.xdist_group("3.9.1")
 async def test_brokers_without_zookeeper(
     shared_clusters: Callable[..., Cluster], cluster_39: Cluster, unique: Unique
 ) -> None:

@@ -19,7 +19,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.ops.actions.offsets_file import read_offsets_file
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from tests.helpers.cluster_data import await_committed, owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups

@@ -38,7 +38,7 @@ from tests.helpers.servers import LATE_KAFKAS
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
 
 PARTITIONS = 3
 
@@ -509,8 +509,8 @@ async def test_mistakes_are_named(pair: Pair) -> None:
 
 async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
     """
-    Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again. Mirrors
-    that claim different topics at the same time fence each other, and all succeed.
+    Two mirrors that claim a topic at the same time never both have it: one of them fails, also if it tries again.
+    Mirrors that claim different topics at the same time fence each other, and all succeed.
     """
     target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
     names = [f"{pair.name}-{number}" for number in range(2)]

@@ -15,7 +15,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.simple_httpclient import HTTPStreamClosedError
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops import zookeeper_reader
+from kiel_groups.ops import zookeeper_groups
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.service import Service
@@ -106,7 +106,7 @@ async def test_a_change_is_an_event(
     A stream of events names a group soon after a member has joined, long before all groups are read again. A large
     group is read in part first.
     """
-    monkeypatch.setattr(zookeeper_reader, "_MOST_WHOLE", most_whole)
+    monkeypatch.setattr(zookeeper_groups, "_MOST_WHOLE", most_whole)
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     async with group_of(cluster_39, name, [topic]) as group:

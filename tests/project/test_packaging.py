@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,12 @@ COMPILED = (
     "kiel_groups/clients/produce/_batches.",
     "kiel_groups/wire/_messages.",
 )
+
+#: The Pythons that the package supports, except this one. Where one is not installed, its test is skipped.
+OTHER_PYTHONS = [f"python3.{minor}" for minor in (11, 12, 13) if minor != sys.version_info.minor]
+
+#: The unit tests of what depends on Python's release: compiled code, event loops and threads.
+OF_PYTHON = ("wire", "sync", "clients/calls", "clients/delivery", "clients/produce")
 
 _USE = """
 import importlib, pkgutil, kiel_groups
@@ -95,13 +104,49 @@ def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     """
     In an environment with only the declared requirements, all modules of the wheel can be imported, the demo has its
-    input, and the command runs.
+    input, and the command runs. The same holds without the compiled modules.
     """
-    run(sys.executable, "-m", "venv", "env", folder=tmp_path)
-    binaries = tmp_path / "env" / "bin"
-    run(binaries / "python", "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
-    assert run(binaries / "python", "-I", "-c", _USE, folder=tmp_path).startswith(str(tmp_path))
-    assert run(binaries / "kiel-groups", "--version", folder=tmp_path) == f"kiel-groups {__version__}\n"
+    binaries = installed(wheel, tmp_path, sys.executable)
+    for _ in with_and_without_compiled_modules(tmp_path):
+        assert run(binaries / "python", "-I", "-c", _USE, folder=tmp_path).startswith(str(tmp_path))
+        assert run(binaries / "kiel-groups", "--version", folder=tmp_path) == f"kiel-groups {__version__}\n"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("python", OTHER_PYTHONS)
+def test_the_wheel_works_on_another_python(wheel: Path, tmp_path: Path, python: str) -> None:
+    """The tests of what depends on Python's release pass with the wheel, with and without its compiled modules."""
+    if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
+        pytest.skip(f"{python} is not installed")
+    binaries = installed(wheel, tmp_path, python)
+    needed = re.compile(r"(hypothesis|pytest|pytest-timeout)[<>=]")
+    tools = [each.partition(";")[0] for each in requires("kiel-groups") or () if needed.match(each)]
+    run(binaries / "python", "-m", "pip", "install", "--quiet", *tools, folder=tmp_path)
+    # Without the package's sources, which would be imported in place of the wheel.
+    project = tmp_path / "project"
+    shutil.copytree(REPOSITORY / "tests", project / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", project)
+    tests = [f"tests/unit/{name}" for name in OF_PYTHON]
+    # They need pyarrow.
+    tests.append("--ignore=tests/unit/wire/message_sets/test_record_columns.py")
+    for _ in with_and_without_compiled_modules(tmp_path):
+        run(binaries / "python", "-m", "pytest", "-q", *tests, folder=project)
+
+
+def installed(wheel: Path, folder: Path, python: str) -> Path:
+    """Install the wheel with its requirements in a new environment, and return the folder of its programs."""
+    run(python, "-m", "venv", "env", folder=folder)
+    binaries = folder / "env" / "bin"
+    run(binaries / "python", "-m", "pip", "install", "--quiet", wheel, folder=folder)
+    return binaries
+
+
+def with_and_without_compiled_modules(folder: Path) -> Iterator[None]:
+    """Yield, delete the compiled modules that ``installed`` has installed in ``folder``, and yield once more."""
+    yield
+    for compiled in folder.glob("env/lib/*/site-packages/kiel_groups/**/*.so"):
+        compiled.unlink()
+    yield
 
 
 def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:

@@ -238,6 +238,7 @@ def test_brokers_that_store_no_offsets_can_be_read(release_cluster: Cluster, uni
         assert query.trigger() == []
 
 
+@pytest.mark.xdist_group("0.8.0")
 def test_starting_at_a_group_needs_brokers_that_store_offsets(
     shared_clusters: Callable[..., Cluster], unique: Unique
 ) -> None:

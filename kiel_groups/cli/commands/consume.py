@@ -51,6 +51,9 @@ _IN_ZOOKEEPER = {
 }
 
 _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
+#: After how long a member of a group of brokers looks for new topics of its pattern. The default of consumers is five
+#: minutes, which is long for a user who watches the output.
+_PATTERN_AGE_MS = 30_000
 
 
 @click.command(epilog=EPILOG)
@@ -309,6 +312,7 @@ def _by_brokers(context: click.Context, options: dict[str, Any]) -> dict[str, An
         "coordination": BROKERS,
         "partition_allocator": load_assignors(options["allocator"], "--allocator"),
         "capacity": options["capacity"],
+        **({"metadata_max_age_ms": _PATTERN_AGE_MS} if options["pattern"] is not None else {}),
     }
 
 

@@ -262,7 +262,7 @@ def _report_groups(lines: Lines, clusters: Mapping[str, ServiceCluster]) -> None
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
     """Print a message if the group does not exist yet, or if its config overrides options of this command."""
     from kiel_groups.group.znodes.layout import GroupLayout
-    from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+    from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 
     view, similar = ZooKeeperGroups(zookeeper, timeout_s=SERVER_WAIT_S).look_up(group)
     if view is None:

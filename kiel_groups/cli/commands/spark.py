@@ -508,7 +508,7 @@ def _lost_offsets(lost: Iterable[Loss], within: OffsetRange | None = None) -> in
 
     With ``within``, count only the offsets in this range of the same log.
     """
-    from kiel_groups.spark.archive_verification import common, layers, size
+    from kiel_groups.spark.archive_coverage import common, layers, size
 
     log = attrgetter("topic_partition", "incarnation")
     by_log: dict[Any, list[tuple[int, int]]] = {}

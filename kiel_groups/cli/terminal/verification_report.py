@@ -14,7 +14,7 @@ from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.spark import Verification
-    from kiel_groups.spark.archive_verification import Difference, LogCoverage
+    from kiel_groups.spark.archive_coverage import Difference, LogCoverage
 
 
 #: How many ranges of a topic are printed; the document has all of them.

@@ -165,9 +165,12 @@ class RenewedTopics:
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
         """
-        Decide by its logs whether a topic without an id was created again. Return False if a leader does not answer.
+        Decide by its logs whether a topic without an id was created again.
+
+        Return False if the logs must be compared again: a leader did not answer, or a broker did not list the topic
+        after the comparison had begun.
         """
-        number = self._seen.number(topic)
+        number, absences = self._seen.number(topic), self._seen.absences(topic)
         states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
         positions = {each: state.position for each, state in states.items() if state and not state.outdated}
         if not positions:
@@ -178,16 +181,16 @@ class RenewedTopics:
         verdict = judge_logs(sights.values(), was_unknown=was_unknown, was_missing=was_missing)
         if self._seen.number(topic) != number:
             return True
+        is_whole = sights.keys() == positions.keys()
         if verdict is Verdict.NEW:
             self._seen.renew(topic)
-        elif verdict is Verdict.SAME:
-            self._seen.settle(topic)
-        elif sights.keys() == positions.keys():
-            self._seen.settle(topic)
+        elif verdict is Verdict.UNKNOWN and is_whole:
             is_doubted = was_missing or was_unknown
             doubtful = {p: s for p, s in sights.items() if is_doubted or s.in_doubt or self._is_odd(p, s)}
             warn_of_unknown(self.group, self.metrics, doubtful)
-        return sights.keys() == positions.keys()
+        if is_whole or verdict is not Verdict.UNKNOWN:
+            self._seen.settle(topic, absences)
+        return is_whole and self._seen.absences(topic) == absences
 
     def _is_odd(self, partition: TopicPartition, sight: LogSight) -> bool:
         """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.topics import ZooKeeperTopics
     from kiel_groups.ops.broker_reader import BrokerGroups, BrokerSession
     from kiel_groups.ops.zookeeper_client import Client
-    from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+    from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class ClusterAddress(NamedTuple):
             from kiel_groups.ops.broker_reader import BrokerGroups
 
             return BrokerGroups(self.hosts, timeout_s=self.timeout_s)
-        from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+        from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 
         return ZooKeeperGroups(self.hosts, timeout_s=self.timeout_s)
 

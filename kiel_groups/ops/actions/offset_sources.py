@@ -37,9 +37,10 @@ from kiel_groups.ops.broker_reader import (
     view_of,
 )
 from kiel_groups.ops.loaded_groups import find_logs
+from kiel_groups.ops.views.group_reading import GroupReading
 from kiel_groups.ops.views.group_view import MemberView
 from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
-from kiel_groups.ops.views.znodes import GroupReading, view_group
+from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client, children_of, commit, zookeeper
 from kiel_groups.ops.zookeeper_reader import (
     broker_addresses,

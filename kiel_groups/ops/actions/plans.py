@@ -23,7 +23,8 @@ from kiel_groups.ops.views.plan_preview import (
 )
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client, place_of
-from kiel_groups.ops.zookeeper_reader import check_group, read_group, read_lags, read_plan_inputs, refuse_programs
+from kiel_groups.ops.zookeeper_groups import read_lags
+from kiel_groups.ops.zookeeper_reader import check_group, read_group, read_plan_inputs, refuse_programs
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 
 

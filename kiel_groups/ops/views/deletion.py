@@ -11,8 +11,9 @@ from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.group.znodes.layout import RESTORED, SPARK_GROUPS, GroupLayout, WorkerLayout, connector_of
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, size_of
 from kiel_groups.model import CONNECT_TYPE, TopicPartition
+from kiel_groups.ops.views.group_reading import GroupReading
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.views.znodes import GroupReading, view_group
+from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, own_command, some
 

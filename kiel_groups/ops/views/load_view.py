@@ -15,8 +15,8 @@ from kiel_groups.group.znodes.group_settings import Weights, printed_weights
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Allocation, MemberId, TopicPartition
 from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.group_reading import GroupReading
 from kiel_groups.ops.views.report import Column, report_table, topic_tables
-from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wording import counted
 
 

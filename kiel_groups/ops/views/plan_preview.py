@@ -31,9 +31,9 @@ from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, pars
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.group_reading import GroupReading
 from kiel_groups.ops.views.members import find_slots
 from kiel_groups.ops.views.report import Column, report_table, topic_tables
-from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, some

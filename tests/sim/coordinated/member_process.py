@@ -245,6 +245,8 @@ class BrokerConsumer(Application):
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         led = [partition for partition in sorted(positions) if self.world.has_leader(partition)]
         sights = {partition: self._sight(partition, positions[partition]) for partition in led}
+        # The answers of other leaders may arrive later.
+        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         self.compared = frozenset(each for each, sight in sights.items() if sight.start < sight.position)
         return sights
 

@@ -9,8 +9,8 @@ import pytest
 
 from kiel_groups.allocators import ALLOCATORS, range_allocator, sticky
 from kiel_groups.allocators.assignors import (
+    AllocatorAssignor,
     AssignorMember,
-    ReportingAssignor,
     assignors_of,
     range_assignor,
     roundrobin_assignor,
@@ -108,7 +108,7 @@ def test_members_tell_their_capacity_to_allocators_that_use_it() -> None:
     assert {name: len(owned) for name, owned in assigned.items()} == {"a": 6, "b": 2}
     members["a"] = AssignorMember(("t",), b'{"capacity":-1,"owned":{},"version":1}')
     assert {name: len(owned) for name, owned in usual.assign(members, {"t": range(8)}).items()} == {"a": 4, "b": 4}
-    assert isinstance(usual, ReportingAssignor)
+    assert isinstance(usual, AllocatorAssignor)
     assert "of member a: capacity: -1 given; expected a number" in usual.findings(members)[0]
 
 

@@ -43,8 +43,19 @@ def test_a_topic_that_was_missing_is_doubted_and_not_changed() -> None:
     assert seen.was_missing("t")
     seen.listed("t")
     assert (seen.number("t"), reports, seen.was_missing("t")) == (0, ["doubted t"], True)
-    seen.settle("t")
+    seen.settle("t", seen.absences("t"))
     assert not seen.was_missing("t")
+
+
+def test_an_absence_after_a_comparison_began_needs_another_comparison() -> None:
+    """The leaders may have answered before the topic was deleted."""
+    seen, reports = watched()
+    before = seen.absences("t")
+    seen.missing("t")
+    seen.settle("t", before)
+    assert seen.was_missing("t")
+    seen.listed("t")
+    assert reports == ["doubted t"]
 
 
 def test_the_offsets_of_a_topic_with_an_id_are_trusted_although_it_was_missing() -> None:
@@ -66,7 +77,7 @@ def test_no_stored_offset_is_trusted_after_a_doubt_until_it_was_compared(
     trusted = seen.take_doubt("t")
     assert trusted == set()
     trusted.add(TopicPartition("t", 0))
-    seen.settle("t")
+    seen.settle("t", seen.absences("t"))
     assert seen.trusted("t") == {TopicPartition("t", 0)}
 
 
@@ -74,9 +85,10 @@ def test_a_topic_that_was_created_again_is_in_doubt_no_longer() -> None:
     """The first incarnation has the number 0, also before brokers have listed the topic."""
     seen, _ = watched()
     assert seen.number("t") == 0
+    seen.identified("t", "a")
     seen.missing("t")
     seen.listed("t")
-    seen.renew("t")
+    seen.identified("t", "b")
     assert (seen.number("t"), seen.was_missing("t")) == (1, False)
 
 

@@ -207,8 +207,9 @@ def test_without_its_claim_a_task_writes_no_checkpoint(exactly_once: bool) -> No
     The records of a later owner may be before the ends of the logs, and readers would skip them. A transaction needs no
     claim. The mirror's first record has a checkpoint of its own, once.
     """
-    context = RecordingTaskContext(is_owner=False)
+    context = RecordingTaskContext()
     writer, producer = writer_of(FakeTarget(None, [1], [2], [3]), context, exactly_once=exactly_once)
+    context.is_owner = False
     writer.beginnings[PARTITION] = 5
     writer.write([batch(5, 10)])
     context.is_owner = True
@@ -242,4 +243,12 @@ def test_a_failed_constructor_closes_its_producer(
     monkeypatch.setattr(FakeProducer, "errors", [KafkaError(code, "", False, is_stopped)])
     with pytest.raises(expected, match=text):
         writer_of(waiting=RecordingTaskContext(stop_after=0 if is_stopped else None))
+    assert FakeProducer.made[-1].calls == ["purge", "flush"]
+
+
+def test_a_writer_without_a_claim_fences_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was frozen as a task started would fence the writer of the task's present owner."""
+    monkeypatch.setattr(FakeProducer, "init_transactions", lambda *_: pytest.fail("the present owner is fenced"))
+    with pytest.raises(TaskStoppedError):
+        writer_of(waiting=RecordingTaskContext(stop_after=0, is_owner=False))
     assert FakeProducer.made[-1].calls == ["purge", "flush"]

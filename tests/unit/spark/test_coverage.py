@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.archive_verification import (
+from kiel_groups.spark.archive_coverage import (
     Account,
     Difference,
     Interval,

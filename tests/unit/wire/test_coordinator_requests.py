@@ -53,6 +53,7 @@ from kiel_groups.wire.offsets import (
     OffsetFetchRequestV1,
 )
 from kiel_groups.wire.versions import ApiVersionsRequest, ApiVersionsResponse, FetchProbeRequest, VersionRange
+from tests.helpers.raw_requests import body_of
 from tests.helpers.reference_codec import array, blob, int16, int32, string
 
 pytestmark = pytest.mark.unit
@@ -221,7 +222,7 @@ def name(value: object) -> str | None:
 @pytest.mark.parametrize(("request_", "key", "version", "expected"), BODIES, ids=name)
 def test_a_request_has_the_bytes_of_kafka_python(request_: Request[Any], key: int, version: int, expected: str) -> None:
     """A request has the API key, the version and the body that kafka-python sends. A broker answers each of them."""
-    assert request_.encode_body().hex() == expected
+    assert body_of(request_).hex() == expected
     rest = int16(key) + int16(version) + int32(77) + string("me") + bytes.fromhex(expected)
     assert encode_request(request_, 77, "me") == int32(len(rest)) + rest
     assert request_.expects_response
@@ -308,8 +309,8 @@ def test_count_beyond_the_bytes_left_is_refused() -> None:
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
     """A field that does not fit into its type raises a ConfigError with the reason."""
     with pytest.raises(ConfigError, match="not an int32"):
-        JoinGroupRequestV1("g", 1, "", "consumer", (), 1 << 31).encode_body()
+        body_of(JoinGroupRequestV1("g", 1, "", "consumer", (), 1 << 31))
     with pytest.raises(ConfigError, match="not an int64"):
-        OffsetCommitRequestV2("g", 1, "", {}, 1 << 63).encode_body()
+        body_of(OffsetCommitRequestV2("g", 1, "", {}, 1 << 63))
     with pytest.raises(ConfigError, match="at most 32767 bytes"):
-        FindCoordinatorRequest("é" * 20_000).encode_body()
+        body_of(FindCoordinatorRequest("é" * 20_000))

@@ -40,6 +40,7 @@ from kiel_groups.wire.metadata import (
 from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.primitives import BYTES, STRING
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
+from tests.helpers.raw_requests import body_of
 from tests.helpers.reference_codec import array, blob, int16, int32, int64, string
 
 pytestmark = pytest.mark.unit
@@ -176,7 +177,7 @@ def name(value: object) -> str | None:
 @pytest.mark.parametrize(("request_", "expected"), BODIES, ids=name)
 def test_a_request_has_the_bytes_of_the_protocol(request_: Request[Any], expected: bytes) -> None:
     """A request is encoded as the protocol describes it, with its partitions grouped by topic."""
-    assert request_.encode_body() == expected
+    assert body_of(request_) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_a_request_has_the_bytes_of_the_protocol(request_: Request[Any], expecte
 )
 def test_frame_has_size_key_version_correlation_and_client(request_: Request[Any], key: int) -> None:
     """The frame of a request starts with size, API key, version, correlation id and client id. Then comes the body."""
-    rest = int16(key) + int16(0) + int32(77) + string("me") + request_.encode_body()
+    rest = int16(key) + int16(0) + int32(77) + string("me") + body_of(request_)
     assert encode_request(request_, 77, "me") == int32(len(rest)) + rest
 
 
@@ -297,18 +298,18 @@ def test_only_produce_without_acks_expects_no_response() -> None:
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
     """A field that does not fit into its type raises a ConfigError with the reason, never a ``struct.error``."""
     with pytest.raises(ConfigError, match=r"^40000 cannot be sent to a broker: not an int16"):
-        ProduceRequest(40_000, 500, {}).encode_body()
+        body_of(ProduceRequest(40_000, 500, {}))
     with pytest.raises(ConfigError, match=f"^{1 << 63} cannot be sent to a broker: not an int64"):
-        FetchRequest(1, 1, {A0: FetchPosition(1 << 63, 1)}).encode_body()
+        body_of(FetchRequest(1, 1, {A0: FetchPosition(1 << 63, 1)}))
     with pytest.raises(ConfigError, match="at most 32767 bytes"):
-        OffsetCommitRequest("g", {A0: OffsetAndMetadata(1, "é" * 20_000)}).encode_body()
+        body_of(OffsetCommitRequest("g", {A0: OffsetAndMetadata(1, "é" * 20_000)}))
     with pytest.raises(ConfigError, match="no UTF-8 form"):
-        MetadataRequest(("\ud800",)).encode_body()
+        body_of(MetadataRequest(("\ud800",)))
 
 
 def test_longest_text_is_written() -> None:
     """A text of 32,767 bytes, the longest one, is written."""
-    assert MetadataRequest(("t" * 32_767,)).encode_body()[4:6] == int16(32_767)
+    assert body_of(MetadataRequest(("t" * 32_767,)))[4:6] == int16(32_767)
 
 
 def test_mapping_of_results_keeps_every_partition() -> None:
@@ -320,7 +321,7 @@ def test_mapping_of_results_keeps_every_partition() -> None:
 
 def test_the_id_of_a_cluster_is_asked_for_without_topics() -> None:
     """Brokers have a rack or none, and a cluster an id or none."""
-    assert ClusterRequest().encode_body() == array()
+    assert body_of(ClusterRequest()) == array()
     brokers = array(
         int32(1) + string("a") + int32(9092) + string("east"), int32(2) + string("b") + int32(9092) + int16(-1)
     )
@@ -344,7 +345,7 @@ def _topic_with_id(error: int, name: bytes, topic_id: bytes) -> bytes:
 def test_topic_ids_are_asked_for_by_name() -> None:
     """A length of more than 126 takes two bytes. No topic is created, and no rights are asked for."""
     named = bytes(16) + b"\x02a\x00" + bytes(16) + b"\xc9\x01" + b"b" * 200 + b"\x00"
-    assert IDS.encode_body() == b"\x00\x03" + named + b"\x00\x00\x00\x00"
+    assert body_of(IDS) == b"\x00\x03" + named + b"\x00\x00\x00\x00"
 
 
 @pytest.mark.parametrize("size", [126, 127, 128, 254])
@@ -355,7 +356,7 @@ def test_topic_ids_are_read_of_long_names_and_many_topics(size: int) -> None:
     long = one.replace(b"\x02a", length + b"a" * size, 1)
     payload = b"\x00" + int32(0) + b"\x01\x00" + int32(0) + length + long + one * (size - 1) + int32(0) + b"\x00"
     assert IDS.decode_response(payload) == {"a" * size: ID.hex(), "a": ID.hex()}
-    assert length in TopicIdsRequest(("a" * size,)).encode_body()
+    assert length in body_of(TopicIdsRequest(("a" * size,)))
 
 
 def test_topic_ids_are_read_and_missing_ones_left_out() -> None:

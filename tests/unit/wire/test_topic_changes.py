@@ -19,6 +19,7 @@ from kiel_groups.wire.error_codes import (
 )
 from kiel_groups.wire.framing import Request, encode_request
 from kiel_groups.wire.topic_requests import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
+from tests.helpers.raw_requests import body_of
 from tests.helpers.reference_codec import int16, int32, string
 
 pytestmark = pytest.mark.unit
@@ -53,7 +54,7 @@ def name(value: object) -> str | None:
 @pytest.mark.parametrize(("request_", "key", "expected"), BODIES, ids=name)
 def test_a_change_has_the_bytes_of_kafka_python(request_: Request[Any], key: int, expected: str) -> None:
     """A request has the API key, version 0, and the body that kafka-python sends."""
-    assert request_.encode_body().hex() == expected
+    assert body_of(request_).hex() == expected
     rest = int16(key) + int16(0) + int32(77) + string("me") + bytes.fromhex(expected)
     assert encode_request(request_, 77, "me") == int32(len(rest)) + rest
     assert request_.expects_response
@@ -76,6 +77,6 @@ def test_the_errors_of_changes_are_read_from_the_bytes_of_kafka_python(
 def test_a_number_that_does_not_fit_is_the_callers_error() -> None:
     """A number of partitions or replicas that does not fit into its type raises a ConfigError."""
     with pytest.raises(ConfigError, match="not an int16"):
-        CreateTopicsRequest({"a": NewTopic(1, 1 << 15)}, 1).encode_body()
+        body_of(CreateTopicsRequest({"a": NewTopic(1, 1 << 15)}, 1))
     with pytest.raises(ConfigError, match="not an int32"):
-        CreatePartitionsRequest({"a": 1 << 31}, 1).encode_body()
+        body_of(CreatePartitionsRequest({"a": 1 << 31}, 1))

@@ -16,6 +16,7 @@ from kiel_groups.wire.topic_requests import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from tests.helpers.raw_requests import body_of
 from tests.helpers.reference_codec import int16, int32, string
 
 pytestmark = pytest.mark.unit
@@ -57,7 +58,7 @@ RESPONSES: list[tuple[Request[Any], bytes, Any]] = [
 @pytest.mark.parametrize(("request_", "expected"), BODIES)
 def test_the_bytes_of_requests(request_: Request[Any], expected: bytes) -> None:
     """A null list of names asks for all settings; a deletion has no value."""
-    assert request_.encode_body() == expected
+    assert body_of(request_) == expected
 
 
 @pytest.mark.parametrize(("request_", "payload", "expected"), RESPONSES)

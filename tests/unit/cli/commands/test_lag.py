@@ -14,7 +14,7 @@ from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView, PartitionView
-from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 
 pytestmark = pytest.mark.unit
 

@@ -14,6 +14,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
+from tests.helpers.raw_requests import body_of
 from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
 pytestmark = pytest.mark.unit
@@ -97,7 +98,7 @@ async def test_idle_lanes_merge() -> None:
 
 def two_partitions() -> bytes:
     """Return an encoded fetch request for two partitions."""
-    return FetchRequest(1, 1, {T0: FetchPosition(0, 1), T1: FetchPosition(0, 1)}).encode_body()
+    return body_of(FetchRequest(1, 1, {T0: FetchPosition(0, 1), T1: FetchPosition(0, 1)}))
 
 
 async def test_unassigning_drops_buffered_and_requested_records() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from kiel_groups.allocators.assignors import Assignor, AssignorMember, range_assignor
+from kiel_groups.allocators.assignors import Assignor, AssignorMember, assignors_of, range_assignor
 from kiel_groups.errors import AllocatorError, KielGroupsError, NoBrokersError
 from kiel_groups.members.brokers import assignment_planner
 from kiel_groups.members.brokers.assignment_planner import AssignmentPlanner
@@ -65,9 +65,6 @@ class Asked:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome  # type: ignore[return-value]
-
-    def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
-        return ["the user data of a cannot be read"]
 
 
 async def test_each_member_gets_an_assignment_also_of_nothing() -> None:
@@ -143,10 +140,10 @@ async def test_a_protocol_that_was_not_offered_is_an_error() -> None:
 
 async def test_what_an_assignor_finds_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The leader's log says what it could not use of the others' subscriptions."""
-    partitions = [TopicPartition("t", number) for number in range(3)]
-    planned = await Planning(Asked({"a": partitions})).plan("asked", a=["t"])
+    garbled = ConsumerSubscription(("t",), b"no JSON").encode()
+    planned = await Planning(*assignors_of("sticky")).plan("kiel-sticky", a=garbled)
     assert planned == {"a": {"t": [0, 1, 2]}}
-    assert "group g: the user data of a cannot be read" in caplog.text
+    assert "group g: assignor kiel-sticky cannot read the user data of member a: not JSON, 7 bytes" in caplog.text
 
 
 # Changes of topics

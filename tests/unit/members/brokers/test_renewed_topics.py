@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,6 +12,7 @@ from kiel_groups.group.member_state import CoordinatorCode
 from kiel_groups.group.partition_offsets import StartOrigin
 from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.members.brokers import renewed_topics
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from tests.helpers.coordinated_consumer import P0, P1, ConsumerBench
@@ -149,6 +151,29 @@ async def test_a_doubt_is_looked_into_again_while_leaders_do_not_answer() -> Non
     await eventually(lambda: bench.trace.count("look at t:0, t:1") == 3, f"three looks: {bench.trace}", 5)
     bench.handler.sights = {each: LogSight(150, 100, 120) for each in (P0, P1)}
     bench.topics.seen.doubt("t")
+    await bench.traced("continue t:1 at 100")
+    await bench.member.close()
+
+
+async def test_a_topic_that_is_missing_while_its_logs_are_compared_is_looked_at_again() -> None:
+    """
+    The leaders answered before the topic was deleted. No fetch fails meanwhile, and the new log is shorter. Without the
+    absence, the reset policy would skip its records.
+    """
+    bench = await joined_at(150, 160)
+    bench.handler.sights = {each: LogSight(150, 100, 200, has_record=True) for each in (P0, P1)}
+    look = bench.handler.look_at_logs
+
+    async def delete_meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        answered = await look(positions)
+        bench.topics.seen.missing("t")
+        return answered
+
+    bench.handler.look_at_logs = delete_meanwhile  # type: ignore[method-assign]
+    await bench.member.confirm_leaders()
+    bench.handler.look_at_logs = look  # type: ignore[method-assign]
+    bench.handler.sights = {each: LogSight(150, 100, 120) for each in (P0, P1)}
+    bench.topics.seen.listed("t")
     await bench.traced("continue t:1 at 100")
     await bench.member.close()
 

@@ -16,7 +16,7 @@ from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.progress import SLOW_MS, STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 from tests.helpers.group_snapshots import JAVA, LOG_ENDS, OF_JAVA
 
 pytestmark = pytest.mark.unit

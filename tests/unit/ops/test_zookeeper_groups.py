@@ -12,10 +12,11 @@ from kazoo.exceptions import NoNodeError
 
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.group.znodes.contents import Znode
-from kiel_groups.ops import zookeeper_reader
+from kiel_groups.ops import zookeeper_groups
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups, list_groups, read_summaries
+from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
+from kiel_groups.ops.zookeeper_reader import list_groups, read_summaries
 from tests.helpers.group_snapshots import HEALTHY
 
 pytestmark = pytest.mark.unit
@@ -45,8 +46,8 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
             return LOADED
         raise CoordinationError("connection lost")
 
-    monkeypatch.setattr(zookeeper_reader, "zookeeper", zookeeper)
-    monkeypatch.setattr(zookeeper_reader, "_load", load)
+    monkeypatch.setattr(zookeeper_groups, "zookeeper", zookeeper)
+    monkeypatch.setattr(zookeeper_groups, "_load", load)
     return opened
 
 
@@ -75,7 +76,7 @@ def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], mon
     def unknown(*args: object) -> LoadedGroups:
         raise UnknownGroupError("there is none")
 
-    monkeypatch.setattr(zookeeper_reader, "_load", unknown)
+    monkeypatch.setattr(zookeeper_groups, "_load", unknown)
     with pytest.raises(UnknownGroupError):
         next(ZooKeeperGroups("z:2181").follow("g"))
     assert [session.closed for session in sessions] == [True]
@@ -141,7 +142,7 @@ def test_a_deleted_plan_does_not_come_back() -> None:
     """A read of the plan alone takes no znode from the earlier view that it has just found to be missing."""
     view = replace(view_group("g", HEALTHY), plan_znodes=HEALTHY)
     client = CountingClient(path for path in HEALTHY if "/allocation" not in path)
-    newer = zookeeper_reader._read_plan(client, view)
+    newer = zookeeper_groups._read_plan(client, view)
     assert (newer.member_ids, newer.group_state) == (view.member_ids, None)
     assert not [path for path in newer.plan_znodes if "/allocation" in path]
 
@@ -161,9 +162,9 @@ def test_a_lag_whose_offsets_an_acl_hides_is_not_known(
 ) -> None:
     """Otherwise ``lag --check`` would find that a group without readable offsets is not behind."""
     session = nullcontext(SimpleNamespace(connected=True, exists=lambda _: None))
-    monkeypatch.setattr(zookeeper_reader, "zookeeper", lambda *_, **__: session)
-    monkeypatch.setattr(zookeeper_reader, "check_group", lambda *_: None)
-    monkeypatch.setattr(zookeeper_reader, "read_brokers", lambda _: {})
-    monkeypatch.setattr(zookeeper_reader, "read_group", lambda *_: {closed: Znode(closed=True)})
+    monkeypatch.setattr(zookeeper_groups, "zookeeper", lambda *_, **__: session)
+    monkeypatch.setattr(zookeeper_groups, "check_group", lambda *_: None)
+    monkeypatch.setattr(zookeeper_groups, "read_brokers", lambda _: {})
+    monkeypatch.setattr(zookeeper_groups, "read_group", lambda *_: {closed: Znode(closed=True)})
     problem = ZooKeeperGroups("z:2181").load("g").lag_problem
     assert problem == ("" if is_known else f"an ACL denies reading {closed}")
