@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 
 #: How long the target and the source may refuse the preparation of tasks, in seconds.
 _PATIENCE_S = 60.0
+#: The longest pause before the tasks are prepared again, in seconds. The connector cannot stop meanwhile.
+_LONGEST_PAUSE_S = 4
 #: The pause before a source that does not answer is asked again, in seconds.
 _SOURCE_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
@@ -513,7 +515,7 @@ class MirrorConnector(SourceConnector):
                     raise
                 log.warning("%s: %s; trying again in %d s", self._context.name, error, pause_s)
             time.sleep(pause_s)
-            pause_s *= 2
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
         """Prepare the target for the topics of the source, and return the settings of each task."""

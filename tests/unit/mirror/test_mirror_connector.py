@@ -407,10 +407,10 @@ def test_a_passing_error_of_the_target_is_tried_again(
         "c: none of the brokers answered; trying again in 2 s",
     ]
     pauses.clear()
-    errors += [KielGroupsError(str(number)) for number in range(6)]
-    with pytest.raises(KielGroupsError, match="5"):
+    errors += [KielGroupsError(str(number)) for number in range(17)]
+    with pytest.raises(KielGroupsError, match="16"):
         connector.task_configs(3)
-    assert pauses == [1, 2, 4, 8, 16]
+    assert pauses == [1, 2, *[4] * 14]
     errors += [ConfigError("mistake")]
     with pytest.raises(ConfigError, match="mistake"):
         connector.task_configs(3)
