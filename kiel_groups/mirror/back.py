@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
-from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.target import PASSING, TargetCluster, open_client
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
@@ -31,8 +31,6 @@ _LATE_S = 10.0
 _CLOSE_MS = 1_000
 #: The source may be gone for long. The task is stopped before the producer gives up.
 _RETRIES = 1_000_000
-#: Errors of the consumer after which it continues by itself.
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
 
 
 def back_partition(partition: TopicPartition) -> JsonObject:
@@ -87,7 +85,7 @@ class BackCopier:
             "auto.offset.reset": "earliest" if resets else "error",
             "log_level": 2,
         }
-        self._consumer = Consumer(target.config | config, logger=log)
+        self._consumer = open_client(Consumer, target.config | config)
         self._consumer.assign([TargetPartition(*partition, offset) for partition, offset in positions.items()])
         self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES)
 
@@ -105,7 +103,7 @@ class BackCopier:
             partition = TopicPartition(message.topic() or "", message.partition() or 0)
             if (error := message.error()) is None:
                 found.setdefault(partition, []).append(message)
-            elif error.code() not in _PASSING and not error.retriable():
+            elif error.code() not in PASSING:
                 raise KielGroupsError(self._failure(partition, error))
         if (found or self._check.is_due) and (turned := self._check.turned()):
             raise KielGroupsError(

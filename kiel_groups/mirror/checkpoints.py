@@ -9,10 +9,11 @@ checkpoints at or below the offset of a group, the one that is furthest on the t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
@@ -68,6 +69,8 @@ class TranslatedOffset(NamedTuple):
     note: str = ""
 
 
+#: The remarks about a group whose offset is beyond the position of the mirror.
+_BEHIND, _COPIED_BACK = "the mirror is {:,} behind", "reads {:,} that were copied back again"
 #: The start and the end of the log of each partition of the target.
 Logs = Mapping[TopicPartition, tuple[int, int]]
 
@@ -78,27 +81,33 @@ def parse_checkpoints(records: Iterable[tuple[bytes, bytes | None]]) -> dict[Top
 
     Args:
         records: The keys and values of the topic of checkpoints.
+
+    Raises:
+        ProtocolError: A record is no checkpoint.
     """
-    found: dict[TopicPartition, list[dict[str, object]]] = {}
+    found: dict[TopicPartition, list[tuple[Checkpoint, bool]]] = {}
     for key, value in records:
         if value:
-            topic, number, _ = json.loads(key)
-            found.setdefault(TopicPartition(topic, number), []).append(json.loads(value))
-    return {partition: _mirrored(partition.partition, values) for partition, values in found.items()}
-
-
-def _mirrored(number: int, values: Sequence[Mapping[str, object]]) -> MirroredPartition:
-    known: list[Checkpoint] = []
-    for value in values:
-        match value:
-            case {"source": int(source), "targets": dict(targets)}:
-                known.append(Checkpoint(source, {int(each): offset for each, offset in targets.items()}))
-            case {"source": int(source), "target": int(target)}:
-                known.append(Checkpoint(source, {number: target}))
-    sources = [value["source"] for value in values]
-    position = max(source for source in sources if isinstance(source, int))
-    known.sort(key=lambda each: each.source)
-    return MirroredPartition(position, known, is_hashed=any("targets" in value for value in values))
+            try:
+                (topic, number, _), checkpoint = json.loads(key), json.loads(value)
+                is_hashed = "targets" in checkpoint
+                targets = checkpoint["targets"] if is_hashed else {number: checkpoint["target"]}
+                known = {int(each): int(end) for each, end in targets.items() if end is not None}
+                parsed = Checkpoint(int(checkpoint["source"]), known), is_hashed
+                found.setdefault(TopicPartition(topic, int(number)), []).append(parsed)
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                raise ProtocolError(
+                    f"the checkpoint with the key {key[:100]!r} cannot be read: {value[:100]!r}; a record with this key"
+                    " and a null value deletes it"
+                ) from error
+    return {
+        partition: MirroredPartition(
+            max(each.source for each, _ in rows),
+            sorted((each for each, is_hashed in rows if each.targets or is_hashed), key=lambda each: each.source),
+            is_hashed=any(is_hashed for _, is_hashed in rows),
+        )
+        for partition, rows in found.items()
+    }
 
 
 def translate(
@@ -106,6 +115,7 @@ def translate(
     topics: Mapping[str, str],
     mirrored: Mapping[TopicPartition, MirroredPartition],
     logs: Logs,
+    turned: Collection[str] = (),
 ) -> list[TranslatedOffset]:
     """
     Translate the offsets of a group. Each record from an offset on is at the translated offset or after it.
@@ -115,6 +125,7 @@ def translate(
         topics: The name on the target of each mirrored topic.
         mirrored: How far partitions of the source are mirrored.
         logs: The starts and the ends of the partitions of the target.
+        turned: The topics of the source whose new records are copied back from the target.
     """
     found: list[TranslatedOffset] = []
     for topic, partitions in groupby(sorted(offsets), key=lambda each: each.topic):
@@ -125,12 +136,13 @@ def translate(
         elif any(each.topic == topic and mirrored[each].is_hashed for each in mirrored):
             found += _hashed(topic, target, offsets, mirrored, logs)
         else:
-            found += [_translated(each, target, offsets[each], mirrored.get(each), logs) for each in listed]
+            ahead = _COPIED_BACK if topic in turned else _BEHIND
+            found += [_translated(each, target, offsets[each], mirrored.get(each), logs, ahead) for each in listed]
     return found
 
 
 def _translated(
-    partition: TopicPartition, target: str, offset: int, mirrored: MirroredPartition | None, logs: Logs
+    partition: TopicPartition, target: str, offset: int, mirrored: MirroredPartition | None, logs: Logs, ahead: str
 ) -> TranslatedOffset:
     translated = TranslatedOffset(partition, target, offset)
     lower, refusal = _at_or_below(partition, target, offset, mirrored, logs)
@@ -141,7 +153,7 @@ def _translated(
     start, at = logs[TopicPartition(target, number)][0], best.targets[number]
     note = "from the first record that the target has" if at < start and best.source < offset else ""
     if (behind := offset - mirrored.position) > 0:
-        note = f"the mirror is {behind:,} behind"
+        note = ahead.format(behind)
     return translated._replace(target=max(at, start), again=offset - best.source, note=note)
 
 
@@ -204,7 +216,7 @@ def _hashed(
             offsets.get(partition),
             at,
             refusal=refusals.get(partition, others),
-            note=f"the mirror is {behind:,} behind" if behind > 0 else "",
+            note=_BEHIND.format(behind) if behind > 0 else "",
         )
 
 

@@ -25,6 +25,7 @@ from kiel_groups.mirror.values import (
     BACK_KEY,
     CLAIMS_TOPIC,
     FORWARD,
+    OWN_TOPICS,
     PARTITIONS_KEY,
     STOPPED,
     Claim,
@@ -62,6 +63,8 @@ log = logging.getLogger(__name__)
 
 #: How long the target and the source may refuse the preparation of tasks, in seconds.
 _PATIENCE_S = 60.0
+#: The longest pause before the tasks are prepared again, in seconds. The connector cannot stop meanwhile.
+_LONGEST_PAUSE_S = 4
 #: The pause before a source that does not answer is asked again, in seconds.
 _SOURCE_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
@@ -85,10 +88,12 @@ def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool
     with SingleConsumer(brokers) as consumer:
         names = consumer.topics()
         for pattern in patterns:
-            matching = [name for name in names if fnmatchcase(name, pattern) and name != CLAIMS_TOPIC]
+            matching = [name for name in names if fnmatchcase(name, pattern) and not name.startswith(OWN_TOPICS)]
             if not matching:
                 raise ConfigError(f"topics: the source has no topic {pattern!r}")
             found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
+    # A topic that is being created has no partitions yet. The next call finds them.
+    found = {name: count for name, count in found.items() if count}
     if CLAIMS_TOPIC in names and not may_be_mirrors:
         claims = open_target({"bootstrap.servers": brokers}).claims()
         if mirrored := sorted(claims.keys() & found.keys()):
@@ -510,7 +515,7 @@ class MirrorConnector(SourceConnector):
                     raise
                 log.warning("%s: %s; trying again in %d s", self._context.name, error, pause_s)
             time.sleep(pause_s)
-            pause_s *= 2
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _configured(self, most: int) -> Sequence[Mapping[str, str]]:
         """Prepare the target for the topics of the source, and return the settings of each task."""

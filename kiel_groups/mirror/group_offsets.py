@@ -18,6 +18,7 @@ from kiel_groups import model
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.mirror.checkpoints import TranslatedOffset, translate
 from kiel_groups.mirror.target import TargetCluster, error_of
+from kiel_groups.mirror.values import BACK
 from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
 from kiel_groups.wording import some
 
@@ -117,12 +118,13 @@ class GroupMover:
         found = {group: self._source.read(group, store=store, with_logs=False) for group in groups}
         claims = self._target.claims_of(self._mirror)
         topics = {claim.topic: target for target, claim in claims.items()}
+        turned = {claim.topic for claim in claims.values() if claim.direction == BACK}
         mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
         return [
             GroupTranslation(
                 group,
                 name,
-                translate(found[group].offsets, topics, mirrored, logs),
+                translate(found[group].offsets, topics, mirrored, logs, turned),
                 self._present(name),
                 (*found[group].members, *found[group].foreign),
                 self._members(name),
@@ -147,7 +149,7 @@ class GroupMover:
             (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=_ANSWER_S).values()
             refused = [each for each in answer.result().topic_partitions if each.error is not None]
         except KafkaException as error:
-            raise self._failure(f"write the offsets of group {group}", error) from error
+            raise self._target.failure(f"write the offsets of group {group}", error) from error
         if refused:
             first = refused[0]
             why = "members have joined" if first.error.code() in _HAS_MEMBERS else first.error.str()
@@ -165,7 +167,7 @@ class GroupMover:
         except KafkaException as error:
             if error_of(error).code() == _NO_GROUP:
                 return {}
-            raise self._failure(f"read the offsets of group {group}", error) from error
+            raise self._target.failure(f"read the offsets of group {group}", error) from error
         return {model.TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _members(self, group: str) -> list[str]:
@@ -176,11 +178,8 @@ class GroupMover:
         except KafkaException as error:
             if error_of(error).code() == _NO_GROUP:
                 return []
-            raise self._failure(f"describe group {group}", error) from error
+            raise self._target.failure(f"describe group {group}", error) from error
         return [f"{each.member_id} (host {each.host.removeprefix('/')})" for each in members]
-
-    def _failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        return self._target.failure(what, error)
 
 
 def check_empty(translation: GroupTranslation) -> None:

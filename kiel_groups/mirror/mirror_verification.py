@@ -28,7 +28,7 @@ from kiel_groups.mirror.comparison import (
     compare,
     digest_of,
 )
-from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.target import PASSING, TargetCluster
 from kiel_groups.mirror.values import BACK, Claim
 from kiel_groups.sync import SingleConsumer
 from kiel_groups.wording import some
@@ -251,7 +251,7 @@ class MirrorVerification:
                 elif error is None or error.code() == KafkaError._PARTITION_EOF:
                     yield _records(found)
                     return
-                elif not error.retriable():
+                elif error.code() not in PASSING:
                     raise self._target.failure(f"read {topic}", KafkaException(error))
             if found:
                 idle_s = time.monotonic()

@@ -37,7 +37,7 @@ class PartitionProgress(NamedTuple):
             first record, where the setting ``start.offsets`` begins, or None.
         start: Where the log of the source begins, or None if unknown.
         end: Where the log of the source ends, or None if unknown.
-        records: The number of mirrored records.
+        records: The number of records that were mirrored to the target. It stays if records are copied back.
         size_bytes: The number of bytes of their keys and values.
         stored_ms: When the position was stored, in epoch milliseconds, or None before the first record.
         checkpoint: The source offset of the last checkpoint on the target, or None if unknown.
@@ -203,14 +203,15 @@ def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> l
             target = target_topic(template, topic)
             place = ("target", target, partition) if is_back else (None, topic, partition)
             offset, stored_ms = stored.get(place, ({}, None))
+            mirrored, _ = stored.get((None, topic, partition), ({}, None))
             row = PartitionProgress(
                 TopicPartition(topic, partition),
                 target,
                 TaskId(name, number),
                 is_back,
                 position=offset.get("offset", None if is_back else starts.get(topic, {}).get(str(partition))),
-                records=offset.get("records", 0),
-                size_bytes=offset.get("bytes", 0),
+                records=mirrored.get("records", 0),
+                size_bytes=mirrored.get("bytes", 0),
                 stored_ms=stored_ms,
             )
             found.append(row)

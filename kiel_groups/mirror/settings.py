@@ -60,7 +60,7 @@ CONFIG = ConfigDefinition(
         "topics",
         "list",
         documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
-        "matches one. Internal topics are not mirrored.",
+        "matches one. Internal topics, and topics whose names begin with kiel-mirror-, are not mirrored.",
         validator=non_empty(),
         width="long",
     ),

@@ -36,11 +36,16 @@ _PAUSE_S = 0.05
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 5, 1.0
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
-#: Errors of the target that another try may not meet.
-_PASSING = frozenset(
+#: Errors of the target that another try may not meet. After such an error, a consumer of the library continues.
+PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.UNKNOWN,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
@@ -94,6 +99,19 @@ def error_of(error: KafkaException) -> KafkaError:
     return found
 
 
+def open_client(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
+    """
+    Return a client of the library.
+
+    Raises:
+        ConfigError: The library refuses the settings of the user for clients of this kind.
+    """
+    try:
+        return kind(config, logger=log)
+    except KafkaException as error:
+        raise ConfigError(f"target.properties: {error_of(error).str().strip()}") from error
+
+
 def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
     """Raise ConfigError if one of the topics exists with too few partitions."""
     for topic in topics:
@@ -130,12 +148,8 @@ class TargetCluster:
         self.servers: str = self.config["bootstrap.servers"]
         #: The last error of a connection. The answer to a request only says that a connection has failed.
         self._last_error = ""
-        try:
-            # Problems of connections reach the callback.
-            more = {"error_cb": self._on_error, "log_level": 2}
-            self._admin = AdminClient(self.config | more, logger=log)
-        except KafkaException as error:
-            raise ConfigError(f"target.properties: {error_of(error).str()}") from error
+        # Problems of connections reach the callback.
+        self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error, "log_level": 2})
 
     def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
         """
@@ -155,8 +169,7 @@ class TargetCluster:
         present = self.partitions(timeout_s)
         _check_sets(present, mirror, sets)
         _check_sizes(present, topics)
-        if CLAIMS_TOPIC in present:
-            check_claims(self.claims(), mirror, source, topics)
+        check_claims(self.claims() if CLAIMS_TOPIC in present else {}, mirror, source, topics)
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
@@ -265,7 +278,7 @@ class TargetCluster:
             raise self.failure("claim topics", error) from error
 
     def _change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
-        producer = Producer(self.config | {"transactional.id": CLAIMS_TOPIC}, logger=log)
+        producer = open_client(Producer, self.config | {"transactional.id": CLAIMS_TOPIC})
         producer.init_transactions(_ANSWER_S)
         claims = self.claims()
         changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
@@ -361,7 +374,7 @@ class TargetCluster:
             try:
                 return ask(_REQUEST_S)
             except KafkaException as error:
-                if error_of(error).code() not in _PASSING.union(passing) or time.monotonic() > deadline_s:
+                if error_of(error).code() not in PASSING.union(passing) or time.monotonic() > deadline_s:
                     raise self.failure(what, error) from error
             self._check_stop()
             time.sleep(_PAUSE_S)
@@ -420,7 +433,7 @@ class TargetCluster:
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
-                elif not error.retriable():
+                elif error.code() not in PASSING:
                     raise self.failure(f"read {topic}", KafkaException(error))
 
     def consumer(self) -> Consumer:
@@ -435,7 +448,7 @@ class TargetCluster:
             # The end is reported after an empty answer, for which the broker waits.
             "fetch.wait.max.ms": 10,
         }
-        return Consumer(self.config | config, logger=log)
+        return open_client(Consumer, self.config | config)
 
     def largest_messages(self, topics: Sequence[str]) -> int:
         """Return the smallest ``max.message.bytes`` of some topics."""
@@ -473,11 +486,12 @@ class TargetCluster:
             self._last_error = error.str()
 
     def _create(self, topics: list[NewTopic]) -> None:
-        for name, creation in (self._admin.create_topics(topics) if topics else {}).items():
+        creations = self._admin.create_topics(topics, request_timeout=_ANSWER_S) if topics else {}
+        for name, creation in creations.items():
             try:
-                creation.result(_ANSWER_S)
+                creation.result()
             except KafkaException as error:
-                if error_of(error).code() in _PASSING:
+                if error_of(error).code() in PASSING:
                     raise self.failure(f"create {name}", error) from error
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise ConfigError(f"the target refuses to create {name}: {error_of(error).str()}") from error

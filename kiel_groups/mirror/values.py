@@ -13,8 +13,10 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
+#: How the names of the topics begin that mirrors keep on a target.
+OWN_TOPICS = "kiel-mirror-"
 #: The compacted topic of a target with the claims of all mirrors: the name of a target topic, and its mirror.
-CLAIMS_TOPIC = "kiel-mirror-claims"
+CLAIMS_TOPIC = f"{OWN_TOPICS}claims"
 #: The slot of the checkpoint at the beginning of a mirrored partition.
 BEGINNING_SLOT = -1
 
@@ -155,7 +157,7 @@ def checkpoints_topic(mirror: str) -> str:
     records from offset S on that are in the target's partition 0 have offset T0 or a greater one. A partition of the
     target that is not named may have them from its start on.
     """
-    return f"kiel-mirror-{mirror}"
+    return f"{OWN_TOPICS}{mirror}"
 
 
 def set_of(partition: TopicPartition, sets: int) -> int:
@@ -201,9 +203,16 @@ def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: 
         topics: The topics that the mirror claims.
 
     Raises:
-        ConfigError: A claim is in the way.
+        ConfigError: A claim is in the way, or a topic would be one that mirrors keep for themselves.
     """
+    if checkpoints_topic(mirror) == CLAIMS_TOPIC:
+        raise ConfigError(f"name: {mirror!r} given; {CLAIMS_TOPIC} has the claims of all mirrors: choose another name")
     for topic in topics:
+        if topic.target.startswith(OWN_TOPICS):
+            raise ConfigError(
+                f"target.topic.format: {topic.source} would be {topic.target} on the target; names that begin with"
+                f" {OWN_TOPICS} are those of mirrors' own topics"
+            )
         claim = claims.get(topic.target, Claim(mirror, topic.source, source))
         if (claim.mirror, claim.topic) != (mirror, topic.source):
             raise ConfigError(

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
-from kiel_groups.mirror.target import FENCED, TargetCluster, error_of
+from kiel_groups.mirror.checkpoints import parse_checkpoints
+from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
 from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
@@ -33,8 +34,6 @@ _ENDS_S, _PAUSE_S = 1.0, 0.05
 _SETTLED_S = 1.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
-#: The most records that a producer has in memory, with those whose outcomes are not taken yet.
-_MOST_QUEUED = 200_000
 #: The partition of a record that the producer's partitioner places.
 _BY_HASH = -1
 #: How long a task that ends waits for the records in flight, in seconds.
@@ -113,7 +112,7 @@ class TargetWriter:
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
-        self._producer = Producer(self._producer_config(), logger=log)
+        self._producer = open_client(Producer, self._producer_config())
         if settings.is_exactly_once:
             try:
                 # Without a claim, as after a freeze of the process, it would fence the writer of the present owner.
@@ -136,7 +135,9 @@ class TargetWriter:
             "batch.size": self._batch_bytes,
             # The broker decides which record is too large.
             "message.max.bytes": 100_000_000,
-            "queue.buffering.max.messages": _MOST_QUEUED,
+            # No limits: a batch is in memory as a whole anyway, and a record that the queue refuses would be missing.
+            "queue.buffering.max.messages": 0,
+            "queue.buffering.max.kbytes": (1 << 31) - 1,
             # That of Java: a record with a key goes to the partition of its hash unless the writer names another one.
             "partitioner": "murmur2_random",
             # Callbacks of stored records would take as long as the rest of the work for them.
@@ -164,18 +165,13 @@ class TargetWriter:
 
         The next checkpoint of a partition, if its batch has no record for the target, repeats the target's position.
         """
-        found: dict[TopicPartition, int] = {}
-        for key, value in self._target.read(self._checkpoints_topic, self._number):
-            topic, number, _ = json.loads(key)
-            if value:
-                partition, checkpoint = TopicPartition(topic, number), json.loads(value)
-                found[partition] = max(found.get(partition, 0), checkpoint["source"])
-                ends = checkpoint.get("targets", {number: checkpoint["target"]})
-                for target, end in ends.items():
-                    if end is not None:
-                        each = TopicPartition(topic, int(target))
-                        self._ends[each] = max(self._ends.get(each, 0), end)
-        return found
+        found = parse_checkpoints(self._target.read(self._checkpoints_topic, self._number))
+        for partition, mirrored in found.items():
+            for checkpoint in mirrored.checkpoints:
+                for number, end in checkpoint.targets.items():
+                    each = TopicPartition(partition.topic, number)
+                    self._ends[each] = max(self._ends.get(each, 0), end)
+        return {partition: mirrored.position for partition, mirrored in found.items()}
 
     def check_ends(self, topics: Mapping[str, str]) -> None:
         """
@@ -297,9 +293,6 @@ class TargetWriter:
                 shared: dict[str, Any] = {"partition": partition, "callback": callback}
                 self._send(topic, **(shared | message))
             return
-        while len(self._producer) + len(messages) > _MOST_QUEUED:
-            self._check_stop()
-            self._producer.poll(_SLICE_S)
         self._producer.poll(0)
         if self._producer.produce_batch(topic, messages, partition, callback) < len(messages):
             # A record that the library itself refuses gets no callback.
@@ -376,18 +369,12 @@ class TargetWriter:
         callback: DeliveryCallback,
         **more: Any,
     ) -> None:
-        """Give a record to the producer, and wait while the producer has too many records."""
-        while True:
-            try:
-                self._producer.produce(topic, value, key, partition, callback, **more)
-                return
-            except BufferError:
-                self._check_stop()
-                self._producer.poll(_SLICE_S)
-            except KafkaException as error:
-                # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
-                callback(error_of(error))
-                return
+        """Give a record to the producer."""
+        try:
+            self._producer.produce(topic, value, key, partition, callback, **more)
+        except KafkaException as error:
+            # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
+            callback(error_of(error))
 
     def _done(self, offset: tuple[TopicPartition, int] | None, error: KafkaError, _: Message | None = None) -> None:
         """
@@ -435,6 +422,7 @@ class TargetWriter:
             except KafkaException as error:
                 if error_of(error).code() in _UNAUTHORIZED:
                     raise
+                self._last_error = error_of(error).str()
             else:
                 if not (short := [own for own, end in found.items() if end < least[own]]):
                     self._ends |= found

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
+from kazoo.exceptions import (
+    AuthFailedError,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    SessionClosedRequireSaslError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 
@@ -22,7 +29,7 @@ from kiel_groups.group.znodes.contents import parse_object, typed_field
 from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.group.znodes.transactions import Operation
 from kiel_groups.zookeeper.kazoo_client import REFUSED, ImmediateHandler, SecuredClient, check_hosts, no_answer
-from kiel_groups.zookeeper.pending_requests import SASL_REQUIRED, first_error, transaction_of
+from kiel_groups.zookeeper.pending_requests import ACL_REFUSED, SASL_REQUIRED, first_error, transaction_of
 from kiel_groups.zookeeper.security import security_of
 
 #: The type of the client that ``zookeeper`` yields, for packages that must not import kazoo.
@@ -85,7 +92,8 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
             raise CredentialsError(f"ZooKeeper at {config.hosts}: {REFUSED}") from error
         if isinstance(error, SessionClosedRequireSaslError):
             raise CredentialsError(f"ZooKeeper at {config.hosts}: {SASL_REQUIRED}") from error
-        what = "an ACL denies a request" if isinstance(error, NoAuthError) else f"{type(error).__name__} {error}"
+        known = {NoAuthError: "an ACL denies a request", InvalidACLError: ACL_REFUSED}
+        what = known.get(type(error)) or f"{type(error).__name__} {error}"
         raise CoordinationError(f"ZooKeeper at {config.hosts} failed: {what}".rstrip()) from error
     finally:
         with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.

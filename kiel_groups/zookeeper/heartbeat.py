@@ -13,7 +13,7 @@ import logging
 from socket import socket
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.group.lease import answer_limit_s, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
@@ -22,6 +22,9 @@ from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
+
+
+_NO_ANSWER = "ZooKeeper confirmed nothing for half the session timeout"
 
 
 class Heartbeat:
@@ -55,6 +58,8 @@ class Heartbeat:
         self._sent_s: float | None = None
         self._sent_over: socket | None = None
         self._due_s = float("-inf")
+        #: Why the lease is not renewed, for the log.
+        self._problem = _NO_ANSWER
         self._ticker = runtime.ticker(self._tick, "heartbeat")
 
     def start(self) -> None:
@@ -95,7 +100,7 @@ class Heartbeat:
             return None
         now_s = self._runtime.boot_time_s()
         if self._gate.is_over(now_s):
-            self._session.abandon("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
+            self._session.abandon(f"the lease ran out: {self._problem}")
             return None
         # The interval is computed each time: another server may have granted another timeout.
         interval_s = heartbeat_interval_s(self._gate.timeout_ms, self._interval_ms)
@@ -154,10 +159,13 @@ class Heartbeat:
             return
         if reports_move(answer.value):
             self._connection.leave(used, MOVED)
+        elif any(isinstance(result, NoAuthError) for result in answer.value):
+            self._problem = f"the ACL of {self._proof} no longer allows reading it"
         elif any(isinstance(result, NoNodeError) for result in answer.value):
             self._gate.shut("member znode gone")
             if not self._stopped:
                 self._session.abandon("the member znode is gone")
         elif not any(isinstance(result, Exception) for result in answer.value):
             self._gate.renew(sent_s)
+            self._problem = _NO_ANSWER
             self._metrics.observe("heartbeat", self._runtime.boot_time_s() - sent_s)

@@ -121,6 +121,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_limit_s = connect_limit_s
         self._security = security or ZooKeeperSecurity()
         self._is_logging = is_logging
+        #: How long a TLS handshake may take, in seconds, and the factor of this limit after a slower handshake.
+        #: A handshake needs work of a server, so a busy server gets more time until there may be a lease to keep.
+        self._handshake_limit_s, self._growth = connect_limit_s, 2
         #: The problems of TLS that were logged. kazoo tries again, and again.
         self._logged: set[str] = set()
         self.callback_queue = self.completion_queue = _ImmediateQueue()
@@ -143,7 +146,8 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], hostname: str = "", timeout: float = math.inf, **_: Any
     ) -> socket.socket:
         """
-        Connect to a server, and perform the TLS handshake. The limit applies to each of the two steps.
+        Connect to a server, and perform the TLS handshake. The limit applies to each of the two steps. If a handshake
+        exceeds the limit, and none has succeeded yet, the next handshake may take twice as long.
 
         ``hostname`` is the name of the server in the connection string. The certificates are read for each connection,
         because files with renewed ones replace them.
@@ -155,9 +159,15 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         # kazoo passes no timeout when it asks a server, over a separate connection, whether it accepts writes.
         limit_s = min(timeout, self._connect_limit_s)
         connection: socket.socket = super().create_connection(address, timeout=limit_s)
+        connection.settimeout(min(timeout, self._handshake_limit_s))
         host = hostname or address[0]
         try:
-            return encrypted(connection, self._security, host)
+            connection = encrypted(connection, self._security, host)
+            self._handshake_limit_s, self._growth = self._connect_limit_s, 1
+            return connection
+        except TimeoutError:
+            self._handshake_limit_s *= self._growth
+            raise
         except (ssl.SSLError, ConfigError) as error:
             self.log_problem(host, error)
             raise OSError(str(error)) from error

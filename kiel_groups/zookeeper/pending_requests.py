@@ -12,6 +12,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
+    InvalidACLError,
     KazooException,
     NoAuthError,
     NodeExistsError,
@@ -37,6 +38,7 @@ _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
     (BadVersionError, Failure.BAD_VERSION),
     (NotEmptyError, Failure.NOT_EMPTY),
     (NoAuthError, Failure.NO_AUTH),
+    (InvalidACLError, Failure.INVALID_ACL),
 )
 #: The errors that kazoo reports for those operations of a refused transaction that did not cause the refusal.
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
@@ -86,6 +88,8 @@ def answer_of(results: Sequence[Any]) -> Answer:
     )
 
 
+#: ZooKeeper knows no scheme or name of an ACL, or it has not identified the creator.
+ACL_REFUSED = "it does not accept the ACL that the file with the credentials asks for"
 SASL_REQUIRED = "ZooKeeper requires SASL; name a file with a user and a password (docs/security.rst)"
 
 _SESSION_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)

@@ -133,9 +133,9 @@ class ZooKeeperSecurity:
                 name = f"tls-certificate: {self.tls_certificate}"
                 # A password is always given. Without one, OpenSSL would ask at the terminal.
                 context.load_cert_chain(self.tls_certificate, self.tls_key or None, self.tls_key_password)
-        except OSError as error:  # also all errors of ssl
+        except (OSError, ValueError) as error:  # also all errors of ssl, and a password that is too long for it
             aside = f", with the key in {self.tls_key}" if self.tls_key and "certificate" in name else ""
-            raise ConfigError(f"{name} cannot be used{aside}: {error.strerror or error}") from error
+            raise ConfigError(f"{name} cannot be used{aside}: {getattr(error, 'strerror', None) or error}") from error
         return context
 
 
@@ -161,7 +161,8 @@ def security_of(config: ZooKeeperConfig) -> ZooKeeperSecurity:
     Return the credentials and the TLS settings for the servers of a connection string, from the file of ``config``.
 
     Raises:
-        ConfigError: The file cannot be read, or has a mistake; or a table names some of the servers, but not all.
+        ConfigError: The file cannot be read, or has a mistake; or a table names some of the servers, but not all; or no
+            table is for them. A connection without credentials would then be a surprise.
     """
     if config.security is None:
         return ZooKeeperSecurity()
@@ -173,7 +174,10 @@ def security_of(config: ZooKeeperConfig) -> ZooKeeperSecurity:
                 others = ", ".join(sorted(map(str, servers.difference(table.servers))))
                 raise ConfigError(f"{config.security}: [{name}] is not for {others}; add to its 'servers'")
             return table
-    return next((table for table in tables.values() if not table.servers), ZooKeeperSecurity())
+    if (default := next((table for table in tables.values() if not table.servers), None)) is None:
+        asked = ", ".join(sorted(map(str, servers)))
+        raise ConfigError(f"{config.security}: no table is for {asked}; expected one, or a table without 'servers'")
+    return default
 
 
 def read_security(path: Path, warn: Callable[[str], object] = log.warning) -> dict[str, ZooKeeperSecurity]:
@@ -236,7 +240,7 @@ def _security(place: str, folder: Path, table: Mapping[str, Any]) -> ZooKeeperSe
     if values.get("sasl-user"):
         _check_sasl(place)
     if any(each.id == AUTH_IDS for key in _ACLS for each in values.get(key, ())) and not any(
-        key in values for key in ("digest-user", "sasl-user", "tls-certificate")
+        values.get(key) for key in ("digest-user", "sasl-user", "tls-certificate")
     ):
         raise ConfigError(f"{place}: an ACL for the creator, without credentials; expected a user or a certificate")
     if "acl" not in values and (others := [key for key in _ACLS if key in values]):
@@ -246,11 +250,28 @@ def _security(place: str, folder: Path, table: Mapping[str, Any]) -> ZooKeeperSe
             raise ConfigError(f"{place}: 'tls = false' and other keys about TLS; expected only one of both")
         values["tls"] = True
     security = ZooKeeperSecurity(**{key.replace("-", "_"): value for key, value in values.items()})
+    for key in _ACLS:
+        if key in values and not any(_is_for(each, security) for each in values[key]):
+            raise ConfigError(
+                f"{place} {key}: no entry gives all rights to this client, so it could not use the znodes that it"
+                f" creates; expected 'creator-all', or an entry with cdrwa for its user"
+            )
     try:
         security.tls_context()
     except ConfigError as error:
         raise ConfigError(f"{place} {error}") from error
     return security
+
+
+def _is_for(entry: ACL, security: ZooKeeperSecurity) -> bool:
+    """
+    Return whether an entry of an ACL gives all rights to this client.
+
+    The client does not know its address, and not the subject of its certificate, so entries with these count.
+    """
+    known = (AUTH_IDS, ANYONE_ID_UNSAFE, *security.identities)
+    is_own = entry.id in known or entry.id.scheme == "ip" or (entry.id.scheme == "x509" and security.tls_certificate)
+    return bool(is_own) and entry.perms == Permissions.ALL
 
 
 def _value(place: str, folder: Path, key: str, given: object, default: object) -> object:

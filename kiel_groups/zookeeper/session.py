@@ -22,7 +22,14 @@ from kiel_groups.group.znodes.transactions import Answer, Create, Done, Failure,
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.zookeeper.kazoo_client import REFUSED, Connection, begin_stop, observe_connect
-from kiel_groups.zookeeper.pending_requests import MOVED, PendingRequests, answer_of, reports_move, transaction_of
+from kiel_groups.zookeeper.pending_requests import (
+    ACL_REFUSED,
+    MOVED,
+    PendingRequests,
+    answer_of,
+    reports_move,
+    transaction_of,
+)
 from kiel_groups.zookeeper.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -183,6 +190,8 @@ class SessionClose:
 # SessionLostError, and so does every later request.
 
 
+#: The failures of transactions that are errors of the user, each with its text.
+_REFUSALS = {Failure.NO_AUTH: "not authorised (its ACL)", Failure.INVALID_ACL: ACL_REFUSED}
 _LOST = (ConnectionLoss, OperationTimeoutError)
 
 #: The most reads that a session has in flight. More would only fill queues, and delay the heartbeats behind them: a
@@ -532,8 +541,8 @@ class Session:
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing. The coroutine raises this
-                error.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing, or because it does not
+                accept an ACL. The coroutine raises this error.
         """
         listed = list(operations)
         used, sent_s = self.connection.current, self._runtime.boot_time_s()
@@ -555,8 +564,9 @@ class Session:
         answer = answer_of(results)
         if isinstance(answer, Done):
             self.gate.renew(sent_s)
-        elif isinstance(answer, Refused) and answer.failure is Failure.NO_AUTH:
-            raise CoordinationError(f"ZooKeeper refused to write {listed[answer.index].path}: not authorised (its ACL)")
+        elif isinstance(answer, Refused) and answer.failure in _REFUSALS:
+            path, why = listed[answer.index].path, _REFUSALS[answer.failure]
+            raise CoordinationError(f"ZooKeeper refused to write {path}: {why}")
         return answer
 
     async def ensure(self, folders: Iterable[str]) -> None:

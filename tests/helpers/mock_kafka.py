@@ -9,10 +9,10 @@ from pathlib import Path
 
 import confluent_kafka
 
-__all__ = ["PRODUCE", "MockKafka", "mock_kafka"]
+__all__ = ["FETCH", "PRODUCE", "MockKafka", "mock_kafka"]
 
-#: The API key of requests with records.
-PRODUCE = 0
+#: The API keys of requests that write and read records.
+PRODUCE, FETCH = 0, 1
 _PRODUCER = 0
 
 

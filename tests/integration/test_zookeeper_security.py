@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kazoo.exceptions import NoAuthError
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
@@ -28,6 +31,7 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.integration
 
 DIGEST_PASSWORD = "digest-word-5512"
+KEY_PASSWORD = "key-word-3307"
 RECORDS = 20
 
 
@@ -218,3 +222,74 @@ async def test_credentials_that_are_revoked_and_given_again(
     assert caplog.text.count("could not join") == 2
     assert "is over (the user or the password of SASL is refused); joining again" in caplog.text
     await member.stop()
+
+
+async def test_no_secret_is_shown_or_stored(
+    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A member and commands use all kinds of credentials at once. No log line at level DEBUG, answer, command line or
+    znode has a secret. The znodes are also those of the tests above.
+    """
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    command = ["openssl", "pkey", "-in", cluster.certificates / "client.pem", "-aes256", "-passout"]
+    made = await asyncio.to_thread(subprocess.run, [*command, f"pass:{KEY_PASSWORD}"], check=True, capture_output=True)
+    (tmp_path / "key.pem").write_bytes(made.stdout)
+    (tmp_path / "key.pem").chmod(0o600)
+    file = written(
+        tmp_path / "all.toml",
+        *of_tls(cluster),
+        'tls-key = "key.pem"',
+        f'tls-key-password = "{KEY_PASSWORD}"',
+        'digest-user = "u"',
+        f'digest-password = "{DIGEST_PASSWORD}"',
+        'sasl-user = "member"',
+        f'sasl-password = "{SASL_PASSWORD}"',
+        'acl = "creator-all"',
+    )
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "kiel_groups.kazoo")
+    member = await Member(cluster, group, [topic], zk_hosts=cluster.tls_hosts, zk_security=file).start()
+    await eventually(lambda: member.held, "the partition is owned")
+    place = ("--zookeeper", cluster.tls_hosts, "--zookeeper-security", str(file))
+    running = [
+        asyncio.create_task(asyncio.to_thread(kiel_groups, *words, "--json", *place))
+        for words in (("acl", "show", group), ("describe", group), ("doctor", group))
+    ]
+    shown = set()
+    while not all(each.done() for each in running):
+        shown |= set(command_lines())
+        await asyncio.sleep(0.05)
+    assert any("--zookeeper-security" in each for each in shown)
+    for each in running:
+        answer = await each
+        assert (answer.returncode, answer.stderr) == (0, "")
+        assert json.loads(answer.stdout)
+        shown.add(answer.stdout)
+    await member.stop()
+    assert "Sending request" in caplog.text
+    shown.add(caplog.text)
+    with zookeeper(cluster) as client:
+        client.add_auth("digest", f"u:{DIGEST_PASSWORD}")
+        shown |= {(client.get(path)[0] or b"").decode(errors="replace") for path in znodes(client, "/")}
+    assert any(group in each for each in shown)
+    digest = make_digest_acl_credential("u", DIGEST_PASSWORD).partition(":")[2]
+    for secret in (DIGEST_PASSWORD, SASL_PASSWORD, KEY_PASSWORD, digest):
+        assert not any(secret in each for each in shown)
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the command lines of all processes, as ``ps`` shows them."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # The process has ended.
+            yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def znodes(client: KazooClient, path: str) -> Iterator[str]:
+    """Yield the paths of all znodes below ``path`` that the client can read."""
+    with suppress(NoAuthError, NoNodeError):
+        children = client.get_children(path)
+        yield path
+        for child in children:
+            yield from znodes(client, f"{path.rstrip('/')}/{child}")

@@ -36,6 +36,13 @@ MUTANTS = (
         "tests/unit/zookeeper/test_security.py",
     ),
     Mutant(
+        "a server that no table is for gets a connection in plain text",
+        "zookeeper/security.py",
+        "if not table.servers), None)) is None:",
+        "if not table.servers), ZooKeeperSecurity())) is None:",
+        "tests/unit/zookeeper/test_security.py",
+    ),
+    Mutant(
         "everyone can change what the tools of Kafka read",
         "zookeeper/security.py",
         "ACL(Permissions.READ, ANYONE_ID_UNSAFE)",

@@ -49,7 +49,7 @@ class MirrorProgress:
             return "starting"
         before = self._views[0]
         passed_s = max(view.seen_ms - before.seen_ms, 1) / 1000
-        rate, speed = (view.records - before.records) / passed_s, (view.size_bytes - before.size_bytes) / passed_s
+        rate, speed = (number / passed_s for number in _mirrored_since(before, view))
         text = f"{counted(self.records, 'record')}, {rate:,.0f}/s, {speed / 1e6:,.1f} MB/s"
         if view.lag is None:
             return f"{text}, unknown lag"
@@ -60,7 +60,7 @@ class MirrorProgress:
     @property
     def records(self) -> int:
         """The number of records that were mirrored in this run, by all processes."""
-        return max(0, self.last.records - self._first.records)
+        return _mirrored_since(self._first, self.last)[0]
 
     @property
     def left(self) -> int | None:
@@ -87,7 +87,7 @@ class MirrorProgress:
         last, first = self.last, self._first
         topics = counted(last.topics, "topic")
         if self.records:
-            size = decimal(max(0, last.size_bytes - first.size_bytes))
+            size = decimal(_mirrored_since(first, last)[1])
             rate = f", {self.records / max(took_s, 1e-3):,.0f} records/s"
             text = f"mirrored {counted(self.records, 'record')} ({size}) of {topics} in {took_s:.1f} s{rate}"
         else:
@@ -97,6 +97,13 @@ class MirrorProgress:
             return f"{text}{earlier}; how far the mirror is behind is not known"
         rest = ", where the next start continues" if last.lag else ""
         return f"{text}{earlier}; {counted(last.lag, 'record')} behind{rest}"
+
+
+def _mirrored_since(first: MirrorView, last: MirrorView) -> tuple[int, int]:
+    """Return how many records and bytes were mirrored between two views. Partitions may have left the mirror."""
+    before = {each.partition: (each.records, each.size_bytes) for each in first.partitions}
+    counts = [(each, before.get(each.partition, (0, 0))) for each in last.partitions]
+    return sum(each.records - old for each, (old, _) in counts), sum(each.size_bytes - old for each, (_, old) in counts)
 
 
 def _duration(seconds: float) -> str:

@@ -68,6 +68,7 @@ class Failure(Enum):
     BAD_VERSION = auto()
     NOT_EMPTY = auto()
     NO_AUTH = auto()
+    INVALID_ACL = auto()
     OTHER = auto()
 
 

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as TargetPartition
 
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, ProtocolError
 from kiel_groups.mirror import group_offsets as module
 from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.group_offsets import GroupMover
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import Claim
+from kiel_groups.mirror.values import BACK, FORWARD, Claim
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.offset_changes import GroupOffsets
 
@@ -73,8 +73,11 @@ class FakeTarget:
     config: Mapping[str, Any] = {}
     servers = "new:9092"
 
+    def __init__(self, direction: str = FORWARD) -> None:
+        self._direction = direction
+
     def claims_of(self, _: str) -> Mapping[str, Claim]:
-        return {"copy": Claim("m", "a", "old:9092")}
+        return {"copy": Claim("m", "a", "old:9092", direction=self._direction)}
 
     def mirrored(self, _: str) -> Any:
         values = {"source": 100, "target": 90}
@@ -94,8 +97,8 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     return admin
 
 
-def mover(offsets: Mapping[int, int], **more: Any) -> GroupMover:
-    made = GroupMover("z:2181", cast("TargetCluster", FakeTarget()), "m")
+def mover(offsets: Mapping[int, int], target: FakeTarget | None = None, **more: Any) -> GroupMover:
+    made = GroupMover("z:2181", cast("TargetCluster", target or FakeTarget()), "m")
     found = {TopicPartition("a", number): offset for number, offset in offsets.items()}
     read = GroupOffsets("g", "zookeeper", found, {}, **more)
     made._source = cast("Any", SimpleNamespace(read=lambda *_, **__: read))
@@ -117,6 +120,36 @@ def test_offsets_are_written_once_and_never_moved_back(admin: FakeAdmin) -> None
     (found,) = moving.translate(GROUP)
     assert (found.changes, found.again) == ({}, 10)
     assert [(each.partition.partition, each.target) for each in found.left_out] == [(1, 90)]
+
+
+@pytest.mark.parametrize(
+    ("direction", "note"), [(FORWARD, "the mirror is 10 behind"), (BACK, "reads 10 that were copied back again")]
+)
+def test_a_group_beyond_the_position_of_the_mirror(admin: FakeAdmin, direction: str, note: str) -> None:
+    """A group that has stayed on the source after the turn has read records that were copied back."""
+    (found,) = mover({0: 110}, FakeTarget(direction)).translate(GROUP)
+    assert [(each.target, each.note) for each in found.offsets] == [(90, note)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"x", b"{}"),
+        (b'["a", 0]', b"{}"),
+        (b'["a", 0, 0]', b"[]"),
+        (b'["a", 0, 0]', b'{"source": "x", "target": 1}'),
+        (b'["a", 0, 0]', b'{"source": 1}'),
+        (b'["a", 0, 0]', b'{"source": 1, "targets": [1]}'),
+        (b"[[], 0, 0]", b'{"source": 1, "target": 1}'),
+        (b"[" * 100_000, b"{}"),
+    ],
+)
+def test_a_hostile_checkpoint_is_one_line(key: bytes, value: bytes) -> None:
+    """The error says which record of the topic of checkpoints has to be deleted, and how."""
+    with pytest.raises(
+        ProtocolError, match=r"^the checkpoint with the key b.* cannot be read: b.*; a record with this"
+    ):
+        parse_checkpoints([(key, value)])
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["no group", "an empty group"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -13,12 +14,14 @@ import pytest
 
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.metrics import Metrics
+from kiel_groups.mirror import connector as connector_module
 from kiel_groups.mirror import metrics as mirror_metrics
 from kiel_groups.mirror.connector import (
     MirrorConnector,
     MirrorTask,
     hashed_partitions,
     partitions_of_tasks,
+    source_topics,
     timestamp_of,
 )
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
@@ -404,10 +407,10 @@ def test_a_passing_error_of_the_target_is_tried_again(
         "c: none of the brokers answered; trying again in 2 s",
     ]
     pauses.clear()
-    errors += [KielGroupsError(str(number)) for number in range(6)]
-    with pytest.raises(KielGroupsError, match="5"):
+    errors += [KielGroupsError(str(number)) for number in range(17)]
+    with pytest.raises(KielGroupsError, match="16"):
         connector.task_configs(3)
-    assert pauses == [1, 2, 4, 8, 16]
+    assert pauses == [1, 2, *[4] * 14]
     errors += [ConfigError("mistake")]
     with pytest.raises(ConfigError, match="mistake"):
         connector.task_configs(3)
@@ -424,3 +427,16 @@ def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(monkey
     monkeypatch.setattr(connector, "_topics", topics)
     connector._watch()
     assert [str(error) for error in context.errors] == ["unexpected"]
+
+
+def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The checkpoints of the mirror before this one in a chain would be taken for those of this one.
+
+    A topic without partitions is being created. The target would refuse to create the like.
+    """
+    partitions = {"kiel-mirror-m": {0}, "kiel-mirror-claims": {0}, "orders": {0, 1}, "being created": None}
+    source = SimpleNamespace(topics=partitions.keys, partitions_for_topic=partitions.get)
+    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
+    monkeypatch.setattr(connector_module, "open_target", lambda _: SimpleNamespace(claims=dict))
+    assert source_topics("old:9092", ["*"], may_be_mirrors=True) == {"orders": 2}

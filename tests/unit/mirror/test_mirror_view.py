@@ -35,7 +35,7 @@ def stored(partition: Mapping[str, Any], **offset: int) -> tuple[str, Znode]:
 def test_partitions_of_tasks_have_the_stored_positions() -> None:
     """
     Positions are found by partition and direction. A znode with garbage counts as no position. A partition without a
-    position begins where a bulk copy has ended.
+    position begins where a bulk copy has ended. A topic that was turned round keeps the count of its mirrored records.
     """
     tasks = (
         {
@@ -48,7 +48,7 @@ def test_partitions_of_tasks_have_the_stored_positions() -> None:
     offsets = dict(
         [
             stored(FIRST._asdict(), offset=7, records=6, bytes=60),
-            stored(BACK._asdict(), offset=1),
+            stored(BACK._asdict(), offset=1, records=1, bytes=10),
             stored({"cluster": "target", **BACK._asdict()}, offset=12),
             ("/x", Znode(b"garbage")),
         ]
@@ -56,7 +56,7 @@ def test_partitions_of_tasks_have_the_stored_positions() -> None:
     assert mirrored_partitions("m", group_of(*tasks), offsets) == [
         PartitionProgress(FIRST, "a", TaskId("m", 1), position=7, records=6, size_bytes=60, stored_ms=5),
         PartitionProgress(SECOND, "copy.a", TaskId("m", 0), position=4),
-        PartitionProgress(BACK, "b", TaskId("m", 1), is_back=True, position=12, stored_ms=5),
+        PartitionProgress(BACK, "b", TaskId("m", 1), is_back=True, position=12, records=1, size_bytes=10, stored_ms=5),
     ]
 
 

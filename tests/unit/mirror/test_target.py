@@ -28,8 +28,10 @@ def test_a_claim_is_granted(mirror: str, source: str, target: str) -> None:
         ("other", "old-1", "copy.a", "the target topic copy.a is the mirror of a by the connector 'm'"),
         ("m", "elsewhere:9092", "copy.a", "the connector 'm' has mirrored a of old-1:9092,old-2 to copy.a"),
         ("m", "elsewhere:9092", "b", "the connector 'm' has mirrored a of old-1:9092,old-2 to copy.a"),
+        ("claims", "old-1", "b", "name: 'claims' given; kiel-mirror-claims has the claims of all mirrors"),
+        ("m", "old-1", "kiel-mirror-m", "target.topic.format: a would be kiel-mirror-m on the target"),
     ],
-    ids=["another mirror", "another source", "another source and target topic"],
+    ids=["another mirror", "another source", "another source and target topic", "reserved name", "own topic"],
 )
 def test_a_claim_is_refused(mirror: str, source: str, target: str, expected: str) -> None:
     """A connector of the same name with another source would take the checkpoints of the first one for its own."""

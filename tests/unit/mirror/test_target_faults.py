@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
+from kiel_groups.mirror import target as target_module
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import MirroredTopic, SourceBatch, WriterSettings
@@ -26,7 +27,7 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.connector_contexts import RecordingTaskContext
-from tests.helpers.mock_kafka import PRODUCE, MockKafka, mock_kafka
+from tests.helpers.mock_kafka import FETCH, PRODUCE, MockKafka, mock_kafka
 
 pytestmark = pytest.mark.unit
 
@@ -213,6 +214,64 @@ def test_a_target_topic_that_was_created_again_fails_the_task(kafka: MockKafka) 
         writer.close()
 
 
+def test_reading_continues_after_errors_that_pass(kafka: MockKafka) -> None:
+    """Claims and checkpoints are read when a broker has been slow, restarted, or without its disk."""
+    context, codes = RecordingTaskContext(), (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
+    writer, topic = writer_of(kafka, context, exactly_once=False)
+    writer.write([batch(topic, 0)])
+    writer.close()
+    kafka.refuse(FETCH, *codes, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN)
+    assert target_of(kafka).read(topic, 0) == [(b"", b"0")]
+    kafka.refuse(FETCH, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigError, match="Topic authorization failed"):
+        target_of(kafka).read(topic, 0)
+
+
+def test_a_target_that_does_not_create_a_topic_in_time(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mock cluster has no answer to the request. The connector tries again after such an error."""
+    monkeypatch.setattr(target_module, "_ANSWER_S", 0.2)
+    with pytest.raises(KielGroupsError, match=r"cannot create copy: .*Timed out"):
+        target_of(kafka).create([MirroredTopic("a", "copy", 3, {})], 1)
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"session.timeout.ms": -1}, "session.timeout.ms"),
+        ({"acks": "1"}, "Failed to create producer: `acks` must be set to `all`"),
+        ({"fetch.min.bytes": 0}, "Failed to create consumer: .*fetch.min.bytes"),
+    ],
+    ids=["admin client", "producer", "consumer"],
+)
+def test_settings_that_the_library_refuses_are_one_line(
+    kafka: MockKafka, properties: dict[str, object], text: str
+) -> None:
+    """Some settings are refused for one kind of client only."""
+
+    def open_all() -> None:
+        target = TargetCluster({"bootstrap.servers": kafka.servers, **properties})
+        TargetWriter(target, WriterSettings("m", False, "none", None, False, ""), 0, 1_000, RecordingTaskContext())
+        target.consumer()
+
+    with pytest.raises(ConfigError, match=f"^target.properties: .*{text}"):
+        open_all()
+
+
+@both_modes
+def test_a_batch_is_larger_than_a_queue_of_the_user(kafka: MockKafka, exactly_once: bool) -> None:
+    """The limits of the library's queue, which refuse records, do not apply: the batch is in memory as a whole."""
+    limits = {"queue.buffering.max.messages": 2, "queue.buffering.max.kbytes": 1}
+    target = TargetCluster({"bootstrap.servers": kafka.servers, **FAST, **limits})
+    settings = WriterSettings("queue", exactly_once, "none", None, False, "")
+    writer = TargetWriter(target, settings, 0, 1_000_000, RecordingTaskContext())
+    topic = f"copy-{next(NUMBERS)}"
+    try:
+        writer.write([batch(topic, *range(1_000))])
+    finally:
+        writer.close()
+    assert [value for _, value in target_of(kafka).read(topic, 0)] == [b"%d" % number for number in range(1_000)]
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "text"),
     [
@@ -229,7 +288,7 @@ def test_faults_while_topics_are_created(code: int, kind: type[Exception] | None
     future.set_exception(KafkaException(KafkaError(code)))
     target = TargetCluster({"bootstrap.servers": "new:9092"})
     admin = SimpleNamespace(
-        create_topics=lambda _: {"copy": future}, list_topics=lambda timeout: SimpleNamespace(topics={})
+        create_topics=lambda _, **__: {"copy": future}, list_topics=lambda timeout: SimpleNamespace(topics={})
     )
     vars(target).update(_admin=admin)
     topics = [MirroredTopic("a", "copy", 3, {})]

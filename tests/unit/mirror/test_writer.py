@@ -252,3 +252,21 @@ def test_a_writer_without_a_claim_fences_no_other(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(TaskStoppedError):
         writer_of(waiting=RecordingTaskContext(stop_after=0, is_owner=False))
     assert FakeProducer.made[-1].calls == ["purge", "flush"]
+
+
+def test_the_report_about_a_late_target_has_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target does not say where its logs end; the status shows why, until the batch is written."""
+    monkeypatch.setattr(module, "_LATE_S", 0.0)
+    target, context = FakeTarget(), RecordingTaskContext()
+    errors, ends = [KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))], target.ends
+
+    def failing(*args: Any) -> Sequence[int]:
+        if errors:
+            raise errors.pop()
+        return ends(*args)
+
+    monkeypatch.setattr(target, "ends", failing)
+    writer_of(target, context)[0].write([batch(0, 10)])
+    (late, over) = context.problems
+    assert late.startswith("the target new:9092 does not say where its logs end within 0 s: Broker: Unknown topic or")
+    assert over == ""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError, SessionMovedError
+from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, RolledBackError, SessionMovedError
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import ZooKeeperConfig
@@ -392,6 +392,23 @@ def test_the_end_of_the_lease_is_reported_in_time(runtime: ManualRuntime, gate: 
     runtime.pass_s(60)
     assert len(running.client.sent) == sent
     assert len(running.dead) == 1
+
+
+def test_the_end_of_the_lease_names_an_acl_that_denies_the_heartbeat(
+    runtime: ManualRuntime, gate: DeliveryGate
+) -> None:
+    """While the ACL denies the heartbeat, the lease is not renewed. If it allows the next one, the session goes on."""
+    running = RunningHeartbeat(runtime, gate)
+    running.client.last.set(value=NoAuthError())
+    runtime.pass_s(1.01)
+    running.client.last.set()
+    runtime.pass_s(1.01)
+    assert (gate.is_open(runtime.now_s), running.dead) == (True, [])
+    while not running.dead:
+        running.client.last.set(value=NoAuthError())
+        runtime.pass_s(0.5)
+    (reason,) = running.dead
+    assert reason.startswith("the lease ran out: the ACL of ")
 
 
 def test_a_resumed_process_finds_that_its_lease_has_ended(runtime: ManualRuntime, gate: DeliveryGate) -> None:

@@ -7,21 +7,26 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from kazoo.exceptions import SessionClosedRequireSaslError
-from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl_credential
+from kazoo.exceptions import InvalidACLError, SessionClosedRequireSaslError
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
-from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CoordinationError, CredentialsError, NoZooKeeperError
+from kiel_groups.group.znodes.transactions import Create
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
 from kiel_groups.zookeeper.pending_requests import PendingRequests
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, read_security, security_of
+from kiel_groups.zookeeper.session import Session
 from tests.helpers.secured_cluster import Authority
 
 pytestmark = pytest.mark.unit
@@ -66,6 +71,15 @@ def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypa
     assert security_of(ZooKeeperConfig(hosts="z1:2181")) == ZooKeeperSecurity()
 
 
+def test_without_a_table_for_its_servers_a_client_does_not_connect(write: Callable[[str], Path]) -> None:
+    """A wrong name or port in the file must not make a connection in plain text. A table without keys is for those."""
+    path = write('[east]\nservers = "z1:2281"\ntls = true\n')
+    with pytest.raises(ConfigError, match=r"no table is for z1:2181; expected one, or a table without 'servers'"):
+        security_of(ZooKeeperConfig.parse("z1", security=path))
+    path = write('[east]\nservers = "z1:2281"\ntls = true\n[open]\nservers = "z1"\n')
+    assert not security_of(ZooKeeperConfig.parse("z1", security=path)).tls
+
+
 def test_the_acl_depends_on_the_path(write: Callable[[str], Path]) -> None:
     """What tools of Kafka read is readable, unless the file says otherwise. Offsets may have an ACL of their own."""
     credentials = f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nacl = ["creator-all", "sasl:tools:dr"]\n'
@@ -78,10 +92,10 @@ def test_the_acl_depends_on_the_path(write: Callable[[str], Path]) -> None:
     own = f"digest:{digest}:cdrwa sasl:tools:dr"
     assert list(texts.values()) == [own, f"{own} world:anyone:r", f"{own} world:anyone:r", ""]
     assert security.acl_of("/kiel-groups") is security.acl_of("/consumers") is None
-    others = 'acl-consumers = "world:anyone:r"\nacl-offsets = ["world:anyone:cdrwa"]\n'
+    others = f'acl-consumers = "digest:{digest}:cdrwa"\nacl-offsets = ["world:anyone:cdrwa"]\n'
     security = read_security(write(credentials + others))["z"]
     assert security.acl_of("/consumers/g/offsets/t/0") == OPEN_ACL_UNSAFE
-    assert security.acl_of("/consumers/g/ids") == READ_ACL_UNSAFE
+    assert security.acl_of("/consumers/g/ids") == [make_acl("digest", digest, all=True)]
 
 
 def test_an_argument_names_the_file_before_the_environment(
@@ -138,6 +152,17 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
         ("[z]\nacl = ['world:all:r']", "[z] acl: 'world:all:r' given"),
         ("[z]\nacl = ['sasl:a:rx']", "[z] acl: 'sasl:a:rx' given"),
         ("[z]\nacl = 'creator-all'", "[z]: an ACL for the creator, without credentials"),
+        (
+            "[z]\ndigest-user = ''\ndigest-password = ''\nacl = 'creator-all'",
+            "[z]: an ACL for the creator, without credentials",
+        ),
+        ("[z]\nacl = 'world:anyone:r'", "[z] acl: no entry gives all rights to this client"),
+        ("[z]\nacl = 'x509:CN=a:cdrwa'", "[z] acl: no entry gives all rights to this client"),
+        (
+            "[z]\nacl = 'ip:127.0.0.1:cdrwa'\nacl-offsets = 'ip:127.0.0.1:rw'",
+            "[z] acl-offsets: no entry gives all rights to this client",
+        ),
+        ("[z]\ntls-ca = 'a\\u0000'".replace("'", '"'), "[z] tls-ca: {folder}/a\0 cannot be used: embedded null byte"),
         ("[z]\nacl-offsets = 'world:anyone:r'", "[z]: 'acl-offsets' without 'acl'; expected both"),
         ("[y]\n[z]\n", "[z]: neither this table nor [y] has 'servers'; expected at most one such"),
         ("[y]\nservers = 'a,b'\n[z]\nservers = 'b'", "[z]: b:2181 is in [y], too; expected each server once"),
@@ -170,6 +195,16 @@ def test_a_password_that_others_can_read_is_a_warning(
     assert [record.getMessage() for record in caplog.records] == [
         f"other users can read the secret in {path}; 'chmod 600' denies it"
     ]
+
+
+async def test_an_acl_that_zookeeper_does_not_know_is_named_as_such() -> None:
+    """A server knows no scheme of the ACL, for example. The error says what to look at."""
+    session = Session(ZooKeeperConfig(hosts="z:2181"), Metrics(), lambda _: None, Runtime())
+    refused = session.client.handler.async_result()
+    refused.set([InvalidACLError()])
+    session.client.transaction = lambda: Mock(commit_async=lambda: refused)
+    with pytest.raises(CoordinationError, match="refused to write /a: it does not accept the ACL that the file with"):
+        await session.transact([Create("/a")])
 
 
 async def test_a_server_that_requires_sasl_is_named_as_such() -> None:
@@ -282,6 +317,28 @@ def test_a_shutdown_by_another_thread_keeps_the_encryption(authority: Authority,
         assert connection.version() is not None
         with pytest.raises(OSError, match=r"Broken pipe|EOF|closed"):
             connection.send(b"request")
+
+
+def test_a_server_that_is_slow_to_perform_a_handshake_gets_more_time_at_first(
+    authority: Authority, serve: Callable[..., str]
+) -> None:
+    """
+    The limit is for servers that never answer. A server that many clients reach at once must not be one of them. After
+    the first connection, a lease must not end because a dead server is tried twice.
+    """
+    good = serve(authority.issue("server")).split(":")
+    handler = ImmediateHandler(0.05, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def handshake_s() -> float:
+            begin_s = time.monotonic()
+            with pytest.raises(TimeoutError):
+                handler.create_connection(silent.getsockname(), "z1", 1.0)
+            return time.monotonic() - begin_s
+
+        assert sum(handshake_s() for _ in range(4)) >= 0.05 + 0.1 + 0.2 + 0.4
+        handler.create_connection((good[0], int(good[1])), "127.0.0.1", 5.0).close()
+        assert min(handshake_s() for _ in range(3)) < 0.4
 
 
 def test_a_problem_of_tls_is_logged_once(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kiel_groups.cli.terminal.mirror_report import MirrorProgress
@@ -49,6 +51,13 @@ def test_a_mirror_that_falls_behind_has_no_end() -> None:
     """While the lag grows, no time is left to show."""
     progress = MirrorProgress(view(0, 0), None)
     assert progress.add(view(1_000, 1_000, 9_000)) == "1,000 records, 1,000/s, 0.1 MB/s, lag 8,000"
+
+
+def test_a_partition_that_leaves_the_mirror_does_not_count() -> None:
+    """Other topics than before make no negative rate, and hide no record of this run."""
+    gone = PartitionProgress(TopicPartition("b", 0), "b", TaskId("m", 1), records=500, size_bytes=50_000)
+    progress = MirrorProgress(replace(view(0, 1_000), partitions=(*view(0, 1_000).partitions, gone)), None)
+    assert progress.add(view(1_000, 1_100)) == "100 records, 100/s, 0.0 MB/s, lag 2,900"
 
 
 def test_the_end_of_a_run() -> None:
