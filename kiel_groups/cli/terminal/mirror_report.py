@@ -93,6 +93,8 @@ class MirrorProgress:
         else:
             text = f"mirrored nothing new of {topics} in {took_s:.1f} s"
         earlier = f", after {counted(first.records, 'record')} of earlier runs" if first.records else ""
+        if back := {each.target for each in last.partitions if each.is_back}:
+            earlier += f"; what is copied back of {counted(len(back), 'topic')} is not counted"
         if last.lag is None:
             return f"{text}{earlier}; how far the mirror is behind is not known"
         rest = ", where the next start continues" if last.lag else ""

@@ -96,13 +96,19 @@ def test_the_end_of_a_run() -> None:
             "mirrored nothing new of 1 topic in 2.0 s, after 4,000 records of earlier runs; 0 records behind",
         ),
         (
+            view(0, 4_000),
+            view(0, 4_000, None, is_back=True),
+            "mirrored nothing new of 1 topic in 2.0 s, after 4,000 records of earlier runs; what is copied back of 1"
+            " topic is not counted; 0 records behind",
+        ),
+        (
             NOTHING,
             view(0, 1_000, None),
             "mirrored 1,000 records (100.0 kB) of 1 topic in 2.0 s, 500 records/s; how far the mirror is behind is not"
             " known",
         ),
     ],
-    ids=["new", "resumed", "nothing to do", "unknown lag"],
+    ids=["new", "resumed", "nothing to do", "a topic that is copied back", "unknown lag"],
 )
 def test_the_last_line(first: MirrorView, last: MirrorView, expected: str) -> None:
     """The line says what was mirrored in this run, and where a resumed run began."""
