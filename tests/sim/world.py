@@ -151,7 +151,8 @@ class World(GroupWorld):
         """
         Delete a topic, and create it again ``gone_s`` later. Brokers know of the new topic after another ``silent_s``.
         """
-        if topic in self._absent:
+        # The request that creates a topic may have failed.
+        if topic in self._absent or topic_path(topic) not in self.ensemble.tree.znodes:
             return
         self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
         if gone_s:
