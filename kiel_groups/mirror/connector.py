@@ -165,7 +165,7 @@ def _target_name(settings: Settings, topic: str) -> str:
 
 def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
     """
-    Return the number of partitions that a topic gets on the target, or 0 if records keep their partitions.
+    Return the number of partitions of a topic on the target, or 0 if records keep their partitions.
 
     Args:
         setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".

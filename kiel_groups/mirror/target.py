@@ -264,18 +264,16 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer, or other processes have fenced each try.
         """
-        for _ in range(_CLAIM_TRIES - 1):
+        tries = 0
+        while True:
+            tries += 1
             try:
                 return self._change_claims(change)
             except KafkaException as error:
-                if error_of(error).code() not in FENCED:
+                if tries == _CLAIM_TRIES or error_of(error).code() not in FENCED:
                     raise self.failure("claim topics", error) from error
             # The pauses of two processes must differ, or the second one would be fenced next.
             time.sleep(random.uniform(0, _CLAIM_PAUSE_S))
-        try:
-            return self._change_claims(change)
-        except KafkaException as error:
-            raise self.failure("claim topics", error) from error
 
     def _change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
         producer = open_client(Producer, self.config | {"transactional.id": CLAIMS_TOPIC})

@@ -47,7 +47,7 @@ class MirroredTopic(NamedTuple):
 
     @property
     def target_partitions(self) -> int:
-        """The number of partitions that the topic gets on the target."""
+        """The number of partitions of the topic on the target."""
         return self.hashed_partitions or self.partitions
 
 
