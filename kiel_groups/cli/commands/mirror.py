@@ -18,6 +18,7 @@ from kiel_groups.cli.parameters.options import (
     log_format_option,
     metrics_port_option,
     quiet_option,
+    session_timeout_option,
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
@@ -92,14 +93,7 @@ def mirror() -> None:
 @click.option(
     "--until-caught-up", is_flag=True, help="End when all records are mirrored that the source had at the start."
 )
-@click.option(
-    "--session-timeout-ms",
-    type=int,
-    default=10_000,
-    show_default=True,
-    metavar="MS",
-    help="How long other processes of this mirror wait for the tasks of this one if it dies.",
-)
+@session_timeout_option("How long other processes of this mirror wait for the tasks of this one if it dies.")
 @metrics_port_option
 @quiet_option
 @log_format_option

@@ -22,6 +22,7 @@ from kiel_groups.cli.parameters.options import (
     debounce_options,
     log_format_option,
     quiet_option,
+    session_timeout_option,
     verbose_option,
 )
 from kiel_groups.cli.parameters.worker_address import token_file_option
@@ -111,14 +112,7 @@ _PAUSE_S = 10.0
 )
 @token_file_option("A file with the key that signs what is posted.", "webhook-secret-file")
 @debounce_options
-@click.option(
-    "--session-timeout-ms",
-    type=int,
-    default=10_000,
-    show_default=True,
-    metavar="MS",
-    help="How long a group has no leader if this process dies.",
-)
+@session_timeout_option("How long a group has no leader if this process dies.")
 @click.option(
     "--static-grace-ms",
     type=_MILLISECONDS,

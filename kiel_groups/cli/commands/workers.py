@@ -20,6 +20,7 @@ from kiel_groups.cli.parameters.options import (
     log_format_option,
     metrics_port_option,
     quiet_option,
+    session_timeout_option,
     verbose_option,
     zookeeper_option,
 )
@@ -91,14 +92,7 @@ def workers() -> None:
     metavar="NAME",
     help="How the work is divided: round_robin, or sticky, which moves little.",
 )
-@click.option(
-    "--session-timeout-ms",
-    type=int,
-    default=10_000,
-    show_default=True,
-    metavar="MS",
-    help="How long the group keeps the work of this worker if it dies.",
-)
+@session_timeout_option("How long the group keeps the work of this worker if it dies.")
 @debounce_options
 @metrics_port_option
 @quiet_option

@@ -150,6 +150,13 @@ metrics_port_option = click.option(
 )
 
 
+def session_timeout_option(help_text: str) -> Callable[[FC], FC]:
+    """Return the option ``--session-timeout-ms`` of a process that keeps a session with ZooKeeper."""
+    return click.option(
+        "--session-timeout-ms", type=int, default=10_000, show_default=True, metavar="MS", help=help_text
+    )
+
+
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, without a summary or progress.")
 
 group_argument = click.argument("group", shell_complete=complete_groups)
