@@ -22,6 +22,8 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_use_index = False
+html_domain_indices = False
 smartquotes = False
 # Commands and their output, unless a page says otherwise.
 highlight_language = "text"

@@ -31,6 +31,8 @@ from kiel_groups.cli.app import app as command_line
 log = logging.getLogger(__name__)
 
 _GLOSSARIES = ("docs/glossary", "docs/glossary-workers")
+#: The names by which the site calls pages whose own titles say less there.
+_NAMES = {"README": "First steps", "zookeeper/README": "The znodes"}
 #: Terms that pages also use in an ordinary sense.
 _ORDINARY_WORDS = (
     *("away", "deliver", "finished", "folder", "gate", "lost", "paused", "plan", "position", "program", "release"),
@@ -49,33 +51,32 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Add tables of contents, without text of their own, to the index and to the index of decisions."""
+    """Add tables of contents, without text of their own, to the index, and leave the decisions out of them."""
     if docname == "docs/index":
         for title, body in re.findall(r"^(.+)\n-+\n\n((?:.*\n)*?)(?=^.+\n-+\n|\Z)", source[0], re.MULTILINE):
             pages = [_page(app, docname, name) for name in re.findall(r"^- ``([^`]+)``", body, re.MULTILINE)]
-            entries = "".join(f"   /{page}\n" for page in pages if page)
+            named = [f"{_NAMES[page]} </{page}>" if page in _NAMES else f"/{page}" for page in pages if page]
+            entries = "".join(f"   {entry}\n" for entry in named)
             source[0] += f"\n.. toctree::\n   :hidden:\n   :caption: {title}\n\n{entries}"
-    elif docname == "docs/decisions/README":
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+    elif docname.startswith("docs/decisions/0"):
+        # Their index links to them. In the contents, which each page has, they would be a third of all entries.
+        source[0] = f"---\norphan: true\n---\n\n{source[0]}"
 
 
 def link_pages(app: Sphinx, document: nodes.document) -> None:
     """Replace literals that name a page by links to it."""
     docname = app.env.docname
     for literal in list(document.findall(nodes.literal)):
-        page = _page(app, docname, literal.astext())
+        text = literal.astext()
+        page = _page(app, docname, text)
         if page and not isinstance(literal.parent, nodes.reference):
-            link = addnodes.pending_xref(
-                "",
-                refdomain="std",
-                reftype="doc",
-                reftarget=f"/{page}",
-                refdoc=docname,
-                refexplicit=False,
-                refwarn=True,
-            )
-            link += nodes.inline(literal.astext(), literal.astext())
+            name = _NAMES.get(page, "")
+            link = addnodes.pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{page}", refdoc=docname)
+            link["refexplicit"], link["refwarn"] = bool(name), True
+            link += nodes.inline(name or text, name or text)
             literal.replace_self(link)
+        elif not page and re.fullmatch(r"[\w./-]+\.rst", text):
+            log.warning("there is no page %s", text, location=literal)
 
 
 def _page(app: Sphinx, docname: str, path: str) -> str | None:
@@ -170,7 +171,7 @@ class Commands(SphinxDirective):
 def _helps(words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the words and the help of a command, and of the commands below it."""
     command: click.Command | None = command_line
-    context = click.Context(command_line, info_name=NAME)
+    context = click.Context(command_line, info_name=NAME, **command_line.context_settings)
     for word in words:
         assert isinstance(command, click.Group)
         command = command.get_command(context, word)
