@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
 from kiel_groups.allocators.assignors import Assignor, AssignorChoice, assignors_of, with_capacity
+from kiel_groups.broker_security import broker_security
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import (
@@ -220,6 +221,7 @@ def coordination_of(
         heartbeat_interval_ms=timeouts.heartbeat_ms,
         security=connections.security,
     )
+    zookeeper = replace(zookeeper, broker_protocol=broker_security(connections).protocol)
     # ``allocator_of`` refuses what only coordinating brokers accept.
     chosen = cast(Allocator | str | None, partition_allocator)
     return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"), group.store)
