@@ -49,7 +49,7 @@ def broker_security(config: BrokerConfig) -> BrokerSecurity:
         ConfigError: See ``table_for``.
     """
     if not config.has_own_security:
-        return table_for(config.security, BrokerSecurity, config.hosts)
+        return table_for(config.file, BrokerSecurity, config.hosts)
     of_tls = (config.ssl_context, config.ssl_check_hostname, config.ssl_cafile, config.ssl_certfile)
     has_tls = any(each is not None for each in of_tls)
     return BrokerSecurity(

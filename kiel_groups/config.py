@@ -257,6 +257,11 @@ class BrokerConfig:
         _check_security(self)
 
     @property
+    def file(self) -> str | None:
+        """The absolute path of the file with the credentials, or None without a file."""
+        return None if self.security is None else os.fspath(self.security)
+
+    @property
     def has_own_security(self) -> bool:
         """Whether these settings say by themselves how to connect to brokers, so that the file does not."""
         return any(getattr(self, name) is not None for name in _SECURITY)
@@ -410,6 +415,7 @@ class ZooKeeperConfig:
         *,
         heartbeat_interval_ms: int | None = None,
         security: str | os.PathLike[str] | None = None,
+        broker_protocol: str = PROTOCOLS[0],
         **settings: int,
     ) -> ZooKeeperConfig:
         """
@@ -419,6 +425,7 @@ class ZooKeeperConfig:
             zk_hosts: A list of addresses, or one comma-separated string. A chroot may follow the last host. The default
                 port is 2181.
             heartbeat_interval_ms: See the class.
+            broker_protocol: See the class.
             security: The path of the file with the credentials and the TLS settings. With None, the environment
                 variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
             settings: The other settings by name.
@@ -440,6 +447,7 @@ class ZooKeeperConfig:
             hosts=chrooted,
             heartbeat_interval_ms=heartbeat_interval_ms,
             security=security_path(security),
+            broker_protocol=broker_protocol,
             **settings,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
@@ -220,8 +220,8 @@ def coordination_of(
         connect_timeout_ms=timeouts.join_ms,
         heartbeat_interval_ms=timeouts.heartbeat_ms,
         security=connections.security,
+        broker_protocol=broker_security(connections).protocol,
     )
-    zookeeper = replace(zookeeper, broker_protocol=broker_security(connections).protocol)
     # ``allocator_of`` refuses what only coordinating brokers accept.
     chosen = cast(Allocator | str | None, partition_allocator)
     return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"), group.store)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 import pyspark
 from pyspark.sql.types import StructType
 
-from kiel_groups.broker_security import check_security
 from kiel_groups.config import (
     CLIENT_ID,
     KAFKA_PORT,
@@ -481,11 +480,12 @@ class ReadOptions(SecurityOptions):
     @property
     def broker_config(self) -> BrokerConfig:
         """The settings of connections to the brokers."""
-        return self.connection(
-            self.brokers,
+        return BrokerConfig(
+            hosts=self.brokers,
             client_id=self.client_id,
             request_timeout_ms=self.request_timeout_ms,
             connect_timeout_ms=_CONNECT_MS,
+            **self.arguments,
         )
 
     @classmethod
@@ -512,7 +512,7 @@ class ReadOptions(SecurityOptions):
             **texts.parsed(cls),
         )
         _check_together(read, texts)
-        security = check_security(read.broker_config)
+        security = read.check(read.brokers)
         if read.zookeeper is not None:
             place = dataclasses.replace(read.zookeeper, broker_protocol=security.protocol)
             read = dataclasses.replace(read, zookeeper=place)
@@ -616,7 +616,7 @@ class WriteOptions(SecurityOptions):
         texts.get("includeHeaders", _refuse_headers, None)
         texts.get("kiel.zookeeper.connect", _zookeeper, None)
         write = cls(brokers=texts.brokers(), **texts.parsed(cls))
-        check_security(write.connection(write.brokers))
+        write.check(write.brokers)
         return write
 
 

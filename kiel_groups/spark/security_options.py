@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kiel_groups.broker_security import BrokerSecurity, check_security
 from kiel_groups.config import BrokerConfig, HostPort, Secret, security_path
 from kiel_groups.errors import ConfigError
 
@@ -111,15 +112,16 @@ class SecurityOptions:
     mechanism: str | None = option("kafka.sasl.mechanism", _text)
     login: Login | None = option("kafka.sasl.jaas.config", _login)
 
-    def connection(self, hosts: tuple[HostPort, ...], **settings: Any) -> BrokerConfig:
+    def check(self, hosts: tuple[HostPort, ...]) -> BrokerSecurity:
         """
-        Return the settings of connections to brokers at these addresses. ``settings`` are further ones by name.
+        Check these options, and return the security of connections to brokers at these addresses.
 
         Raises:
-            ConfigError: The options do not fit together.
+            ConfigError: The options do not fit together, or a file cannot be read or has a mistake. The text has the
+                names of the options.
         """
         try:
-            return BrokerConfig(hosts=hosts, **self.arguments, **settings)
+            return check_security(BrokerConfig(hosts=hosts, **self.arguments))
         except ConfigError as error:
             text = str(error)
             for name, spelled in _NAMES.items():

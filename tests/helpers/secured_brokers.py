@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
@@ -111,15 +111,15 @@ class SecuredBrokers(Cluster):
 
     def set_user(self, password: str = PASSWORD) -> None:
         """Create the user of SCRAM, or change the password."""
-        mechanisms = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-        infos = [ScramCredentialInfo(mechanism, 4096) for mechanism in mechanisms]
-        self._alter([UserScramCredentialUpsertion(USER, info, password.encode()) for info in infos])
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            # A request changes one credential of a user.
+            self._alter(UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), password.encode()))
 
     def remove_user(self) -> None:
         """Remove the user of SCRAM-SHA-512."""
-        self._alter([UserScramCredentialDeletion(USER, ScramMechanism.SCRAM_SHA_512)])
+        self._alter(UserScramCredentialDeletion(USER, ScramMechanism.SCRAM_SHA_512))
 
-    def _alter(self, changes: list[Any]) -> None:
+    def _alter(self, change: UserScramCredentialAlteration) -> None:
         admin = AdminClient({"bootstrap.servers": self.at("PLAINTEXT")})
-        for changed in admin.alter_user_scram_credentials(changes).values():
+        for changed in admin.alter_user_scram_credentials([change]).values():
             changed.result(30)

@@ -6,8 +6,9 @@ import pickle
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
-from kiel_groups.config import SECURITY_VARIABLE
+from kiel_groups.config import SECURITY_VARIABLE, BrokerConfig
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options import OPTION_NAMES, ReadOptions, WriteOptions
@@ -272,8 +273,8 @@ def test_the_options_about_tls_and_sasl_become_settings_of_connections(monkeypat
         ReadOptions.parse({**LEAST, **options}, streaming=False),
         WriteOptions.parse({"kafka.bootstrap.servers": "one", **options}),
     ):
-        parsed = pickle.loads(pickle.dumps(parsed))
-        config = parsed.connection(parsed.brokers)
+        parsed = pickle.loads(cloudpickle.dumps(parsed))
+        config = BrokerConfig(hosts=parsed.brokers, **parsed.arguments)
         assert (config.security_protocol, config.ssl_check_hostname) == ("SASL_SSL", False)
         assert (config.sasl_plain_username, config.sasl_plain_password) == ("reader", 'wo"rd; 5512')
         assert "5512" not in repr((parsed, config))
@@ -283,7 +284,7 @@ def test_executors_get_the_path_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp
     """An executor whose environment names another file uses that one."""
     (tmp_path / "driver.toml").write_text("[kafka]\ntls = true\n")
     monkeypatch.setenv(SECURITY_VARIABLE, str(tmp_path / "driver.toml"))
-    options = pickle.loads(pickle.dumps(ReadOptions.parse({**LEAST}, streaming=False)))
+    options = pickle.loads(cloudpickle.dumps(ReadOptions.parse({**LEAST}, streaming=False)))
     monkeypatch.delenv(SECURITY_VARIABLE)
     assert options.broker_config.security == str(tmp_path / "driver.toml")
     monkeypatch.setenv(SECURITY_VARIABLE, "/executors.toml")
