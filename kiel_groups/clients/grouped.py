@@ -587,6 +587,19 @@ class GroupedConsumer(Consumer):
         return self._member is not None and self._member.leads
 
     @property
+    def is_member(self) -> bool:
+        """
+        Whether this consumer is a live member of its group, for example for the readiness check of a service.
+
+        True while the consumer may deliver records and commit: it has joined, and its session, or its generation, is
+        trusted. False before the first join, while the connection to ZooKeeper is broken or a lost session is replaced,
+        after ``assign``, and once ``close()`` was called. If brokers coordinate the group, also False while the group
+        rebalances and this consumer waits for its next assignment.
+        """
+        connected = self._lifecycle.connected
+        return self._member is not None and connected is not None and connected.reader.owned.may_deliver()
+
+    @property
     def settled(self) -> bool:
         """Whether this member owns exactly the partitions that the group's leader assigned to the member."""
         return self._member is not None and self._member.settled
