@@ -614,10 +614,12 @@ class GroupedConsumer(Consumer):
         next owner. Values of ``consume()`` have their tokens in ``Batch.parts``.
 
         Args:
-            of: The record in flight, not a copy. Get the token before the loop asks for the next record, even if a task
-                processes the record for longer. If ``of`` is a partition, the token is the token of the current claim.
-                The current claim is *not* always the claim of records that were delivered earlier: if the partition was
-                lost and claimed again since, the newer token would let late writes pass.
+            of: The record in flight of a loop, not a copy. Get the token before the loop asks for the next record, even
+                if a task processes the record for longer. Records of ``getone()`` and ``getmany()`` have no token; use
+                a loop, or ``consume_batches()``, whose columns have a ``fencing_token``. If ``of`` is a partition, the
+                token is the token of the current claim. The current claim is *not* always the claim of records that
+                were delivered earlier: if the partition was lost and claimed again since, the newer token would let
+                late writes pass.
 
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's
