@@ -131,8 +131,8 @@ class Worker:
 
 def stop_at_signals(worker: Worker) -> None:
     """Call ``worker.stop`` on another thread at the first SIGTERM or Ctrl-C. The second one ends the process."""
-    # Python runs signal handlers between any two steps of the main thread, which may have a lock at that moment. This
-    # queue is made for that, other locks are not.
+    # Python runs a signal handler between any two steps of the main thread, which may hold a lock at that moment. A
+    # SimpleQueue permits that; an Event, for example, could wait for itself.
     signals: SimpleQueue[int] = SimpleQueue()
 
     def handle(number: int, frame: FrameType | None) -> None:

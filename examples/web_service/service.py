@@ -2,7 +2,7 @@
 A Tornado web service that consumes in the background: it counts the views of each page, and answers with the counts.
 
 ``/healthz`` answers while the process works, ``/readyz`` while this consumer is a live member of its group. SIGTERM and
-Ctrl-C end the service: it finishes the record in flight, commits, leaves the group, and stops to answer.
+Ctrl-C end the service: it finishes the record in flight, commits, leaves the group, and stops answering.
 """
 
 from __future__ import annotations

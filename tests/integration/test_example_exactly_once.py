@@ -69,7 +69,7 @@ async def test_each_record_is_counted_once(cluster_39: Cluster, unique: Unique, 
 
             await eventually(lambda: counts() == everything, "the last member has counted each record once")
             frozen.process.send_signal(signal.SIGCONT)
-            frozen.wait_for_error(f"WARNING count_views: {topic}:0: offsets 0 to 299 refused: ")
+            frozen.wait_for_error(f"WARNING count_views: {topic}:0: offsets 0 to ")
             more = await produce(cluster_39, topic, 50, first=300)
             everything = [(value.decode(), 1) for value in sorted(values + more)]
             await eventually(lambda: counts() == everything, "new records are counted once")
