@@ -59,6 +59,8 @@ class _Partition(NamedTuple):
     mirrored: MirroredPartition | None
     dead_letters: Collection[int]
     is_compacted: bool
+    #: Where the mirror has continued on the source after the last turn forward, or 0.
+    resumed: int
 
 
 class MirrorVerification:
@@ -139,7 +141,7 @@ class MirrorVerification:
         ]
         starts, ends = source.beginning_offsets(wanted), source.end_offsets(wanted)
         targets = {each.topic for each in target_logs}
-        policies = self._target.settings(sorted(targets), "cleanup.policy") if targets else {}
+        settings = self._target.settings(sorted(targets))
         dead_letters = self._dead_letters()
         found: list[_Partition] = []
         for each in wanted:
@@ -154,9 +156,10 @@ class MirrorVerification:
                     for number, (start, end) in own.items()
                     if number < len(claim.starts)
                 }
-            is_compacted = "compact" in policies.get(name, "")
+            is_compacted = "compact" in settings.get(name, {}).get("cleanup.policy", "")
             dead: Collection[int] = dead_letters.get(each, ())
-            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted))
+            resumed = max(claim.resumes[each.partition :][:1], default=0)
+            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted, resumed))
         return found
 
     def _compare(self, each: _Partition, source: SingleConsumer, target: Consumer) -> PartitionComparison:
@@ -166,9 +169,14 @@ class MirrorVerification:
             result.refusal = f"{each.target} has no such partition"
             return result
         limits = [] if each.mirrored is None else aligned(each.mirrored, number)
+        # Before the last turn forward, each side may have records twice that were copied back.
+        limits = [limit for limit in limits if limit[0] >= each.resumed]
         last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
         starts = each.source_log[0], target_log[0]
         beginning = beginning_of(limits, starts, last)
+        if each.resumed and not limits:
+            result.refusal = "the mirror has not continued since its topic was turned forward"
+            return result
         if beginning is None:
             result.refusal = "each side has deleted what the other side has left"
             return result

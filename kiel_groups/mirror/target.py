@@ -151,9 +151,11 @@ class TargetCluster:
         # Problems of connections reach the callback.
         self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error, "log_level": 2})
 
-    def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
+    def check(
+        self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float
+    ) -> dict[str, Claim]:
         """
-        Check, without a change, whether the target permits a mirror.
+        Check, without a change, whether the target permits a mirror. Return the claims of all mirrors.
 
         Args:
             mirror: The name of the mirror.
@@ -169,7 +171,9 @@ class TargetCluster:
         present = self.partitions(timeout_s)
         _check_sets(present, mirror, sets)
         _check_sizes(present, topics)
-        check_claims(self.claims() if CLAIMS_TOPIC in present else {}, mirror, source, topics)
+        claims = self.claims() if CLAIMS_TOPIC in present else {}
+        check_claims(claims, mirror, source, topics)
+        return claims
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
@@ -414,10 +418,15 @@ class TargetCluster:
         """
         return [(message.key() or b"", message.value()) for message in self.messages(topic, *partitions)]
 
-    def messages(self, topic: str, *partitions: int) -> Iterator[Message]:
-        """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
+    def messages(self, topic: str, *partitions: int, start: int = 0) -> Iterator[Message]:
+        """
+        Yield the committed records of some partitions from an offset on.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
         with closing(self.consumer()) as consumer:
-            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            consumer.assign([TopicPartition(topic, each, start) for each in partitions])
             left, answered_s = set(partitions), time.monotonic()
             while left:
                 message = consumer.poll(_REQUEST_S)
@@ -448,17 +457,16 @@ class TargetCluster:
         }
         return open_client(Consumer, self.config | config)
 
-    def largest_messages(self, topics: Sequence[str]) -> int:
-        """Return the smallest ``max.message.bytes`` of some topics."""
-        return min(map(int, self.settings(topics, "max.message.bytes").values()))
-
-    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
-        """Return the value of a setting for each of some topics."""
+    def settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the settings of each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
 
-        def ask(timeout_s: float) -> dict[str, str]:
-            answers = self._admin.describe_configs(resources, request_timeout=timeout_s)
-            return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
+        def ask(timeout_s: float) -> dict[str, dict[str, str]]:
+            answers = self._admin.describe_configs(resources, request_timeout=timeout_s) if resources else {}
+            return {
+                resource.name: {name: entry.value for name, entry in answer.result().items()}
+                for resource, answer in answers.items()
+            }
 
         # A broker of KRaft learns of a new topic after the controller has created it.
         return self._answer(ask, "read the settings of topics", KafkaError.UNKNOWN_TOPIC_OR_PART)

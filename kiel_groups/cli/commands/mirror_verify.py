@@ -76,9 +76,8 @@ def verify(
     target = clusters.open_target()
     from kiel_groups.mirror.mirror_verification import MirrorVerification
 
-    connector = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S).connector
-    config: Mapping[str, str] = {} if connector is None else connector.config
-    is_exactly_once = config.get("exactly.once", "").lower() == "true"
+    view = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
+    config: Mapping[str, str] = {} if view.connector is None else view.connector.config
     with _progress(lines, quiet=quiet) as progress:
         verification = MirrorVerification(
             clusters.source_brokers(),
@@ -90,13 +89,13 @@ def verify(
             progress=progress,
         )
         found = list(verification.run())
-    if connector is None and not quiet:
+    if view.connector is None and not quiet:
         lines.say(
             "info",
             f"the worker group {clusters.group!r} has no connector {clusters.name!r} any more: doubled records count as"
             " explained",
         )
-    report = _Report(clusters.name, found, is_exactly_once=is_exactly_once)
+    report = _Report(clusters.name, found, is_exactly_once=view.is_exactly_once)
     if as_json or not quiet or not report.is_complete:
         show_result(report.document(), *report.texts(), as_json=as_json)
     return DONE if report.is_complete else FAILED
