@@ -74,8 +74,6 @@ class MirrorVerification:
         target: The target of the mirror.
         mirror: The name of the mirror's connector.
         topics: The topics of the source to compare. In a name, * matches any characters, and ? matches one.
-        last: How many of the last mirrored records of each partition to compare, at least; None for all. The
-            comparison begins at a checkpoint.
         dead_letter_topic: The topic of the target with the dead letters of the mirror, or "".
         progress: Called about twice a second.
 
@@ -91,7 +89,6 @@ class MirrorVerification:
         mirror: str,
         *,
         topics: Sequence[str] = ("*",),
-        last: int | None = None,
         dead_letter_topic: str = "",
         progress: Progress = lambda *_: None,
     ) -> None:
@@ -99,7 +96,6 @@ class MirrorVerification:
         self._target = target
         self._mirror = mirror
         self._topics = topics
-        self._last = last
         self._dead_letter_topic = dead_letter_topic
         self._progress = progress
         self._done = self._total = 0
@@ -171,17 +167,15 @@ class MirrorVerification:
         limits = [] if each.mirrored is None else aligned(each.mirrored, number)
         # Before the last turn forward, each side may have records twice that were copied back.
         limits = [limit for limit in limits if limit[0] >= each.resumed]
-        last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
         starts = each.source_log[0], target_log[0]
-        beginning = beginning_of(limits, starts, last)
+        beginning = beginning_of(limits, starts)
         if each.resumed and not limits:
             result.refusal = "the mirror has not continued since its topic was turned forward"
             return result
         if beginning is None:
             result.refusal = "each side has deleted what the other side has left"
             return result
-        if self._last is None:
-            _note_earlier(result, starts, limits, beginning)
+        _note_earlier(result, starts, limits, beginning)
         compare(
             result,
             each.mirrored,

@@ -480,6 +480,22 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
         assert contents(found) == expected(0, 300)
 
 
+async def test_our_clients_name_brokers_of_kafka_4(
+    shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
+) -> None:
+    """They do not try for long, nor say only that the connection broke."""
+    brokers, topic = shared_clusters(None, "4.1.0").brokers, unique("late")
+    admin = AdminClient({"bootstrap.servers": ",".join(brokers)})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    text = "no longer support the requests of Kafka 0.8, as those of Kafka 4"
+    async with Producer(brokers) as producer:
+        with pytest.raises(KielGroupsError, match=text):
+            await producer.produce(topic, b"x")
+    async with SingleConsumer(brokers) as consumer:
+        with pytest.raises(ConfigError, match=text):
+            await consumer.consume(topic, SingleConsumer.BEGINNING)
+
+
 async def test_more_partitions_on_the_target(pair: Pair) -> None:
     """
     A record with a key goes where Java's hash says, in its order, and one without keeps its partition. The checkpoint
@@ -635,7 +651,7 @@ async def test_one_command_mirrors_topics(pair: Pair, capsys: pytest.CaptureFixt
         await pair.mirrored(400)
         refused = await here(*words)
         assert refused.returncode == 2
-        assert "runs in 1 other process with other settings (exactly.once)" in refused.stderr
+        assert "runs in another process with other settings (exactly.once)" in refused.stderr
         running.process.kill()
     refused = await here(*words, "--topics", "none")
     assert (refused.returncode, refused.stderr) == (2, "error: --topics: the source has no topic 'none'\n")
@@ -742,6 +758,5 @@ async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pyte
         1: [("missing", damaged, None)],
         2: [("not of the source", None, {"from": 351, "to": 352})],
     }
-    status, out, _ = await command("verify", "--last", "10", "--topics", pair.topic)
-    assert (status, out.count("  changed: 1 record, source offset 300, target offset 350")) == (1, 0)
+    status, out, _ = await command("verify", "--topics", pair.topic)
     assert "changed: 1 record, source offset 300, target offset 350" in out

@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "records that are missing in the middle count as not mirrored yet",
         "mirror/comparison.py",
-        "source.offsets[0] >= self._explained.position):",
+        "source.offsets[0] >= self._position):",
         "source.offsets[0] >= 0):",
         "tests/unit/mirror/test_comparison.py",
     ),

@@ -84,7 +84,8 @@ def mirror() -> None:
 @click.option(
     "--dead-letter-topic",
     metavar="NAME",
-    help="A topic of the target for records that are too large for it.  [default: such a record ends the mirror]",
+    help="A topic of the target for records that it never takes: too large, or without a key in a compacted topic. "
+    " [default: such a record ends the mirror]",
 )
 @click.option(
     "--set", "more", multiple=True, metavar="NAME=VALUE", help="Another setting of the connector; can be repeated."

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,9 +13,9 @@ import click
 
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S
+from kiel_groups.cli.terminal import rendering
 from kiel_groups.cli.terminal.messages import DONE, Lines
 from kiel_groups.cli.terminal.mirror_report import MirrorProgress
-from kiel_groups.cli.terminal.rendering import bar, has_bar
 from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
 from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError
 from kiel_groups.group.znodes.worker_contents import cause_of
@@ -30,8 +29,6 @@ from kiel_groups.workers.values import Work
 
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
 _INTERVAL_S, _PAUSE_FACTOR = 0.5, 4.0
-#: How often a line shows the progress where no bar can be shown, in seconds.
-_LINE_INTERVAL_S = 10.0
 #: The type of an error at the beginning of its text.
 _TYPE = re.compile(r"^\w*Error: ")
 
@@ -74,7 +71,12 @@ class MirrorRun:
         """
         began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
-            with self._shown(progress) as show:
+            total = progress.left
+            with rendering.progress(self.lines, total, quiet=self.quiet, timed=self.logs is None) as update:
+
+                def show(text: str) -> None:
+                    update(text, None if total is None else total - (progress.left or 0))
+
                 return asyncio.run(self._run(progress, show))
         finally:
             took_s = time.monotonic() - began_s
@@ -85,27 +87,6 @@ class MirrorRun:
                 self.lines.say("warning", f"the last positions of the mirror are not known: {error}")
             if progress.last.partitions and not self.quiet:
                 click.echo(progress.summary(took_s))
-
-    @contextmanager
-    def _shown(self, progress: MirrorProgress) -> Iterator[Callable[[str], None]]:
-        """Show the progress within the block: by a bar, or by lines. Yield a function that shows the newest text."""
-        if self.quiet:
-            yield lambda text: None
-        elif has_bar():
-            total = progress.left
-            with bar(total, "starting") as show:
-                yield lambda text: show(text, None if total is None else total - (progress.left or 0))
-        else:
-            shown_s, shown = time.monotonic(), ""
-
-            def show_line(text: str) -> None:
-                nonlocal shown_s, shown
-                if text != shown and time.monotonic() - shown_s >= _LINE_INTERVAL_S:
-                    shown_s, shown = time.monotonic(), text
-                    stamp = "" if self.logs else time.strftime("%Y-%m-%d %H:%M:%S")
-                    self.lines.say("info", text, stamp=stamp)
-
-            yield show_line
 
     async def _run(self, progress: MirrorProgress, show: Callable[[str], None]) -> int:
         ending = Termination()

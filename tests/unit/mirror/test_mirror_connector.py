@@ -401,6 +401,23 @@ def test_offsets_that_the_source_does_not_have_are_refused(
     check_starts("old:9092", '{"a": {"0": 7}}', {"a": 3})
 
 
+@pytest.mark.parametrize(
+    ("direction", "must_move"), [(STOPPED, True), (RETURNING, True), (STOPPED, False), (BACK, True)]
+)
+def test_a_run_with_an_end_waits_for_no_topic_that_is_stopped(
+    direction: str, must_move: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for the command that turns the topic, which was perhaps killed."""
+    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: {"a": claim})
+    claim = Claim("c", "a", "old:9092", direction=direction)
+    monkeypatch.setattr(connector, "_topics", lambda: {"a": 1})
+    monkeypatch.setattr(connector_module, "_target_of", lambda _: target)
+    stops = must_move and direction != BACK
+    expected = pytest.raises(KielGroupsError, match="the topic a is stopped while") if stops else nullcontext()
+    with expected:
+        connector.checked_topics("c", typed(MirrorConnector, CONFIG), timeout_s=1, must_move=must_move)
+
+
 def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, RecordingConnectorContext]:
     connector, context = MirrorConnector(), RecordingConnectorContext(CONFIG)
     ended = SimpleNamespace(wait=lambda _: False)

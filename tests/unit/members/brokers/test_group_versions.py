@@ -95,7 +95,7 @@ async def test_brokers_are_asked_again_by_each_connect() -> None:
         ),
         (release(Fault.CLOSE, Fault.CLOSE), ConfigError, "with older ones, use coordination='zookeeper'"),
         (release(Fault.CLOSE, versions({FETCH: (4, 17), JOIN_GROUP: (0, 9)})), ConfigError, "as those of Kafka 4"),
-        (release(ONE_TOPIC, versions({JOIN_GROUP: (0, 9)})), ConfigError, "reads from Kafka 0.8 to 3.9"),
+        (release(ONE_TOPIC, versions({JOIN_GROUP: (0, 9)})), ConfigError, "reads and writes Kafka 0.8 to 3.9"),
         (release(Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
         (release(ONE_TOPIC, Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
         (release(b"\x00"), NoBrokersError, "answer to a FetchProbeRequest"),
