@@ -237,8 +237,9 @@ def test_without_its_claim_a_task_writes_no_checkpoint() -> None:
     writer, producer = writer_of(FakeTarget(None, [1], [2], [3], [9]), Regained(), exactly_once=False)
     writer.write([batch(5, 10)])
     assert checkpoints(producer) == [{"source": 6, "target": 3}]
-    lost = RecordingTaskContext(is_owner=False)
+    lost = RecordingTaskContext()
     writer, producer = writer_of(FakeTarget(None, [1]), lost)
+    lost.is_owner = False
     writer.write([batch(5, 10)])
     assert checkpoints(producer) == [{"source": 6, "target": 1}]
     stopped = RecordingTaskContext(stop_after=0, is_owner=False)
