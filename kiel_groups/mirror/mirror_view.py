@@ -20,7 +20,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import broker_addresses, read_brokers, read_tree
-from kiel_groups.workers.plugins.interfaces import JsonObject
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_group_of
 from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
 
@@ -187,7 +186,7 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
     return replace(view, partitions=tuple(partitions))
 
 
-def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple[JsonObject, int]]:
+def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]:
     """
     Return the source offsets of a mirror, and when each was stored in epoch milliseconds.
 
@@ -203,7 +202,7 @@ def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple
 
 
 def mirrored_partitions(
-    name: str, workers: WorkerGroup, stored: Mapping[tuple[str | None, str, int], tuple[JsonObject, int]]
+    name: str, workers: WorkerGroup, stored: Mapping[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]
 ) -> list[PartitionProgress]:
     """
     Return the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
@@ -215,7 +214,7 @@ def mirrored_partitions(
     """
     entry = workers.configuration.connectors.get(name)
     tasks = () if entry is None else entry.tasks or ()
-    nothing: tuple[JsonObject, int | None] = {}, None
+    nothing: tuple[Mapping[str, Any], int | None] = {}, None
     found = []
     for number, config in enumerate(tasks):
         template = config.get("target.topic.format", TOPIC_IN_FORMAT)

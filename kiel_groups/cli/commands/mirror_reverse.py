@@ -16,7 +16,7 @@ from kiel_groups.wording import counted, some
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.mirror.directions import TopicReversal
+    from kiel_groups.mirror.reversal import TopicReversal
 
 
 @click.command(epilog=EPILOG)

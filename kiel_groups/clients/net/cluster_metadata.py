@@ -594,6 +594,7 @@ class ClusterMetadata:
         now_s = time.monotonic()
         never_s = float("-inf")
         if now_s - self._lost_s.get(address, never_s) < _AGAIN_S <= now_s - self._examined_s.get(address, never_s):
+            # Other connections may end before the question is sent.
             self._examined_s[address] = now_s
             spawn(self._examine(address), f"versions of {address}")
         self._lost_s[address] = now_s
@@ -630,6 +631,7 @@ class ClusterMetadata:
         for attempt in range(_VERSION_TRIES):
             await asyncio.sleep(backoff.delay_s(attempt))
             address = address_of()
+            self._examined_s[address] = time.monotonic()
             connection = self.connection_to(address, purpose)
             is_open = is_probed = False
             try:

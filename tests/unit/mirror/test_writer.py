@@ -251,7 +251,7 @@ def test_without_its_claim_a_task_writes_no_checkpoint() -> None:
 
 def test_the_beginning_of_a_partition_has_a_checkpoint_of_its_own() -> None:
     """It is written at once if its offset is known, else with the first batch. Its slot keeps the first one only."""
-    writer, producer = writer_of(FakeTarget(None, [1]))
+    writer, producer = writer_of(FakeTarget(None, [1], [2]))
     writer.begin({PARTITION: None})
     assert producer.calls == []
     for first in (5, 6):

@@ -180,7 +180,7 @@ def test_a_given_release_says_what_its_brokers_know(given: tuple[int, ...], expe
         ([0, 9], "expected a release as a tuple"),
         ((), "brokers coordinate groups from Kafka 0.9 on"),
         ((0, 8, 2), r"api_version: \(0, 8, 2\) given; brokers coordinate groups from Kafka 0.9 on"),
-        ((4, 0), r"api_version: \(4, 0\) given, whose brokers do not know the fetch requests"),
+        ((4, 0), r"api_version: \(4, 0\) given, whose brokers no longer support the requests"),
     ],
 )
 def test_a_release_that_cannot_be_used_is_refused(given: Any, words: str) -> None:
