@@ -493,7 +493,7 @@ async def test_our_clients_name_brokers_of_kafka_4(
             await producer.produce(topic, b"x")
     async with SingleConsumer(brokers) as consumer:
         with pytest.raises(ConfigError, match=text):
-            await consumer.consume(topic, SingleConsumer.BEGINNING)
+            await consumer.subscribe(topic, SingleConsumer.BEGINNING)
 
 
 async def test_more_partitions_on_the_target(pair: Pair) -> None:
