@@ -151,7 +151,8 @@ class BackCopier:
         began_s, is_late = time.monotonic(), False
         for outcome in sent:
             while not outcome.done():
-                if self._waiting.should_stop:
+                # A stop in order stores the positions after records in flight, so that these are not copied again.
+                if self._waiting.should_stop and time.monotonic() - began_s > _CLOSE_MS / 1000:
                     raise TaskStoppedError(f"stopped while {self._brokers} stores records")
                 if time.monotonic() - began_s > _LATE_S and not is_late:
                     is_late = True

@@ -81,6 +81,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     monkeypatch.setattr(module, "Producer", lambda *_, **__: found)
     monkeypatch.setattr(module, "_SLICE_S", 0.02)
     monkeypatch.setattr(module, "_LATE_S", 0.05)
+    monkeypatch.setattr(module, "_CLOSE_MS", 100)
     return found
 
 
