@@ -16,7 +16,7 @@ from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import MirrorMetrics
 from kiel_groups.mirror.settings import CONFIG
@@ -67,8 +67,8 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 60.0
 #: The longest pause before the tasks are prepared again, in seconds. The connector cannot stop meanwhile.
 _LONGEST_PAUSE_S = 4
-#: The pause before a source that does not answer is asked again, in seconds.
-_SOURCE_PAUSE_S = 0.25
+#: The pause before a cluster that does not answer is asked again, in seconds.
+_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
 
@@ -252,9 +252,28 @@ class MirrorTask(SourceTask):
         self._error: BaseException | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
+        self._context, self._settings = context, settings
+        is_late = False
+        while True:
+            try:
+                self._start()
+                break
+            except KielGroupsError as error:
+                self._close()
+                if not error.retriable:
+                    raise
+                is_late = True
+                log.warning("%s: %s; trying again", context.connector, error)
+                context.report_problem(f"{error}; trying again")
+                if context.run(context.pause(_PAUSE_S)):
+                    raise TaskStoppedError(f"stopped while {settings['target.bootstrap.servers']} is gone") from error
+        if is_late:
+            context.report_problem("")
+
+    def _start(self) -> None:
+        context, settings = self._context, self._settings
         target = _target_of(settings)
         target.should_stop = lambda: context.should_stop
-        self._context, self._settings = context, settings
         self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
         self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
         claims = target.claims()
@@ -375,7 +394,7 @@ class MirrorTask(SourceTask):
             if not error.retriable:
                 raise
             self._report_source(f"the source does not answer: {error}; trying again")
-            self._context.run(self._context.pause(_SOURCE_PAUSE_S))
+            self._context.run(self._context.pause(_PAUSE_S))
             return []
         self._report_source("")
         self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
@@ -450,12 +469,16 @@ class MirrorTask(SourceTask):
 
     def stop(self) -> None:
         self._threads.shutdown()
-        for writer in self._writers.values():
-            writer.close()
+        self._close()
+
+    def _close(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()
         if self._consumer is not None:
             self._consumer.close()
         if self._back is not None:
             self._back.close()
+        self._consumer = self._back = None
 
     def _subscribe(self, consumer: SingleConsumer) -> None:
         """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""

@@ -15,7 +15,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
-from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
+from kiel_groups.errors import (
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    RetriableBrokerError,
+    TaskStoppedError,
+)
 from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
 from kiel_groups.wording import counted, some
@@ -433,7 +440,7 @@ class TargetCluster:
                 if message is None:
                     self._check_stop()
                     if time.monotonic() - answered_s > _ANSWER_S:
-                        raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                        raise NoBrokersError(f"the target {self.servers} does not answer: cannot read {topic}")
                     continue
                 answered_s = time.monotonic()
                 if (error := message.error()) is None:
@@ -472,9 +479,15 @@ class TargetCluster:
         return self._answer(ask, "read the settings of topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""
-        kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
-        return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+        """
+        Return the error for users after the library has raised one.
+
+        It is a ConfigError if rights are missing, and a RetriableBrokerError if another try may succeed.
+        """
+        text, code = f"the target {self.servers}: cannot {what}: {error_of(error).str()}", error_of(error).code()
+        if code in PASSING:
+            return RetriableBrokerError(text)
+        return ConfigError(text) if code in _DENIED else KielGroupsError(text)
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
@@ -484,7 +497,7 @@ class TargetCluster:
             self._admin.poll(0)  # This calls ``_on_error``.
             # Brokers before 0.10 close a connection that asks for their versions.
             cause = self._last_error or f"{error_of(error).str()}; expected Kafka 0.11 or later"
-            raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
+            raise NoBrokersError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _on_error(self, error: KafkaError) -> None:

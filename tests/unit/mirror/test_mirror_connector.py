@@ -266,6 +266,32 @@ def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
     assert [bool(problem) for problem in context.problems] == [True, False]
 
 
+def test_a_task_that_starts_while_the_target_is_gone_waits() -> None:
+    """The status shows it. The next try begins anew; a refusal fails the task, and a stop ends the wait."""
+    errors: list[Exception] = [NoBrokersError("gone"), NoBrokersError("gone")]
+    context, task = RecordingTaskContext(), MirrorTask()
+    writer = SimpleNamespace(close=lambda: closed.append(True))
+    closed: list[bool] = []
+
+    def start() -> None:
+        assert task._writers == {}
+        task._writers[0] = cast("Any", writer)
+        if errors:
+            raise errors.pop()
+
+    vars(task).update(_start=start)
+    task.start(context, {"target.bootstrap.servers": "new:9092"})
+    assert context.problems == ["gone; trying again", "gone; trying again", ""]
+    assert len(closed) == 2
+    task._writers.clear()
+    errors.append(KielGroupsError("fenced"))
+    with pytest.raises(KielGroupsError, match="fenced"):
+        task.start(context, {})
+    errors.append(NoBrokersError("gone"))
+    with pytest.raises(TaskStoppedError):
+        task.start(RecordingTaskContext(stop_after=1), {"target.bootstrap.servers": "new:9092"})
+
+
 class FakeColumns(NamedTuple):
     """The columns of records up to an offset."""
 
