@@ -463,10 +463,11 @@ async def test_exactly_once_across_a_kill_and_a_frozen_predecessor(pair: Pair, m
 
     def run() -> None:
         with pair.task(exactly_once="true", batch_records="100") as task:
-            task.poll()
+            while not task.poll():
+                pass
             monkeypatch.setattr(TargetWriter, "_commit", killed)
             with pytest.raises(KilledError):
-                task.poll()
+                copied(task, 300)
             monkeypatch.setattr(TargetWriter, "_commit", frozen)
             with (
                 pair.task(exactly_once="true", batch_records="100") as second,
