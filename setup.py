@@ -107,6 +107,8 @@ setup(
             "mypy>=1.14",
             "openapi-spec-validator>=0.7",
             "playwright>=1.45",
+            # An example stores its results in PostgreSQL.
+            "psycopg[binary]>=3.2",
             # pytest-xdist 3.8 does not group tests (--dist=loadgroup) under pytest 9.2.
             "pytest>=8.2,<9.2",
             "pytest-timeout>=2.3",
