@@ -124,7 +124,7 @@ def compare(partition: int, count: int, found: Sequence[tuple[int, int]], checkp
     if len(firsts) != count:
         findings.append(f"{partition}: {count - len(firsts)} records are missing at the end")
     # For each number, the least of the last offsets from it on: a consumer that starts there misses none of them.
-    least = list(accumulate((lasts.get(number, 0) for number in reversed(range(count))), min))[::-1]
+    least = list(accumulate((lasts.get(number, sys.maxsize) for number in reversed(range(count))), min))[::-1]
     for each in checkpoints:
         source, target = each["source"], each["target"]
         if any(offset < target for offset in least[source : source + 1]):
