@@ -19,10 +19,23 @@ pytestmark = pytest.mark.unit
         ([0, 1, 0, 1, 2, 1], (2, 4), 3, []),
         ([0, 2], (0, 0), 0, ["at offset 1, 2 follows 0: records are missing"]),
         ([0, 1], (2, 2), 0, ["1 records are missing at the end"]),
-        ([0, 1, 2], (1, 2), 0, ["is not true"]),
-        ([0, 1, 2], (2, 1), 0, ["is not true"]),
+        ([0, 1, 2], (1, 2), 0, ["skips records"]),
+        ([0, 1, 2], (2, 1), 0, ["repeats records"]),
+        # A task that was killed has written three batches, of which its successor writes all again.
+        ([0, 1, 2, 0, 1, 2], (1, 4), 3, []),
+        # A task that was frozen writes one of them again.
+        ([0, 1, 2, 0], (1, 4), 1, ["skips records"]),
     ],
-    ids=["sound", "duplicates", "a gap", "no end", "a checkpoint that skips", "a checkpoint that repeats"],
+    ids=[
+        "sound",
+        "duplicates",
+        "a gap",
+        "no end",
+        "a checkpoint that skips",
+        "a checkpoint that repeats",
+        "a checkpoint of duplicates",
+        "a checkpoint behind late duplicates",
+    ],
 )
 def test_a_copy_is_compared_with_its_source(
     numbers: Sequence[int], checkpoint: tuple[int, int], duplicates: int, findings: Sequence[str]
