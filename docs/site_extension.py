@@ -2,7 +2,8 @@
 Make a site of pages that stay plain reStructuredText, so that code hosts show them, too.
 
 - The lists of ``docs/index.rst`` become the tables of contents.
-- A literal that names a page, such as ``glossary.rst``, becomes a link with the title of the page.
+- A literal that names a page, such as ``glossary.rst``, becomes a link with the title of the page, and a link to the
+  file of a page becomes one to the page.
 - The first use of a term on a page links to the glossary.
 - The directive ``commands`` has the help of the commands in a section of the command line.
 - The end of a build checks that each link within the site has a target.
@@ -64,19 +65,27 @@ def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def link_pages(app: Sphinx, document: nodes.document) -> None:
-    """Replace literals that name a page by links to it."""
+    """Replace literals that name a page, and links to the file of a page, by links to it."""
     docname = app.env.docname
+    for reference in list(document.findall(nodes.reference)):
+        if page := _page(app, docname, reference.get("refuri", "")):
+            reference.replace_self(_link(docname, page, reference.astext(), is_title=False))
     for literal in list(document.findall(nodes.literal)):
         text = literal.astext()
         page = _page(app, docname, text)
         if page and not isinstance(literal.parent, nodes.reference):
             name = _NAMES.get(page, "")
-            link = addnodes.pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{page}", refdoc=docname)
-            link["refexplicit"], link["refwarn"] = bool(name), True
-            link += nodes.inline(name or text, name or text)
-            literal.replace_self(link)
+            literal.replace_self(_link(docname, page, name or text, is_title=not name))
         elif not page and re.fullmatch(r"[\w./-]+\.rst", text):
             log.warning("there is no page %s", text, location=literal)
+
+
+def _link(docname: str, page: str, text: str, *, is_title: bool) -> addnodes.pending_xref:
+    """Return a link to a page with this text, or with the title of the page in its place."""
+    link = addnodes.pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{page}", refdoc=docname)
+    link["refexplicit"], link["refwarn"] = not is_title, True
+    link += nodes.inline(text, text)
+    return link
 
 
 def _page(app: Sphinx, docname: str, path: str) -> str | None:
