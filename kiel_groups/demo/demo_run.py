@@ -5,6 +5,9 @@ Run the demo from the start of its cluster to its result. At the end, all proces
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import re
 import signal
 import sys
 import time
@@ -44,7 +47,7 @@ from kiel_groups.embedded.download_display import fetch_servers
 from kiel_groups.embedded.jars import java_class_path
 from kiel_groups.embedded.processes import ChildProcess, in_thread, log_tail, server_folder
 from kiel_groups.embedded.releases import zookeeper_class_path
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, PartitionView
@@ -53,6 +56,7 @@ from kiel_groups.ops.zookeeper_client import zookeeper as session
 from kiel_groups.ops.zookeeper_reader import read_group
 from kiel_groups.wording import counted, some
 
+_COMMAND = "kiel-groups demo"
 #: How often the state is printed where there is no terminal, in seconds.
 _LINE_INTERVAL_S = 2.0
 
@@ -78,10 +82,23 @@ class Display:
     Shows events and the state of the group: a live table below the events on a terminal, plain lines elsewhere.
 
     The display is a context manager, and removes the table at its end.
+
+    Args:
+        console: Shows the events and the table.
+        picture: The SVG file that ``save_picture`` writes, or None for no picture. It shows the events, the members at
+            two moments, and the result.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, picture: Path | None = None) -> None:
         self._console = console
+        self._picture_file = picture
+        self._picture: Console | None = None
+        if picture is not None:
+            self._picture = Console(
+                record=True, file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor"
+            )
+            self._picture.print(f"$ {_COMMAND}", style="bold", highlight=False)
+        self._shown: GroupProgress | None = None
         self._start_s = time.monotonic()
         self._next_line_s = 0.0
         self._live: Live | None = None
@@ -94,20 +111,46 @@ class Display:
 
     def event(self, text: str) -> None:
         """Print a line about a step of the demo, or about an event in the group, with the time since the start."""
-        line = Text.assemble((f"{time.monotonic() - self._start_s:6.1f} s", "dim"), "  ", text)
+        line = self._timed(text)
         self._console.print(line, soft_wrap=not self._console.is_terminal)
+        if self._picture is not None:
+            self._picture.print(line)
+
+    def result(self, text: str, style: str = "") -> None:
+        """Print lines of the result."""
+        for console in filter(None, (self._console, self._picture)):
+            console.print(text, style=style, highlight=False, markup=False)
 
     def update(self, progress: GroupProgress) -> None:
         """Show the present state of the group. Without a terminal, print at most one line every two seconds."""
+        self._shown = progress
         if not self._console.is_terminal:
             if (now_s := time.monotonic()) >= self._next_line_s:
                 self._next_line_s = now_s + _LINE_INTERVAL_S
-                self.event(f"  {status_line(progress)}, {progress.received:,} received")
+                line = self._timed(f"  {status_line(progress)}, {progress.received:,} received")
+                self._console.print(line, soft_wrap=True)
             return
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(Group(member_table(progress), _progress_line(progress)), refresh=True)
+
+    def _timed(self, text: str) -> Text:
+        return Text.assemble((f"{time.monotonic() - self._start_s:6.1f} s", "dim"), "  ", text)
+
+    def picture_table(self) -> None:
+        """Add the members, as they were last shown, to the picture."""
+        if self._picture is not None and self._shown is not None:
+            self._picture.print(member_table(self._shown))
+
+    def save_picture(self) -> None:
+        """Write the picture, if there is one, to its file."""
+        if self._picture is None or self._picture_file is None:
+            return
+        document = self._picture.export_svg(title=_COMMAND)
+        # rich names fonts on a server, which each reader's browser would ask for.
+        document = re.sub(r"\s*@font-face \{.*?\}", "", document, flags=re.DOTALL)
+        self._picture_file.write_text(document, encoding="utf-8")
 
     def end_table(self) -> None:
         """Remove the live table, so that other output can be printed. The next update shows the table again."""
@@ -356,9 +399,11 @@ class Walkthrough:
         """
         await self.start_consumers(3)
         await self._until_received(_ADD_AT)
+        self._display.picture_table()
         await self._join()
         await self._until_received(_KILL_AT)
         await self._kill_leader()
+        self._display.picture_table()
         await self._until_received(_STOP_AT)
         await self._stop_one()
         await self._until(lambda progress: progress.view.lag == 0, "the group has no lag")
@@ -475,7 +520,13 @@ _TERMINATED = 143
 
 
 def run_demo(
-    console: Console, *, keep: bool, records: Path | None = None, zookeeper_port: int = 0, broker_port: int = 0
+    console: Console,
+    *,
+    keep: bool,
+    records: Path | None = None,
+    picture: Path | None = None,
+    zookeeper_port: int = 0,
+    broker_port: int = 0,
 ) -> int:
     """
     Fetch the servers' jars if necessary, and run the demo.
@@ -484,6 +535,7 @@ def run_demo(
         console: Shows the events and the group.
         keep: Whether to start two consumers after the result, and keep them and the cluster running until Ctrl-C.
         records: A file whose lines are sent, or None for the records that come with the package.
+        picture: The file to write a picture of the demo to, as SVG, or None.
         zookeeper_port: ZooKeeper's port on 127.0.0.1; 0 lets the system choose one.
         broker_port: The broker's port on 127.0.0.1; 0 lets the system choose one.
 
@@ -491,33 +543,42 @@ def run_demo(
         0 if every record was delivered at least once and all offsets are committed, 143 after SIGTERM, or 1.
 
     Raises:
-        ConfigError: The file of records cannot be used.
+        ConfigError: The file of records or of the picture cannot be used.
         ServerError: The cluster could not be started.
         DemoError: The demo could not be completed.
         KeyboardInterrupt: Ctrl-C was pressed before the result. All processes and files of the demo are removed.
     """
     sent = shipped() if records is None else lines_of(records)
+    if picture is not None and (picture.is_dir() or not os.access(picture.parent, os.W_OK)):
+        raise ConfigError(f"--svg: {picture} cannot be written; expected a file in a folder that exists")
     zookeeper = fetch_servers(console, _KAFKA)
+    ports = (zookeeper_port, broker_port)
     try:
-        return asyncio.run(_run(console, zookeeper, sent, keep=keep, ports=(zookeeper_port, broker_port)))
+        return asyncio.run(_run(console, zookeeper, sent, keep=keep, picture=picture, ports=ports))
     except asyncio.CancelledError:
         return _TERMINATED
 
 
 async def _run(
-    console: Console, zookeeper: str, records: Input | None = None, *, keep: bool, ports: tuple[int, int] = (0, 0)
+    console: Console,
+    zookeeper: str,
+    records: Input | None = None,
+    *,
+    keep: bool,
+    picture: Path | None = None,
+    ports: tuple[int, int] = (0, 0),
 ) -> int:
     """
     Run the demo with these records, or with the shipped records for None. Return 0 if the proof succeeded, else 1.
 
-    ``ports`` are ZooKeeper's port and the broker's port.
+    ``picture`` is the file of the picture. ``ports`` are ZooKeeper's port and the broker's port.
     """
     records = records or shipped()
     task = asyncio.current_task()
     assert task is not None
     # SIGTERM ends the demo as Ctrl-C does. After SIGKILL, the kernel kills the children (see ChildProcess).
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    with Display(console) as display:
+    with Display(console, picture) as display:
         display.event(f"starting ZooKeeper {zookeeper} and Kafka {_KAFKA}")
         async with Cluster(zookeeper=zookeeper, kafka=_KAFKA, zookeeper_port=ports[0], broker_port=ports[1]) as cluster:
             display.event(f"running: ZooKeeper at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
@@ -533,7 +594,9 @@ async def _run(
                 walkthrough = Walkthrough(fleet, display, sent, partial(read_group, client, GROUP))
                 proof = await walkthrough.run()
                 display.end_table()
-                _print_result(console, await walkthrough.view(), proof)
+                console.print(offset_table(await walkthrough.view()))
+                _print_result(display, proof)
+                display.save_picture()
                 if keep:
                     await _keep_running(console, display, walkthrough, cluster)
     return 0 if proof.holds else 1
@@ -545,8 +608,7 @@ def _consumer_options(cluster: Cluster, records: Input) -> list[str]:
     return [*options, "--number-in-key"] if records.number_in_key else options
 
 
-def _print_result(console: Console, view: GroupView, proof: Proof) -> None:
-    console.print(offset_table(view))
+def _print_result(display: Display, proof: Proof) -> None:
     lines = [
         f"sent                      {proof.sent:>9,}",
         f"received at least once    {proof.sent - len(proof.missing):>9,}",
@@ -558,11 +620,11 @@ def _print_result(console: Console, view: GroupView, proof: Proof) -> None:
         lines.append(f"received with another partition or offset than sent: {some(proof.misplaced)}")
     for partition, (committed, end) in sorted(proof.uncommitted.items()):
         lines.append(f"partition {partition}: committed offset {committed}, but the log ends at {end}")
-    console.print("\n".join(lines), highlight=False, markup=False)
+    display.result("\n".join(lines))
     if proof.holds:
-        console.print("proved: no record was lost", style="bold green")
+        display.result("proved: no record was lost", "bold green")
     else:
-        console.print("NOT proved: see above", style="bold red")
+        display.result("NOT proved: see above", "bold red")
 
 
 async def _keep_running(console: Console, display: Display, walkthrough: Walkthrough, cluster: Cluster) -> None:

@@ -171,9 +171,18 @@ def test_a_port_in_use_is_an_error(server: str) -> None:
     assert_one_line((done.returncode, [], done.stderr.splitlines()), FAILED, f"port {port} of 127.0.0.1", "in use")
 
 
-@pytest.mark.parametrize(("file", "words"), [("missing", "No such file"), (".", "directory"), ("empty", "has 0 lines")])
-def test_an_unusable_file_of_records_is_an_error(tmp_path: Path, file: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "file", "words"),
+    [
+        ("--records", "missing", "No such file"),
+        ("--records", ".", "directory"),
+        ("--records", "empty", "has 0 lines"),
+        ("--svg", ".", "expected a file in a folder that exists"),
+        ("--svg", "nowhere/demo.svg", "expected a file in a folder that exists"),
+    ],
+)
+def test_an_unusable_file_of_the_demo_is_an_error(tmp_path: Path, option: str, file: str, words: str) -> None:
     """The error names the file, before the demo starts any server."""
     (tmp_path / "empty").touch()
-    done = kiel_groups("demo", "--records", file, folder=tmp_path)
+    done = kiel_groups("demo", option, file, folder=tmp_path)
     assert_one_line((done.returncode, done.stdout.splitlines(), done.stderr.splitlines()), WRONG, file, words)

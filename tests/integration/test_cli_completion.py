@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +58,24 @@ def test_bash_accepts_its_script() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "_kiel_groups_completion kiel-groups" in done.stdout
+
+
+def test_bash_lists_the_commands(tmp_path: Path) -> None:
+    """After its script, bash itself completes a command, as at the key Tab."""
+    program = tmp_path / "kiel-groups"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kiel_groups "$@"\n')
+    program.chmod(0o755)
+    script = """
+    eval "$(kiel-groups completion bash)"
+    COMP_WORDS=(kiel-groups d) COMP_CWORD=1
+    _kiel_groups_completion kiel-groups d kiel-groups
+    echo "${COMPREPLY[@]}"
+    """
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment() | {"PATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("describe doctor drain demo\n", "")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.mutants.mutant import SIM, Mutant
 __all__ = ["Outcome", "Trials", "Verdict", "fits"]
 
 #: The parts of the project that are copied.
-PARTS = ("kiel_groups", "tests", "examples", "pyproject.toml", "setup.py", "README.rst")
+PARTS = ("kiel_groups", "tests", "examples", "pyproject.toml", "setup.py", "README.rst", "LICENSE")
 #: The first seed of the simulator: always the same, so that the outcome of a mutant does not change from run to run.
 SEED_BASE = 1_000_000
 #: How long a killer may take, and how long it may take to stop after a signal, in seconds.

@@ -23,10 +23,11 @@ GUIDES = ("docs/architecture.rst", "CONTRIBUTING.rst", "docs/index.rst", "README
 
 
 def literals(page: str) -> list[str]:
-    """Return the texts between double backticks, and the lines of literal blocks."""
+    """Return the texts between double backticks, the targets of links, and the lines of literal blocks."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^    (.*)$", text, re.MULTILINE)
-    return [*re.findall(r"``([^`]+)``", text.replace("\n", " ")), *blocks]
+    words = text.replace("\n", " ")
+    return [*re.findall(r"``([^`]+)``", words), *re.findall(r"<([\w./-]+)>`__", words), *blocks]
 
 
 def test_there_are_pages() -> None:

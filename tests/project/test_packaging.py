@@ -1,25 +1,27 @@
-"""The wheel and the editable install are complete."""
+"""The sdist, the wheel and the editable install are complete. ``scripts/package --try`` tries each extra."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from kiel_groups import __version__
+from tests.packages import SOURCES, USES, copy_sources, metadata, program, run
 
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[2]
-SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "kiel_groups", "pyspark_kiel.py")
+STATIC = REPOSITORY / "kiel_groups" / "service" / "static"
 
 COMPILED = (
     "kiel_groups/clients/delivery/_steps.",
@@ -33,67 +35,74 @@ OTHER_PYTHONS = [f"python3.{minor}" for minor in (11, 12, 13) if minor != sys.ve
 #: The unit tests of what depends on Python's release: compiled code, event loops and threads.
 OF_PYTHON = ("wire", "sync", "clients/calls", "clients/delivery", "clients/produce")
 
-_USE = """
-import importlib, pkgutil, kiel_groups
-from kiel_groups.demo.records import load_records
-for name in kiel_groups.__all__:
-    getattr(kiel_groups, name)
-for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):
-    needs_a_library = module.name.startswith("kiel_groups.spark.")
-    needs_a_library |= module.name.endswith((".arrow_arrays", ".group_metrics"))
-    needs_a_library |= module.name.startswith("kiel_groups.mirror.") and module.name.endswith(
-        (".back", ".group_offsets", ".target", ".mirror_verification", ".writer")
-    )
-    if not module.name.endswith("__main__") and not needs_a_library:
-        importlib.import_module(module.name)
-try:
-    kiel_groups.spark.KielDataSource
-except kiel_groups.errors.ConfigError as error:
-    assert "kiel-groups[spark]" in str(error)
-else:
-    raise AssertionError("a source without Spark")
-assert len(load_records()) == 100_000
-print(kiel_groups.__file__)
-"""
+
+class Built(NamedTuple):
+    """The sources without git, and what was built from them: the sdist, and the wheel from the sdist."""
+
+    sources: Path
+    sdist: Path
+    wheel: Path
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the sources of the package without the files of earlier builds."""
-    sources = tmp_path_factory.mktemp("sources")
-    for name in SOURCES:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, sources / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        else:
-            shutil.copy(source, sources)
-    return sources
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    sources = copy_sources(folder / "sources")
+    made = folder / "dist"
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", made, folder=sources)
+    (sdist,), (wheel,) = made.glob("*.tar.gz"), made.glob("*.whl")
+    return Built(sources, sdist, wheel)
 
 
-@pytest.fixture(scope="module")
-def wheel(sources: Path) -> Path:
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".", folder=sources)
-    (built,) = (sources / "dist").iterdir()
-    return built
+def test_the_sdist_has_every_source(built: Built) -> None:
+    """The sdist has each file of the package, of its metadata and of its texts, so that it builds without git."""
+    with tarfile.open(built.sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {
+        str(path.relative_to(REPOSITORY))
+        for source in map(REPOSITORY.joinpath, SOURCES)
+        for path in (source, *source.rglob("*"))
+        if path.is_file() and path.suffix not in (".pyc", ".so")
+    }
+    assert wanted - packed == set()
 
 
-def run(*command: object, folder: Path) -> str:
-    # With PYTHONPATH, the modules of the checkout would be imported.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def test_the_metadata_agree(built: Built) -> None:
+    """The version and the extras are those of the code, and the licences those of all files in the wheel."""
+    found = metadata(built.wheel)
+    assert found["Version"] == __version__
+    assert f"version: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    # Those for users; the others are for this repository.
+    assert set(found.get_all("Provides-Extra", [])) - {"dev", "docs"} == USES.keys()
+    assert found["License-Expression"] == "Apache-2.0 AND 0BSD AND MIT"
+    texts = found.get_all("License-File", [])
+    assert texts == ["LICENSE", "kiel_groups/service/static/LICENSES.txt"]
+    packed = zipfile.ZipFile(built.wheel).namelist()
+    assert {f"kiel_groups-{__version__}.dist-info/licenses/{text}" for text in texts} <= set(packed)
 
 
-def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
+def test_each_library_of_the_console_has_its_licence() -> None:
+    """The file of licences has a section for each file that another project made, and no other section."""
+    made_elsewhere = {re.split(r"-\d", path.name)[0] for path in STATIC.iterdir() if ".min." in path.name}
+    sections = re.findall(r"^== (\S+)$", (STATIC / "LICENSES.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {section.removesuffix(".org") for section in sections} == made_elsewhere
+
+
+def test_each_extra_works() -> None:
+    """The program of each extra, which ``scripts/package --try`` runs in empty environments, works in this one."""
+    run(sys.executable, "-I", "-c", program(*USES), folder=REPOSITORY)
+
+
+def test_the_wheel_has_every_module_and_data_file(built: Built) -> None:
     """The wheel has every module and data file, and besides these only the compiled modules."""
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    packed = {name for name in zipfile.ZipFile(built.wheel).namelist() if ".dist-info/" not in name}
     wanted = {
         str(path.relative_to(REPOSITORY))
         for pattern in ("*.py", "*.pyi", "py.typed", "*.gz", "service/static/*", "service/templates/*")
         for path in (REPOSITORY / "kiel_groups").rglob(pattern)
     }
     wanted.add("pyspark_kiel.py")
+    wanted.remove(str((STATIC / "LICENSES.txt").relative_to(REPOSITORY)))
     compiled = {name for name in packed if name.startswith(COMPILED)} - wanted
     assert packed - compiled == wanted
     assert {name.endswith((".so", ".pyd")) for name in compiled} <= {True}
@@ -101,24 +110,25 @@ def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
     assert len(compiled) in (0, len(COMPILED))
 
 
-def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_in_an_empty_environment(built: Built, tmp_path: Path) -> None:
     """
-    In an environment with only the declared requirements, all modules of the wheel can be imported, the demo has its
-    input, and the command runs. The same holds without the compiled modules.
+    In an environment with only the declared requirements, all modules of the wheel can be imported that need no extra,
+    the demo has its input, and the command runs. What needs an extra names it. The same holds without the compiled
+    modules.
     """
-    binaries = installed(wheel, tmp_path, sys.executable)
+    binaries = installed(built.wheel, tmp_path, sys.executable)
     for _ in with_and_without_compiled_modules(tmp_path):
-        assert run(binaries / "python", "-I", "-c", _USE, folder=tmp_path).startswith(str(tmp_path))
+        assert run(binaries / "python", "-I", "-c", program(), folder=tmp_path).startswith(str(tmp_path))
         assert run(binaries / "kiel-groups", "--version", folder=tmp_path) == f"kiel-groups {__version__}\n"
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", OTHER_PYTHONS)
-def test_the_wheel_works_on_another_python(wheel: Path, tmp_path: Path, python: str) -> None:
+def test_the_wheel_works_on_another_python(built: Built, tmp_path: Path, python: str) -> None:
     """The tests of what depends on Python's release pass with the wheel, with and without its compiled modules."""
     if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
         pytest.skip(f"{python} is not installed")
-    binaries = installed(wheel, tmp_path, python)
+    binaries = installed(built.wheel, tmp_path, python)
     needed = re.compile(r"(hypothesis|pytest|pytest-timeout)[<>=]")
     tools = [each.partition(";")[0] for each in requires("kiel-groups") or () if needed.match(each)]
     run(binaries / "python", "-m", "pip", "install", "--quiet", *tools, folder=tmp_path)
@@ -149,14 +159,15 @@ def with_and_without_compiled_modules(folder: Path) -> Iterator[None]:
     yield
 
 
-def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:
+def test_spark_finds_an_editable_install_from_anywhere(built: Built, tmp_path: Path) -> None:
     """
     Spark finds an editable install, because its module is listed in a folder on the path. The import hook of a build
     backend would list none.
     """
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     python = tmp_path / "env" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--editable", sources, folder=tmp_path)
+    options = ("--quiet", "--use-pep517", "--no-deps")
+    run(python, "-m", "pip", "install", *options, "--editable", built.sources, folder=tmp_path)
     listing = (
         "import pkgutil; print([each.name for each in pkgutil.iter_modules() if each.name.startswith('pyspark_')])"
     )

@@ -34,7 +34,7 @@ class Clone:
         self.calls.touch()
         for name in SOURCES:
             shutil.copy(REPOSITORY / name, folder)
-        for sources in ("kiel_groups/wire", "kiel_groups/clients/delivery"):
+        for sources in ("kiel_groups/wire", "kiel_groups/clients/delivery", "kiel_groups/clients/produce"):
             shutil.copytree(REPOSITORY / sources, folder / sources)
         (folder / "scripts").mkdir()
         shutil.copy(REPOSITORY / "scripts" / "_setup", folder / "scripts")

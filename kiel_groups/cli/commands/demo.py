@@ -17,9 +17,15 @@ _PORT = click.IntRange(0, 65535)
     metavar="FILE",
     help="Send the lines of this file instead of the built-in 100,000 records.",
 )
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a picture of the demo to this file.",
+)
 @click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Port of ZooKeeper on 127.0.0.1.")
 @click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Port of Kafka on 127.0.0.1.")
-def demo(*, keep: bool, records: Path | None, zookeeper_port: int, broker_port: int) -> int:
+def demo(*, keep: bool, records: Path | None, svg: Path | None, zookeeper_port: int, broker_port: int) -> int:
     """
     Watch a group at work on a real Kafka 0.8.2.2.
 
@@ -30,4 +36,11 @@ def demo(*, keep: bool, records: Path | None, zookeeper_port: int, broker_port: 
 
     from kiel_groups.demo.demo_run import run_demo
 
-    return run_demo(Console(), keep=keep, records=records, zookeeper_port=zookeeper_port, broker_port=broker_port)
+    return run_demo(
+        Console(),
+        keep=keep,
+        records=records,
+        picture=svg,
+        zookeeper_port=zookeeper_port,
+        broker_port=broker_port,
+    )

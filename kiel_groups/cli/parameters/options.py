@@ -618,7 +618,10 @@ def _zookeeper(context: click.Context, zookeeper: str | None) -> str:
     why = "needs '--coordination brokers'; without it, the groups are those in ZooKeeper, which '--zookeeper' names"
     refuse_given(context, ("brokers",), why)
     if zookeeper is None:
-        why = "If brokers coordinate the groups, give '--coordination brokers' and '--brokers'."
+        why = (
+            "If brokers coordinate the groups, give '--coordination brokers' and '--brokers'. After 'kiel-groups"
+            """ cluster up': eval "$(kiel-groups cluster env)" sets them."""
+        )
         raise click.MissingParameter(why, context, _parameter(context, "zookeeper"))
     return zookeeper
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -37,7 +38,7 @@ def nearest(members: list[str], partitions: list[str]) -> dict[str, dict[str, li
 def offered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have an installed package that offers allocators."""
     points = [EntryPoint(name, value, registry.ENTRY_POINTS) for name, value in OFFERED.items()]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.ENTRY_POINTS else ())
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == registry.ENTRY_POINTS else ())
     installed_allocators.cache_clear()
     yield
     installed_allocators.cache_clear()

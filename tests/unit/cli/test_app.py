@@ -137,6 +137,20 @@ def test_the_version_is_printed_without_importing_the_clients() -> None:
     assert (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime) < 0.15
 
 
+@pytest.mark.parametrize("command", ["consume", "topics"])
+def test_help_imports_no_library(command: str) -> None:
+    """The help of a command imports neither its libraries nor the metadata of installed packages, which take longer."""
+    code = (
+        "import sys; sys.argv[1:] = [sys.argv[1], '--help']\n"
+        "from kiel_groups.cli import main\n"
+        "libraries = {'kazoo', 'tornado', 'asyncio', 'rich', 'aiokafka', 'importlib.metadata'}\n"
+        "try: main()\n"
+        "finally: print(sorted(libraries & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n[]\n")
+
+
 @pytest.mark.parametrize("command", ["consume", "serve"])
 def test_the_help_names_all_allocators(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The help of ``--allocator`` names each built-in allocator."""
