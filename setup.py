@@ -40,6 +40,8 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 ARROW = ["pyarrow>=15"]
 #: For ZooKeeper with SASL.
 SASL = ["pure-sasl>=0.6.2"]
+#: For ZooKeeper with Kerberos; kerberos is compiled, and needs the headers of libkrb5.
+GSSAPI = [*SASL, "kerberos>=1.3"]
 MIRROR = ["confluent-kafka>=2.12"]
 SERVICE = ["prometheus-client>=0.20"]
 #: PySpark does not ask for pyarrow by itself.
@@ -83,6 +85,7 @@ setup(
         "arrow": ARROW,
         "mirror": MIRROR,
         "sasl": SASL,
+        "gssapi": GSSAPI,
         "spark": SPARK,
         "service": SERVICE,
         "dev": [
