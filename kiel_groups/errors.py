@@ -97,6 +97,21 @@ class CredentialsError(CoordinationError):
     retriable = True
 
 
+class AuthorizationError(CoordinationError):
+    """
+    ZooKeeper refused a request because the ACL of the znode ``path`` does not give the client the ``right``.
+
+    The rights are "read", "write", "administer" and, for the children of the znode, "create" and "delete". A member, an
+    allocator process or a worker that has joined continues as soon as it has the right again.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str, *, path: str, right: str) -> None:
+        super().__init__(message)
+        self.path, self.right = path, right
+
+
 class SessionLostError(CoordinationError):
     """The member has no trusted session, or has lost claims: other members may own its partitions."""
 

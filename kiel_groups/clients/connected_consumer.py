@@ -24,7 +24,14 @@ from kiel_groups.clients.net.offset_lookup import StartLookup
 from kiel_groups.clients.net.offset_requests import GroupBrokers
 from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
-from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.errors import (
+    AuthorizationError,
+    ClosedError,
+    IllegalStateError,
+    KielGroupsError,
+    NoOffsetsError,
+    SessionLostError,
+)
 from kiel_groups.group.partition_offsets import PendingReset, StartOrigin
 from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.group.subscription import SubscriptionState
@@ -100,8 +107,8 @@ class AutoCommit:
         """Count a failed commit, and log its cause unless the last commit failed for the same cause."""
         self._metrics.count("commits_failed")
         cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
-        if cause == self._cause:
-            return
+        if cause == self._cause or isinstance(error, AuthorizationError):
+            return  # The member logs a missing right itself.
         group, interval_s = self._config.group, self._config.auto_commit_interval_ms / 1000
         if isinstance(error, SessionLostError):
             log.warning("group %s: nothing was committed: %s; trying again every %g s", group, error, interval_s)

@@ -417,7 +417,8 @@ class GroupedConsumer(Consumer):
                 offset; then delivery resumes at the other writer's offset. Or brokers have not stored an offset
                 (``store="broker-v0"`` and ``"broker-v1"``). The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
-            CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
+            AuthorizationError: ZooKeeper refused the write because of an ACL. The member has lost its partitions, and
+                joins again when it has the right.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
             ClosedError: The consumer is not connected, or was closed.
         """

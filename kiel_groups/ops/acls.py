@@ -59,23 +59,29 @@ def read_acls(client: Client, paths: Iterable[str]) -> list[ZnodeAcl]:
     return found
 
 
-def apply_acls(client: Client, acls: Iterable[ZnodeAcl]) -> int:
+def apply_acls(client: Client, group: str) -> int:
     """
-    Set the ACL that the file asks for, at each znode whose ACL differs, and return the number of these znodes.
+    Set the ACL that the file asks for, at each znode of a group whose ACL differs. Return the number of these znodes.
+
+    The children of a znode may be readable only when its ACL has been set, so the group is read again until no ACL
+    differs.
 
     Raises:
         CoordinationError: ZooKeeper refused to set ACLs, because these credentials may not do that. The text names the
             first znode. All other ACLs are set.
     """
-    changed, refused = 0, []
-    for each in acls:
-        if each.differs:
+    tried, changed, refused = set[str](), 0, list[str]()
+    while wrong := [
+        each.path for each in read_acls(client, group_paths(client, group)) if each.differs and each.path not in tried
+    ]:
+        tried.update(wrong)
+        for path in wrong:
             with suppress(NoNodeError):  # Ephemeral znodes may be gone.
                 try:
-                    client.set_acls(each.path, client.security.acl_of(each.path) or OPEN_ACL_UNSAFE)
+                    client.set_acls(path, client.security.acl_of(path) or OPEN_ACL_UNSAFE)
                     changed += 1
                 except NoAuthError:
-                    refused.append(each.path)
+                    refused.append(path)
     if refused:
         raise CoordinationError(
             f"these credentials may not set the ACLs of {counted(refused, 'znode')}, such as {refused[0]}; set:"

@@ -28,7 +28,7 @@ from kiel_groups.errors import ChrootMissingError, CoordinationError, Credential
 from kiel_groups.group.znodes.contents import parse_object, typed_field
 from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.group.znodes.transactions import Operation
-from kiel_groups.zookeeper.kazoo_client import REFUSED, ImmediateHandler, SecuredClient, check_hosts, no_answer
+from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, SecuredClient, check_hosts, no_answer
 from kiel_groups.zookeeper.pending_requests import ACL_REFUSED, SASL_REQUIRED, first_error, transaction_of
 from kiel_groups.zookeeper.security import security_of
 
@@ -64,7 +64,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     # kazoo uses one timeout for the session and for a server that accepts the connection but does not answer.
     security = security_of(config)
     client = SecuredClient(
-        ImmediateHandler(security=security, is_logging=False),
+        ImmediateHandler(is_logging=False),
         security,
         hosts=config.hosts.removesuffix(config.chroot),
         timeout=timeout_s,
@@ -80,7 +80,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
                 raise AuthFailedError from error
             raise NoZooKeeperError(no_answer(config, timeout_s)) from error
         # The answer to a request follows the end of SASL.
-        if (config.chroot or security.sasl_user) and not client.exists(config.chroot or "/"):
+        if (config.chroot or security.sasl_options) and not client.exists(config.chroot or "/"):
             raise ChrootMissingError(
                 f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
                 " theirs, as zookeeper.connect has it: give the same one, or none"
@@ -89,11 +89,12 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         yield client
     except KazooException as error:
         if KeeperState.AUTH_FAILED in states:
-            raise CredentialsError(f"ZooKeeper at {config.hosts}: {REFUSED}") from error
+            raise CredentialsError(f"ZooKeeper at {config.hosts}: {client.refusal}") from error
         if isinstance(error, SessionClosedRequireSaslError):
             raise CredentialsError(f"ZooKeeper at {config.hosts}: {SASL_REQUIRED}") from error
-        known = {NoAuthError: "an ACL denies a request", InvalidACLError: ACL_REFUSED}
-        what = known.get(type(error)) or f"{type(error).__name__} {error}"
+        if isinstance(error, NoAuthError):
+            raise CoordinationError(str(error)) from error
+        what = ACL_REFUSED if isinstance(error, InvalidACLError) else f"{type(error).__name__} {error}"
         raise CoordinationError(f"ZooKeeper at {config.hosts} failed: {what}".rstrip()) from error
     finally:
         with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.
@@ -128,6 +129,11 @@ def commit(client: Client, operations: Sequence[Operation]) -> tuple[Operation, 
     """
     failed = first_error(transaction_of(client, operations).commit())
     return None if failed is None else (operations[failed[0]], failed[1])
+
+
+def refusal_text(error: Exception) -> str:
+    """Return the text of an error of kazoo's for users. The text of a missing right names the path and the right."""
+    return str(error) if isinstance(error, NoAuthError) else f"{error!r:.200}"
 
 
 def children_of(client: Client, path: str) -> list[str]:

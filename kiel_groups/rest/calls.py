@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 from tornado.web import HTTPError
 
 from kiel_groups.errors import (
+    AuthorizationError,
     ConfigError,
     ConnectorExistsError,
     KielGroupsError,
@@ -66,6 +67,8 @@ def refusal_of(error: BaseException) -> RestError:
             return RestError(HTTPStatus.CONFLICT, text, {"Retry-After": str(RETRY_AFTER_S)})
         case ConfigError():
             return RestError(HTTPStatus.BAD_REQUEST, text)
+        case AuthorizationError():  # Only the members themselves try again until they have the right.
+            return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
         case TimeoutError():
             return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, "the request timed out; a change may still follow")
         case KielGroupsError() if error.retriable:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.errors import ClaimLostError, KielGroupsError, ProtocolError
+from kiel_groups.errors import AuthorizationError, ClaimLostError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Create, chunks
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
@@ -57,7 +57,7 @@ class WorkerSession:
         lost: Called with the role of a session that has ended, unless ``close`` ended the session. The claims have
             ended with the session. Other workers may have claimed the work, so the worker must no longer write for this
             work.
-        on_failure: Called with an error that a new session cannot fix, such as missing rights.
+        on_failure: Called with an error that a new session cannot fix, such as a group of another type.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class WorkerSession:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The group is a group of another type.
-            CoordinationError: ZooKeeper refused to register the worker.
+            AuthorizationError: ZooKeeper refused a request because of an ACL.
+            CoordinationError: ZooKeeper refused to register the worker for another reason.
         """
         await self._supervisor.start()
 
@@ -100,6 +101,11 @@ class WorkerSession:
             self._lost(session.role)
 
     def _failed(self, error: BaseException) -> None:
+        session = self._supervisor.current
+        if isinstance(error, AuthorizationError) and session is not None:
+            # Other workers may have the right that is missing. Without this session, they claim the work.
+            session.fail(error)
+            return
         known = isinstance(error, KielGroupsError)
         group = self._process.config.group
         log.error("group %s: this worker failed: %s", group, error, exc_info=None if known else error)
@@ -131,6 +137,7 @@ class WorkerRole(SessionRole):
     def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
         self._info = info
+        self._on_error = on_error
         #: The workers about which this worker has logged a warning.
         self._other_tokens: set[str] = set()
         self._other_coordinations: set[str] = set()
@@ -259,6 +266,9 @@ class WorkerRole(SessionRole):
         except ClaimLostError:
             self.claims.check(task)
             raise
+        except AuthorizationError as error:
+            self._on_error(error)
+            raise
 
     async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """
@@ -271,6 +281,9 @@ class WorkerRole(SessionRole):
         except ClaimLostError:
             self.claims.check(ConnectorId(connector))
             raise
+        except AuthorizationError as error:
+            self._on_error(error)
+            raise
 
     async def release_claim(self, work: Work, offsets: SourceOffsets = ()) -> None:
         """
@@ -280,7 +293,7 @@ class WorkerRole(SessionRole):
 
         Raises:
             ClaimLostError: There are offsets, which are not stored because the claim is gone.
-            CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
+            AuthorizationError: ZooKeeper refuses a write because of an ACL. The session ends, and its claims with it.
             SessionLostError: The session is over.
         """
         self.statuses.drop(work)

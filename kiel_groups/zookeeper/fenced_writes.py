@@ -86,7 +86,7 @@ class FencedWriter:
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing.
+            AuthorizationError: ZooKeeper refused the transaction because of an ACL.
         """
         while True:
             await self.wait_ready()
@@ -117,7 +117,7 @@ class FencedWriter:
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
-            CoordinationError: ZooKeeper refused a transaction because rights are missing.
+            AuthorizationError: ZooKeeper refused a transaction because of an ACL.
         """
         outcome: Outcome[Key] = Outcome()
         pending = dict(items)
@@ -154,7 +154,7 @@ class FencedWriter:
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
-            CoordinationError: ZooKeeper refused a transaction because rights are missing.
+            AuthorizationError: ZooKeeper refused a transaction because of an ACL.
         """
         items = {check: (check,) for check in checks}
         outcome = await self.write(items, give_up, most=MOST_CHECKS)

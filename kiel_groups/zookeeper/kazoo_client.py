@@ -12,22 +12,24 @@ import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate, repeat
 from operator import mul
 from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped, SessionClosedRequireSaslError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL
 
 from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, parse_hosts
-from kiel_groups.errors import ConfigError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
 from kiel_groups.security_file import tls_problem
+from kiel_groups.zookeeper.rights import name_denied
 from kiel_groups.zookeeper.security import ZooKeeperSecurity, security_of
 
 log = logging.getLogger(__name__)
@@ -108,19 +110,16 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
             timeout for a host that drops packets, and lose the session although another server is available.
-        security: The TLS settings; None for plain text. kazoo's own TLS would trust the system's authorities in
-            addition to the given ones.
         is_logging: Whether to log the problems of TLS. A tool reports them itself.
     """
 
     name = "prompt_handler"
 
-    def __init__(
-        self, connect_limit_s: float = math.inf, security: ZooKeeperSecurity | None = None, *, is_logging: bool = True
-    ) -> None:
+    def __init__(self, connect_limit_s: float = math.inf, *, is_logging: bool = True) -> None:
         super().__init__()
         self._connect_limit_s = connect_limit_s
-        self._security = security or ZooKeeperSecurity()
+        #: The TLS settings. kazoo's own TLS would trust the system's authorities in addition to the given ones.
+        self.security = ZooKeeperSecurity()
         self._is_logging = is_logging
         #: How long a TLS handshake may take, in seconds, and the factor of this limit after a slower handshake.
         #: A handshake needs work of a server, so a busy server gets more time until there may be a lease to keep.
@@ -163,7 +162,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         connection.settimeout(min(timeout, self._handshake_limit_s))
         host = hostname or address[0]
         try:
-            connection = encrypted(connection, self._security, host)
+            connection = encrypted(connection, self.security, host)
             self._handshake_limit_s, self._growth = self._connect_limit_s, 1
             return connection
         except TimeoutError:
@@ -227,6 +226,9 @@ def encrypted(connection: socket.socket, security: ZooKeeperSecurity, host: str)
 #: The least time that a server has for each step of a connection, in seconds: a busy server must not count as dead.
 LEAST_CONNECT_S = 0.5
 
+#: How many connections in a row may break during SASL until the credentials count as refused.
+MOST_BROKEN = 3
+
 _REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
 
 
@@ -256,8 +258,51 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
     """
 
     def __init__(self, handler: ImmediateHandler, security: ZooKeeperSecurity, **settings: Any) -> None:
-        self.security = security
-        super().__init__(handler=handler, **security.client_settings(), **settings)
+        super().__init__(handler=handler, **settings)
+        self._authenticate = self._connection._authenticate_with_sasl
+        self._connection._authenticate_with_sasl = self._authenticate_with_sasl
+        #: The connections that broke during SASL, since the last success.
+        self._broken = 0
+        self.secure(security)
+
+    def secure(self, security: ZooKeeperSecurity) -> None:
+        """Use these credentials, TLS settings and ACLs. The client must not be started yet."""
+        self.security = self.handler.security = security
+        #: Why the client ends if SASL fails, in words.
+        self.refusal = TICKET_REFUSED if security.has_ticket else REFUSED
+        self.auth_data = security.auth_data
+        self._connection.sasl_options = security.sasl_options
+
+    def _authenticate_with_sasl(self, host: str, timeout_s: float) -> None:
+        """
+        Perform SASL as kazoo does, but do not take each broken connection for refused credentials.
+
+        Servers since 3.6 say that they refuse the credentials. Older servers only close the connection. A server that
+        dies does this, too, so only the third broken connection in a row counts as a refusal.
+
+        Raises:
+            AuthFailedError: The server refuses the credentials.
+            ConnectionDropped: The connection broke.
+        """
+        try:
+            self._authenticate(host, timeout_s)
+        except SessionClosedRequireSaslError as error:
+            raise AuthFailedError from error
+        except AuthFailedError as error:
+            if not isinstance(error.__cause__, ConnectionDropped):
+                if error.__cause__ is not None:
+                    self.refusal = f"SASL failed: {_sasl_problem(error.__cause__)}"
+                raise
+            self._broken += 1
+            if self._broken >= MOST_BROKEN:
+                raise
+            raise error.__cause__ from None
+        self._broken = 0
+
+    def _call(self, request: Any, answer: Any) -> bool | None:
+        answer.rawlink(partial(name_denied, request, self.unchroot))
+        called: bool | None = super()._call(request, answer)
+        return called
 
     def create_async(self, path: str, value: bytes = b"", acl: Sequence[ACL] | None = None, **settings: Any) -> Any:
         return super().create_async(path, value, acl or self.security.acl_of(path), **settings)
@@ -281,11 +326,47 @@ class InterruptibleClient(SecuredClient):
 
     kazoo wakes its connection thread for each request. kazoo treats any exception that is raised meanwhile as the end
     of the connection. A Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
+
+    Args:
+        handler: The handler, which performs TLS.
+        read_security: Reads the settings when the client is started. It may block.
+        settings: Further arguments of kazoo's client.
     """
+
+    def __init__(
+        self, handler: ImmediateHandler, read_security: Callable[[], ZooKeeperSecurity], **settings: Any
+    ) -> None:
+        super().__init__(handler, ZooKeeperSecurity(), **settings)
+        self._read_security = read_security
+
+    def start_async(self) -> Any:
+        """
+        Read the settings, and start as kazoo does.
+
+        Raises:
+            CredentialsError: The file with the credentials cannot be read, or has a mistake.
+        """
+        try:
+            self.secure(self._read_security())
+        except ConfigError as error:
+            raise CredentialsError(str(error)) from error
+        return super().start_async()
+
+    def follow_acls(self) -> None:
+        """
+        Read the settings again, and use their ACLs for later znodes. This method may block.
+
+        If the settings have other credentials than this client, the ACLs may be for these, so nothing changes. Neither
+        does it if the file has a mistake. The next client then reports the mistake.
+        """
+        with suppress(ConfigError):
+            security = self._read_security()
+            if security.identities == self.security.identities:
+                self.security = security
 
     def _call(self, request: Any, answer: Any) -> bool | None:
         if self._state in _REFUSING:
-            refused: bool | None = super()._call(request, answer)
+            refused: bool | None = KazooClient._call(self, request, answer)
             return refused
         wake = self._connection._write_sock
         try:
@@ -396,8 +477,14 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     connection._invoke = invoke_observed
 
 
-#: Why a session ended if SASL failed. A server that fails during the exchange of SASL looks the same.
 REFUSED = "the user or the password of SASL is refused"
+TICKET_REFUSED = "the ticket for SASL is refused"
+
+
+def _sasl_problem(error: BaseException) -> str:
+    """Return the text of an error of the library for SASL. Errors of Kerberos have tuples of texts and numbers."""
+    texts = [str(each[0]) if isinstance(each, tuple) else str(each) for each in error.args]
+    return "; ".join(texts) or type(error).__name__
 
 
 # Find out why ZooKeeper does not answer: hosts that have no address, and servers that refuse further connections.

@@ -19,7 +19,6 @@ from typing import Protocol, TypeVar
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.errors import ConfigError, CredentialsError
 from kiel_groups.group.topic_patterns import Answers, Questions
 from kiel_groups.pattern_process import compare
 from kiel_groups.zookeeper.kazoo_client import (
@@ -207,19 +206,12 @@ class Runtime:
         """
         Create a kazoo client, and do not start it.
 
-        ``session`` is the id and the password of a session that the client resumes, or None for a new session.
-
-        Raises:
-            CredentialsError: The file with the credentials cannot be read, or has a mistake. A member whose session is
-                lost tries again, because the file may be just being replaced.
+        ``session`` is the id and the password of a session that the client resumes, or None for a new session. The
+        client reads the file with the credentials when it is started.
         """
-        try:
-            security = security_of(config)
-        except ConfigError as error:
-            raise CredentialsError(str(error)) from error
         return InterruptibleClient(
-            ImmediateHandler(connect_limit_s(config.session_timeout_ms), security),
-            security,
+            ImmediateHandler(connect_limit_s(config.session_timeout_ms)),
+            partial(security_of, config),
             client_id=session,
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,

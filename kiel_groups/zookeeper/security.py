@@ -20,6 +20,7 @@ _RIGHTS = {
     "w": Permissions.WRITE,
     "a": Permissions.ADMIN,
 }
+DIGEST_MD5, GSSAPI = "DIGEST-MD5", "GSSAPI"
 _SCHEMES = ("auth", "digest", "ip", "sasl", "world", "x509")
 
 
@@ -55,9 +56,10 @@ class ZooKeeperSecurity(ServerSecurity):
     """
     The credentials and the TLS settings of one ZooKeeper. By default, there are none.
 
-    Digest and SASL (DIGEST-MD5) need a user and a password. ``acl`` is the ACL of the znodes that a client creates for
-    groups and workers, ``acl_consumers`` that of those which the tools of Kafka 0.8 read, and ``acl_offsets`` that of
-    the offsets among these.
+    Digest and SASL need a user and a password. With ``sasl_mechanism`` "GSSAPI", SASL needs none: the user is that of
+    the Kerberos ticket in the ticket cache, and ``sasl_service`` is the service in the principal of the servers.
+    ``acl`` is the ACL of the znodes that a client creates for groups and workers, ``acl_consumers`` that of those which
+    the tools of Kafka 0.8 read, and ``acl_offsets`` that of the offsets among these.
     """
 
     KIND: ClassVar[str] = "zookeeper"
@@ -65,6 +67,8 @@ class ZooKeeperSecurity(ServerSecurity):
 
     digest_user: str = ""
     digest_password: Secret = NO_SECRET
+    sasl_mechanism: str = DIGEST_MD5
+    sasl_service: str = "zookeeper"
     acl: tuple[ACL, ...] = parsed(_acl)
     acl_consumers: tuple[ACL, ...] = parsed(_acl)
     acl_offsets: tuple[ACL, ...] = parsed(_acl)
@@ -73,11 +77,17 @@ class ZooKeeperSecurity(ServerSecurity):
         """Check the credentials, and the ACLs for them. ``place`` names the table in errors."""
         if ":" in self.digest_user:
             raise ConfigError(f"{place} digest-user: it has a ':'; expected none, because the password follows a ':'")
-        if self.sasl_user:
-            _check_sasl(place)
+        if self.sasl_mechanism not in (DIGEST_MD5, GSSAPI):
+            raise ConfigError(
+                f"{place} sasl-mechanism: {self.sasl_mechanism!r:.100} given; expected {DIGEST_MD5} or {GSSAPI}"
+            )
+        if self.has_ticket and self.sasl_user:
+            raise ConfigError(f"{place}: 'sasl-user' with GSSAPI; expected none, because the ticket has the user")
+        if self.has_ticket or self.sasl_user:
+            _check_sasl(place, self.sasl_mechanism)
         acls = {"acl": self.acl, "acl-consumers": self.acl_consumers, "acl-offsets": self.acl_offsets}
         given = {key: acl for key, acl in acls.items() if acl}
-        has_credentials = bool(self.digest_user or self.sasl_user or self.tls_certificate)
+        has_credentials = bool(self.identities)
         if not has_credentials and any(each.id == AUTH_IDS for acl in given.values() for each in acl):
             raise ConfigError(f"{place}: an ACL for the creator, without credentials; expected a user or a certificate")
         if given and not self.acl:
@@ -89,26 +99,41 @@ class ZooKeeperSecurity(ServerSecurity):
                     f" creates; expected 'creator-all', or an entry with cdrwa for its user"
                 )
 
-    def client_settings(self) -> dict[str, Any]:
-        """Return the arguments of kazoo's client for these credentials. ``ImmediateHandler`` performs TLS."""
-        settings: dict[str, Any] = {}
-        if self.digest_user:
-            settings["auth_data"] = {("digest", Secret(f"{self.digest_user}:{self.digest_password}"))}
-        if self.sasl_user:
-            settings["sasl_options"] = {
-                "mechanism": "DIGEST-MD5",
-                "username": self.sasl_user,
-                "password": self.sasl_password,
-            }
-        return settings
+    @property
+    def has_ticket(self) -> bool:
+        """Whether the user of SASL is the one of a Kerberos ticket."""
+        return self.sasl_mechanism == GSSAPI
+
+    @property
+    def unknown_schemes(self) -> frozenset[str]:
+        """The schemes in which this client has an identity whose name is not known here."""
+        known = (("x509", bool(self.tls_certificate)), ("sasl", self.has_ticket))
+        return frozenset(scheme for scheme, is_unknown in known if is_unknown)
+
+    @property
+    def auth_data(self) -> set[tuple[str, Secret]]:
+        """The schemes and the credentials that kazoo's client sends after each connection."""
+        return {("digest", Secret(f"{self.digest_user}:{self.digest_password}"))} if self.digest_user else set()
+
+    @property
+    def sasl_options(self) -> dict[str, Any] | None:
+        """kazoo's options for SASL, or None without SASL."""
+        if self.has_ticket:
+            return {"mechanism": GSSAPI, "service": self.sasl_service}
+        if not self.sasl_user:
+            return None
+        return {"mechanism": DIGEST_MD5, "username": self.sasl_user, "password": self.sasl_password}
 
     @property
     def identities(self) -> list[Id]:
-        """The identities that these credentials have at a server. The subject of a certificate is not known."""
+        """
+        The identities that these credentials have at a server. The subject of a certificate, and the user of a ticket,
+        are not known.
+        """
         digest = make_digest_acl_credential(self.digest_user, self.digest_password)
         return [
             *([Id("digest", digest)] if self.digest_user else []),
-            *([Id("sasl", self.sasl_user)] if self.sasl_user else []),
+            *([Id("sasl", self.sasl_user)] if self.sasl_user or self.has_ticket else []),
             *([Id("x509", "")] if self.tls_certificate else []),
         ]
 
@@ -133,15 +158,16 @@ def acl_text(acl: Iterable[ACL], security: ZooKeeperSecurity) -> str:
     Return the entries of an ACL in alphabetical order, as servers store them, with spaces between: two equal texts are
     equal ACLs.
 
-    Servers replace the creator by the identities of the client that creates the znode. The subject of the client's
-    certificate is not known here, so an ACL for any subject counts as one for this client.
+    Servers replace the creator by the identities of the client that creates the znode. If the name of an identity is
+    not known here, an ACL for any name in its scheme counts as one for this client.
     """
     entries = set()
     for perms, (scheme, name) in acl:
         letters = "".join(letter for letter, right in _RIGHTS.items() if perms & right)
         own = security.identities if (scheme, name) == AUTH_IDS else [Id(scheme, name)]
-        hidden = {"x509": "..."} if security.tls_certificate else {}
-        entries |= {f"{each.scheme}:{hidden.get(each.scheme, each.id)}:{letters}" for each in own}
+        for each in own:
+            shown = "..." if each.scheme in security.unknown_schemes else each.id
+            entries.add(f"{each.scheme}:{shown}:{letters}")
     return " ".join(sorted(entries))
 
 
@@ -160,15 +186,18 @@ def _is_for(entry: ACL, security: ZooKeeperSecurity) -> bool:
     """
     Return whether an entry of an ACL gives all rights to this client.
 
-    The client does not know its address, and not the subject of its certificate, so entries with these count.
+    The client does not know its address, and not the name of each identity, so entries with these count.
     """
     known = (AUTH_IDS, ANYONE_ID_UNSAFE, *security.identities)
-    is_own = entry.id in known or entry.id.scheme == "ip" or (entry.id.scheme == "x509" and security.tls_certificate)
-    return bool(is_own) and entry.perms == Permissions.ALL
+    is_own = entry.id in known or entry.id.scheme in {"ip", *security.unknown_schemes}
+    return is_own and entry.perms == Permissions.ALL
 
 
-def _check_sasl(place: str) -> None:
+def _check_sasl(place: str, mechanism: str) -> None:
+    extra = "gssapi" if mechanism == GSSAPI else "sasl"
     try:
-        import puresasl  # noqa: F401
+        from puresasl.mechanisms import mechanisms
     except ImportError:
-        raise ConfigError(f"{place}: SASL needs the package pure-sasl; install kiel-groups[sasl]") from None
+        raise ConfigError(f"{place}: SASL needs the package pure-sasl; install kiel-groups[{extra}]") from None
+    if mechanism not in mechanisms:
+        raise ConfigError(f"{place}: GSSAPI needs the package kerberos; install kiel-groups[gssapi]")

@@ -16,12 +16,18 @@ from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, Operation
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.errors import ChrootMissingError, CoordinationError, CredentialsError, SessionLostError
+from kiel_groups.errors import (
+    AuthorizationError,
+    ChrootMissingError,
+    CoordinationError,
+    CredentialsError,
+    SessionLostError,
+)
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.group.znodes.transactions import Answer, Create, Done, Failure, Operation, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
-from kiel_groups.zookeeper.kazoo_client import REFUSED, Connection, begin_stop, observe_connect
+from kiel_groups.zookeeper.kazoo_client import Connection, begin_stop, observe_connect
 from kiel_groups.zookeeper.pending_requests import (
     ACL_REFUSED,
     MOVED,
@@ -30,6 +36,7 @@ from kiel_groups.zookeeper.pending_requests import (
     reports_move,
     transaction_of,
 )
+from kiel_groups.zookeeper.rights import denied, right_of, tries
 from kiel_groups.zookeeper.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -166,15 +173,16 @@ class SessionClose:
             log.info("closed a ZooKeeper session that was abandoned without a connection")
 
     def _resume(self, session: tuple[int, bytes]) -> None:
-        try:
-            client = self._runtime.client(self._config, session)
-        except CredentialsError:
-            log.debug("the session cannot be closed yet", exc_info=True)
-            return
-        self._client, self._is_own, self._stopping_s = client, False, None
+        client = self._runtime.client(self._config, session)
         observe_connect(client, self._config.session_timeout_ms, self.granted)
         client.add_listener(self.state_changed)
-        client.start_async()
+        former = self._client, self._is_own, self._stopping_s
+        self._client, self._is_own, self._stopping_s = client, False, None
+        try:
+            client.start_async()
+        except CredentialsError:
+            log.debug("the session cannot be closed yet", exc_info=True)
+            self._client, self._is_own, self._stopping_s = former
 
     def _drop_connection(self) -> None:
         try:
@@ -190,8 +198,6 @@ class SessionClose:
 # SessionLostError, and so does every later request.
 
 
-#: The failures of transactions that are errors of the user, each with its text.
-_REFUSALS = {Failure.NO_AUTH: "not authorised (its ACL)", Failure.INVALID_ACL: ACL_REFUSED}
 _LOST = (ConnectionLoss, OperationTimeoutError)
 
 #: The most reads that a session has in flight. More would only fill queues, and delay the heartbeats behind them: a
@@ -253,6 +259,8 @@ class Session:
         #: How the session's client connects to the registered brokers.
         self.broker_protocol = config.broker_protocol
         self._opened = False
+        #: Why SASL failed, or None.
+        self._refusal: str | None = None
         self._loop = asyncio.get_running_loop()
         self._close_started = threading.Lock()
         self._closed = asyncio.Event()
@@ -316,7 +324,8 @@ class Session:
         Raises:
             NoZooKeeperError: No host has an address.
             ChrootMissingError: The chroot does not exist.
-            CredentialsError: ZooKeeper refused the user or the password of SASL, or it requires SASL.
+            CredentialsError: ZooKeeper refused the user or the password of SASL, or it requires SASL; or the file with
+                the credentials cannot be read, or has a mistake.
             SessionLostError: The session is over already.
         """
         await self._runtime.check_hosts(self._config)
@@ -329,8 +338,8 @@ class Session:
             is_asked = self._config.chroot or self._config.security
             is_missing = bool(is_asked) and await self.exists("/") is None
         except SessionLostError:
-            if self.ended == REFUSED:
-                raise CredentialsError(f"ZooKeeper at {self._config.hosts}: {REFUSED}") from None
+            if self._refusal is not None:
+                raise CredentialsError(f"ZooKeeper at {self._config.hosts}: {self._refusal}") from None
             raise
         if is_missing:
             raise ChrootMissingError(
@@ -355,7 +364,8 @@ class Session:
             self.gate.shut("session over")
             if self.client.client_state == KeeperState.AUTH_FAILED:
                 # kazoo ends the client, but the server keeps the session until it expires.
-                self._call_loop(self.end, REFUSED)
+                self._refusal = self.client.refusal
+                self._call_loop(self.end, self._refusal)
         elif state == KazooState.CONNECTED:
             for listener in self._connect_listeners:
                 listener()
@@ -457,7 +467,7 @@ class Session:
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused a read because rights are missing.
+            AuthorizationError: ZooKeeper refused a read because of an ACL.
         """
         found: list[Any] = [None] * len(paths)
         pairs = zip(paths, watchers or [None] * len(paths), strict=True)
@@ -471,7 +481,7 @@ class Session:
                     self._metrics.count("zookeeper_reads_repeated")
                     waiting.append(number)
                 elif isinstance(answer, NoAuthError):
-                    raise CoordinationError(f"ZooKeeper refused to read {paths[number]}: not authorised (its ACL)")
+                    raise denied("read", paths[number])
                 elif isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
                     raise answer
                 elif not isinstance(answer, Exception):
@@ -533,6 +543,11 @@ class Session:
         """Perform ``children`` for many znodes in one pipeline, in the order of ``paths``."""
         return await self._read_many(self.client.get_children_async, paths, None)
 
+    async def follow_acls(self) -> None:
+        """Read the file with the credentials again, if there is one, and use its ACLs for later znodes."""
+        if self._config.security is not None:
+            await self._runtime.in_thread(self.client.follow_acls, "security")
+
     def transact(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """
         Send one transaction at once, and return a coroutine that waits for the answer.
@@ -543,8 +558,9 @@ class Session:
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing, or because it does not
-                accept an ACL. The coroutine raises this error.
+            AuthorizationError: ZooKeeper refused the transaction because of an ACL. The coroutine raises this error,
+                and the next one.
+            CredentialsError: ZooKeeper does not accept the ACL of a new znode.
         """
         listed = list(operations)
         used, sent_s = self.connection.current, self._runtime.boot_time_s()
@@ -566,10 +582,24 @@ class Session:
         answer = answer_of(results)
         if isinstance(answer, Done):
             self.gate.renew(sent_s)
-        elif isinstance(answer, Refused) and answer.failure in _REFUSALS:
-            path, why = listed[answer.index].path, _REFUSALS[answer.failure]
-            raise CoordinationError(f"ZooKeeper refused to write {path}: {why}")
+        elif isinstance(answer, Refused) and answer.failure is Failure.NO_AUTH:
+            operation = listed[answer.index]
+            raise denied(*right_of(operation, operation.path))
+        elif isinstance(answer, Refused) and answer.failure is Failure.INVALID_ACL:
+            raise CredentialsError(f"ZooKeeper refused to write {listed[answer.index].path}: {ACL_REFUSED}")
         return answer
+
+    async def check_right(self, error: AuthorizationError) -> None:
+        """
+        Try whether ZooKeeper still refuses what it has refused with ``error``, without writing anything.
+
+        Raises:
+            SessionLostError: The session is over.
+            AuthorizationError: The right is still missing.
+        """
+        answer: Answer = Unknown()
+        while isinstance(answer, Unknown):
+            answer = await self.transact(tries(error, self._runtime.unique_name()))
 
     async def ensure(self, folders: Iterable[str]) -> None:
         """
@@ -577,7 +607,8 @@ class Session:
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused to create or read a znode.
+            AuthorizationError: ZooKeeper refused to create a znode because of an ACL.
+            CoordinationError: ZooKeeper refused to create a znode for another reason.
         """
         missing = list(folders)
         while True:

@@ -65,6 +65,7 @@ class _SecuredServer(ZooKeeperServer):
             "ssl.trustStore.location": authority.path,
         }
         authority.issue("client")
+        authority.issue("expired", days=-1)
         jaas = self.folder / "jaas.conf"
         jaas.write_text(_JAAS % SASL_PASSWORD, encoding="utf-8")
         java, *rest = super()._command()
@@ -87,5 +88,5 @@ class SecuredCluster(Cluster):
 
     @property
     def certificates(self) -> Path:
-        """The folder with ``ca.pem`` and ``client.pem``."""
+        """The folder with ``ca.pem``, ``client.pem`` and ``expired.pem``."""
         return self.zookeeper.folder

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import (
-    CoordinationError,
     DuplicateInstanceError,
     ForeignMemberError,
     GroupConfigError,
@@ -75,12 +73,6 @@ async def a_foreign_member(scene: Scene) -> None:
     await scene.expire()
 
 
-async def no_right_to_join(scene: Scene) -> None:
-    scene.owner.set_acls(scene.layout.members, [make_digest_acl("owner", "secret", all=True)])
-    scene.stack.callback(scene.owner.set_acls, scene.layout.members, OPEN_ACL_UNSAFE)
-    await scene.expire()
-
-
 async def the_same_instance(scene: Scene) -> None:
     other = scene.new(scene.cluster.zk_hosts)
     scene.stack.push_async_callback(other.close)
@@ -90,7 +82,6 @@ async def the_same_instance(scene: Scene) -> None:
 CAUSES: dict[Callable[[Scene], Awaitable[None]], type[KielGroupsError]] = {
     other_settings: GroupConfigError,
     a_foreign_member: ForeignMemberError,
-    no_right_to_join: CoordinationError,
     the_same_instance: DuplicateInstanceError,
 }
 

@@ -8,22 +8,36 @@ import logging
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
+from kiel_groups.allocators import round_robin
 from kiel_groups.clients import GroupedConsumer
-from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+from kiel_groups.config import SECURITY_VARIABLE, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import CoordinationError, CredentialsError, NoZooKeeperError
 from kiel_groups.group.znodes.transactions import Create, Done
+from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.metrics import Metrics
+from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
+from kiel_groups.rest.settings import RestSettings
+from kiel_groups.service.service import Service
+from kiel_groups.spark import offsets
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.workers.execution import worker
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session, SessionEvent
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
+from tests.helpers.contexts import process_context
+from tests.helpers.described_answers import ask_described
+from tests.helpers.generic_program import NumberProgram
 from tests.helpers.members import Member
 from tests.helpers.secured_cluster import SASL_PASSWORD, Authority, SecuredCluster
 from tests.helpers.waiting import eventually
@@ -222,6 +236,112 @@ async def test_credentials_that_are_revoked_and_given_again(
     assert caplog.text.count("could not join") == 2
     assert "is over (the user or the password of SASL is refused); joining again" in caplog.text
     await member.stop()
+
+
+async def consume(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    async with GroupedConsumer(brokers, group, hosts, zk_timeout_ms=TIMEOUT_MS):
+        pass
+
+
+async def allocate(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    config = ZooKeeperConfig.parse(hosts, connect_timeout_ms=TIMEOUT_MS)
+    process = AllocatorProcess(process_context(GroupConfig(group=group), config), round_robin, lambda error: None)
+    try:
+        await process.start()
+    finally:
+        await process.close()
+
+
+async def run_program(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    program = NumberProgram(group, {"zk_hosts": hosts, "connect_timeout_ms": TIMEOUT_MS})
+    try:
+        await program.member.start()
+    finally:
+        await program.member.close()
+
+
+async def work(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    settings = WorkerSettings(
+        group=group, zookeeper=hosts, brokers=",".join(map(str, brokers)), rest=RestSettings(port=0)
+    )
+    async with worker.Worker(settings):
+        pass
+
+
+async def run_command(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    done = await asyncio.to_thread(kiel_groups, "describe", group, "--zookeeper", hosts)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    raise CoordinationError(line)
+
+
+async def serve(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    """Its other clusters are served, so the service runs, and says what is wrong with this one."""
+    address = ClusterAddress(ZOOKEEPER, hosts, TIMEOUT_MS / 1000)
+    service = Service(RestSettings(port=0, open_reads=True), {"main": address}, interval_s=1)
+    service.start()
+    try:
+
+        async def problem() -> str:
+            (found,) = (await ask_described(f"{service.url}/v1/clusters")).document["clusters"]
+            return str(found["error"] or "")
+
+        raise CoordinationError(await eventually(problem, "the cluster has an error"))
+    finally:
+        await service.close()
+
+
+async def start_query(hosts: str, group: str, brokers: list[HostPort]) -> None:
+    """Check the group as the driver of a stream of Spark does before it reads."""
+    options = {"kafka.bootstrap.servers": ",".join(map(str, brokers)), "kiel.zookeeper.connect": hosts}
+    options |= {"kafka.group.id": group, "subscribe": "t"}
+    await asyncio.to_thread(offsets.refuse_live_group, ReadOptions.parse(options, streaming=True))
+
+
+ROLES = (consume, allocate, run_program, work, run_command, serve, start_query)
+TIMEOUT_MS = 1_500
+
+#: What is wrong with the file or the address: the ports, the lines of the file, the host, and the text of each error.
+WRONG = {
+    "password": (
+        "plain",
+        ['sasl-user = "member"', 'sasl-password = "wrong"'],
+        "",
+        "or the password of SASL is refused",
+    ),
+    "authority": ("tls", ['tls-ca = "{other}/ca.pem"'], "", "its certificate is refused: unable to get local issuer"),
+    "certificate": (
+        "tls",
+        ['tls-ca = "{folder}/ca.pem"', 'tls-certificate = "{folder}/expired.pem"'],
+        "",
+        "certificate",
+    ),
+    "host": ("tls", ['tls-ca = "{folder}/ca.pem"'], "localhost", "its certificate is refused: Hostname mismatch"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_each_role_says_what_is_wrong_with_its_credentials(
+    kind: str, cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong password, a foreign authority, an expired certificate, another host name: one line with the reason."""
+    port, lines, host, text = WRONG[kind]
+    hosts = cluster.tls_hosts if port == "tls" else cluster.zk_hosts
+    hosts = hosts.replace("127.0.0.1", host or "127.0.0.1")
+    Authority(tmp_path)
+    folders = {"other": str(tmp_path), "folder": str(cluster.certificates)}
+    written(tmp_path / "wrong.toml", *(line.format(**folders) for line in lines))
+    monkeypatch.setenv(SECURITY_VARIABLE, str(tmp_path / "wrong.toml"))
+    monkeypatch.setattr(
+        worker, "ZooKeeperConfig", Mock(parse=partial(ZooKeeperConfig.parse, connect_timeout_ms=TIMEOUT_MS))
+    )
+    monkeypatch.setattr(offsets, "zookeeper", partial(offsets.zookeeper, timeout_s=TIMEOUT_MS / 1000))
+    group = unique("group")
+    begun = [role(hosts, group, list(cluster.brokers)) for role in ROLES]
+    for role, error in zip(ROLES, await asyncio.gather(*begun, return_exceptions=True), strict=True):
+        assert isinstance(error, CoordinationError), (role, error)
+        assert text in str(error), role
+        assert "\n" not in str(error), role
 
 
 async def test_no_secret_is_shown_or_stored(

@@ -13,11 +13,18 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
+from kiel_groups.errors import (
+    AuthorizationError,
+    ConfigError,
+    CoordinationError,
+    KielGroupsError,
+    NoZooKeeperError,
+    SessionLostError,
+)
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.members.partition_handler import Work
-from kiel_groups.members.zookeeper.group_session import GroupSession
+from kiel_groups.members.zookeeper.group_session import GroupSession, is_fatal
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.metrics import Metrics
@@ -341,3 +348,19 @@ def test_a_release_that_fails_is_logged(error: KielGroupsError, caplog: pytest.L
     assert [record.getMessage() for record in caplog.records] == logged
     assert bench.metrics.total("member_failures") == len(logged)
     assert session.ended
+
+
+def test_a_missing_right_ends_the_session_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Two requests need the same right: there is one line, and the process may join again."""
+    bench = ProcessBench()
+    session = bench.joined()
+    error = AuthorizationError("no right to write /a", path="/a", right="write")
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            bench.process.call(session.fail, error)
+    bench.pass_s(0.1)
+    assert session.over.result() is error
+    assert not is_fatal(error)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"group g: {session.member_id} ends its session, and joins again when it has")
+    assert (bench.metrics.total("sessions_denied"), bench.metrics.total("member_failures")) == (1, 0)

@@ -56,8 +56,8 @@ def apply(lines: Lines, /, *, group: str, zookeeper: str, how: ChangeOptions) ->
     """
     Give a group's znodes the ACLs that the file asks for.
 
-    The group may have live members. Members that lack the rights stop with an error, so give all of them credentials
-    before.
+    The group may have live members. Members that lack the rights lose their partitions, so give all of them
+    credentials before.
     """
     from kiel_groups.ops.acls import apply_acls, group_paths, read_acls
     from kiel_groups.ops.zookeeper_reader import group_session
@@ -66,8 +66,7 @@ def apply(lines: Lines, /, *, group: str, zookeeper: str, how: ChangeOptions) ->
         wrong = [each for each in read_acls(client, group_paths(client, group)) if each.differs]
         how.show(_document(group, wrong), *([_table(wrong)] if wrong else []))
         if wrong and how.is_confirmed(f"Set the ACLs of {counted(wrong, 'znode')}?"):
-            # Members may have created znodes while the user was asked.
-            count = apply_acls(client, read_acls(client, group_paths(client, group)))
+            count = apply_acls(client, group)
             lines.say("info", f"group {group}: set the ACLs of {counted(count, 'znode')}")
         elif not wrong:
             lines.say("info", f"group {group}: all ACLs are as the file asks for")

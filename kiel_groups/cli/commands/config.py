@@ -11,7 +11,7 @@ import click
 from kiel_groups.cli.commands.drain import change_config
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
 from kiel_groups.cli.terminal.changes import change_options, restore_file_option
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
 
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
@@ -52,6 +52,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
         raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it")
     settings = effective_settings(view)
     show_result(settings_document(group, settings), settings_tables(settings), as_json=as_json)
+    warn_of_hidden(lines, group, view.closed)
     for each in view.unreadable:
         lines.say("warning", each.text)
     if view.dynamic_config is None:

@@ -11,7 +11,7 @@ import click
 from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import cluster_options, json_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines, warn_of_hidden
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted, own_command
 
@@ -61,12 +61,10 @@ def list_groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import outline_document
     from kiel_groups.ops.views.report import groups_table
-    from kiel_groups.wording import some
 
     loaded = cluster.groups().load_all(with_lag=with_lag)
     for view in loaded.groups:
-        if view.closed:
-            lines.say("warning", f"an ACL denies reading parts of group {view.group}: {some(view.closed)}")
+        warn_of_hidden(lines, view.group, view.closed)
     for problem in loaded.problems:
         lines.say("warning", problem)
     if loaded.lag_problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
 
 
 @click.command(epilog=EPILOG)
@@ -32,12 +32,13 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
         refuse_programs(client, group)
         view = view_group(group, read_tree(client, GroupLayout(group).history))
     entries = view.history[:limit]
+    warn_of_hidden(lines, group, view.closed)
     for each in view.unreadable:
         lines.say("warning", each.text)
     if as_json or entries:
         # A terminal wraps a long cause. In a file or a pipe, each plan is one line, of at most 160 characters.
         table = history_table(entries) if rendering.console().is_terminal else history_table(entries, 80)
         rendering.show_result(history_document(group, entries), table, as_json=as_json)
-    else:
+    elif not view.closed:
         lines.say("info", f"group {group} has no plans")
     return DONE

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
-from kiel_groups.wording import some
 
 
 @click.command(epilog=EPILOG)
@@ -31,8 +30,7 @@ def members(lines: Lines, *, group: str, cluster: ClusterAddress, as_json: bool)
 
     loaded = cluster.groups().load(group)
     (view,) = loaded.groups
-    if view.closed:
-        lines.say("warning", f"an ACL denies reading parts of group {group}: {some(view.closed)}")
+    warn_of_hidden(lines, group, view.closed)
     for each in view.unreadable:
         lines.say("warning", each.text)
     document = members_document(view)

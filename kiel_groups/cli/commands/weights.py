@@ -11,7 +11,7 @@ import click
 from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         found = read_weights(client, group)
-        plan = _plan(client, group)
+        plan = _plan(lines, client, group)
     if as_json:
         rendering.show_json(printed_weights(found))
     elif found:
@@ -158,19 +158,21 @@ def _change(
             return DONE
         if not planned.apply(client):
             raise CoordinationError(f"another client has changed the weights of group {group} meanwhile; try again")
-        hint = _plan(client, group).hint
+        hint = _plan(lines, client, group).hint
     lines.say("info", f"group {group} has weights for {counted(planned.after, 'partition', 'partitions')} now")
     if hint and planned.after:
         lines.say("warning", hint)
     return DONE
 
 
-def _plan(client: Client, group: str) -> PlanView:
+def _plan(lines: Lines, client: Client, group: str) -> PlanView:
     from kiel_groups.group.znodes.layout import GroupLayout
     from kiel_groups.ops.views.load_view import view_plan
     from kiel_groups.ops.zookeeper_reader import list_members, read_tree
 
-    return view_plan(group, read_tree(client, GroupLayout(group).group_state), list_members(client, group))
+    znodes = read_tree(client, GroupLayout(group).group_state)
+    warn_of_hidden(lines, group, [path for path, znode in znodes.items() if znode.closed])
+    return view_plan(group, znodes, list_members(client, group))
 
 
 def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:

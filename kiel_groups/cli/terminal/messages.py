@@ -6,12 +6,14 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
 import click
+
+from kiel_groups.wording import some
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -94,6 +96,12 @@ class Lines:
                 shown = json.dumps({"time": now, "level": level, **named, "message": line, **fields})
             click.echo(shown, file=sys.stderr, err=True)
         self._last = (level, line)
+
+
+def warn_of_hidden(lines: Lines, group: str, paths: Collection[str]) -> None:
+    """Print a warning that names some of the znodes that an ACL hides, if there are any."""
+    if paths:
+        lines.say("warning", f"an ACL denies reading parts of group {group}: {some(paths)}")
 
 
 def _line(text: str) -> str:

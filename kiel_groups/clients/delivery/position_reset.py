@@ -99,7 +99,7 @@ class PositionReset:
             OffsetOutOfRangeError: The policy is ``none``.
             BrokerError: The range of the log could not be looked up, or the leader has changed meanwhile.
             SessionLostError: The member has no session to read the leaders.
-            CoordinationError: ZooKeeper refused a read or the write for good, as when rights are missing.
+            CoordinationError: ZooKeeper refused a read or the write for good.
         """
         is_fetched = self._records.while_fetched(partition)
         reset = self._subscription.offsets.reset_of(partition) or await self._choose(partition, position, is_fetched)

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import (
+    AuthorizationError,
     BrokerError,
     ConfigError,
     CoordinationError,
+    CredentialsError,
     GroupConfigError,
     KielGroupsError,
     NoZooKeeperError,
@@ -126,6 +128,8 @@ class ZooKeeperCoordinator:
         self._session: GroupSession[RoundRole] | None = None
         self._target: BeatTarget | None = None
         self._request: asyncio.Task[Any] | None = None
+        #: The last right that was missing on a session.
+        self._denied: AuthorizationError | None = None
         #: The error that prevents the membership, as soon as it is known.
         self._refusal: KielGroupsError | None = None
 
@@ -154,12 +158,14 @@ class ZooKeeperCoordinator:
             FindError: No session could be opened.
         """
         if self._session is None or self._session.ended:
-            session = GroupSession(self._process, self._kind, first=self._number == 0)
+            is_first = self._number == 0
+            session = GroupSession(self._process, self._kind, first=is_first, denied=self._denied)
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
             try:
                 await session.join(by_s)
             except KielGroupsError as error:
-                if not is_fatal(error):
+                # A first join raises the errors that only a user can fix, too.
+                if not is_fatal(error) and not (is_first and isinstance(error, (AuthorizationError, CredentialsError))):
                     raise FindError(str(error)) from error
                 self._refusal = error
                 raise FindError(str(error), code=CoordinatorCode.INVALID_GROUP) from error
@@ -171,7 +177,11 @@ class ZooKeeperCoordinator:
 
     async def _supervise(self, session: GroupSession[RoundRole], number: int) -> None:
         error = await asyncio.shield(session.over)
-        why = f"its ZooKeeper session is over: {error or session.session.ended}"
+        why = "its ZooKeeper session is over"
+        if isinstance(error, AuthorizationError):
+            self._denied = error  # The session has logged the error.
+        else:
+            why = f"{why}: {error or session.session.ended}"
         target = self._target
         if target is not None and target.coordinator == number:
             # The member looks for the next coordinator before it is notified that its assignment is lost.
@@ -213,7 +223,12 @@ class ZooKeeperCoordinator:
         except ConfigError:
             raise
         except KielGroupsError as error:
-            raise BrokerError(str(error)) from error
+            text = str(error)
+            if isinstance(error, AuthorizationError):
+                # Rounds would wait for this member as long as its znode exists. The session logs the error.
+                session.fail(error)
+                text = f"group {self._group}: the ZooKeeper session is over"
+            raise BrokerError(text) from error
         finally:
             asking.cancel()
 

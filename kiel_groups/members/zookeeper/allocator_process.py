@@ -77,7 +77,7 @@ class AllocatorProcess(SessionSupervisor[AllocatorRole]):
         process: The process and its settings. Only these settings are used: the group's name, the debounce, and the
             allocator's time limit.
         allocator: Computes the assignments while this process leads.
-        on_failure: Called with an error that a new session cannot fix, such as missing rights.
+        on_failure: Called with an error that a new session cannot fix: the group's members are programs.
     """
 
     def __init__(

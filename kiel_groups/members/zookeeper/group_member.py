@@ -11,7 +11,13 @@ from functools import partial
 from kiel_groups.allocators import Allocator
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, HostPort
-from kiel_groups.errors import CommitFailedError, CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.errors import (
+    AuthorizationError,
+    CommitFailedError,
+    CoordinationError,
+    KielGroupsError,
+    SessionLostError,
+)
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -98,8 +104,9 @@ class MemberRole(SessionRole):
         config = self._context.config
         self.owned_partitions.times.end()
         if config.instance_id is None and not self.owned_partitions.idle and not alone:
-            # If the session ends meanwhile, there is nothing left to release.
-            with suppress(TimeoutError, SessionLostError):
+            # If the session ends meanwhile, there is nothing left to release. Without the right to withdraw, the member
+            # releases its partitions before the next plan.
+            with suppress(TimeoutError, SessionLostError, AuthorizationError):
                 async with asyncio.timeout(config.debounce.bound_ms / 1000 + PATIENCE_S):
                     await self._retire()
         await self.owned_partitions.release_all()
@@ -123,8 +130,8 @@ class GroupMember:
         handler: The consumer.
         subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         allocator: Computes the assignments while this process leads.
-        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
-            members, missing rights.
+        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, or
+            foreign members.
         cluster: The brokers. The first join compares them with the brokers that ZooKeeper registers. None skips the
             comparison.
     """
@@ -204,12 +211,18 @@ class GroupMember:
         """
         Register a changed subscription. If the session is lost, the next session registers the subscription in its
         join.
+
+        Raises:
+            AuthorizationError: ZooKeeper refused the registration because of an ACL, and the session has ended.
         """
         if self._member_session is not None and not self._member_session.ended:
             try:
                 await self._member_session.role.resubscribe()
             except SessionLostError:
                 log.info("group %s: the new subscription is registered with the next session", self._config.group)
+            except AuthorizationError as error:
+                self._member_session.fail(error)
+                raise
 
     async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
@@ -223,7 +236,8 @@ class GroupMember:
 
         Raises:
             SessionLostError: There is no session at the moment, or its lease has expired; no further offset was stored.
-            CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
+            AuthorizationError: ZooKeeper refused the write because of an ACL. The session has ended, and this member
+                joins again when it has the right.
         """
         with self._writing() as role:
             return await role.offsets.owned.commit(metadata)
@@ -239,7 +253,7 @@ class GroupMember:
             ConfigError: As ``OwnedOffsets.commit_chosen``.
             CommitFailedError: As ``OwnedOffsets.commit_chosen``.
             SessionLostError: As ``commit_on_session``.
-            CoordinationError: As ``commit_on_session``.
+            AuthorizationError: As ``commit_on_session``.
         """
         with self._writing() as role:
             return await role.offsets.owned.commit_chosen(offsets)
@@ -257,7 +271,7 @@ class GroupMember:
 
         Raises:
             SessionLostError: There is no session at the moment.
-            CoordinationError: ZooKeeper refused the read because rights are missing.
+            AuthorizationError: ZooKeeper refused the read because of an ACL.
         """
         found = await self._readable().offsets.znodes.read(list(partitions))
         return {partition: stored.offset for partition, stored in found.items()}
@@ -279,7 +293,7 @@ class GroupMember:
 
         Raises:
             SessionLostError: As ``commit_on_session``.
-            CoordinationError: As ``commit_on_session``.
+            AuthorizationError: As ``commit_on_session``.
         """
         with self._writing() as role:
             return await role.offsets.owned.store_reset(partition, reset)
@@ -290,14 +304,14 @@ class GroupMember:
 
         Raises:
             SessionLostError: As ``commit_on_session``.
-            CoordinationError: As ``commit_on_session``.
+            AuthorizationError: As ``commit_on_session``.
         """
         with self._writing() as role:
             await role.owned_partitions.confirm_leaders()
 
     @contextmanager
     def _writing(self) -> Iterator[MemberRole]:
-        """Yield the role on a session whose gate is open. Stop the member if ZooKeeper refuses a write for good."""
+        """Yield the role on a session whose gate is open. End the session if ZooKeeper refuses a write for good."""
         member_session = self._member_session
         if member_session is None or not member_session.session.trusted:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
@@ -307,7 +321,7 @@ class GroupMember:
             # This error concerns these offsets only.
             raise
         except CoordinationError as error:
-            if not error.retriable:
+            if not error.retriable or isinstance(error, AuthorizationError):
                 member_session.fail(error)
             raise
 

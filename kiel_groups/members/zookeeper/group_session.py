@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from kiel_groups.backoff import Backoff
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import (
+    AuthorizationError,
     ClosedError,
     ConfigError,
     CoordinationError,
@@ -142,12 +143,21 @@ class GroupSession(Generic[RoleT]):
         process: The process that the session belongs to.
         kind: The kind of role that the process has in its group.
         first: Whether this is the first session of this process in the group.
+        denied: Why an earlier session ended, if a right was missing. This session joins only if the right is there.
     """
 
-    def __init__(self, process: ProcessContext, kind: RoleKind[RoleT], *, first: bool) -> None:
+    def __init__(
+        self,
+        process: ProcessContext,
+        kind: RoleKind[RoleT],
+        *,
+        first: bool,
+        denied: AuthorizationError | None = None,
+    ) -> None:
         self._process = process
         self._kind = kind
         self._first = first
+        self._denied = denied
         self._config = process.config
         self._zookeeper = process.zookeeper
         self._metrics = process.metrics
@@ -191,6 +201,7 @@ class GroupSession(Generic[RoleT]):
             SessionLostError: The session ended before the process had joined. The next session may succeed.
             ChrootMissingError: The chroot does not exist.
             CredentialsError: ZooKeeper refused the user or the password of SASL, or it requires SASL.
+            AuthorizationError: ZooKeeper refused a request because of an ACL.
             ConfigError: ``heartbeat_interval_ms`` is too long for the timeout granted to the first session.
             GroupConfigError: The group's settings differ from this member's, or cannot be read.
             ForeignMemberError: Foreign members are alive in the group.
@@ -230,6 +241,10 @@ class GroupSession(Generic[RoleT]):
         self._check_timeout()
         self._check_heartbeat(strictly=self._first)
         self._continue_in(SessionPhase.JOINING)
+        if self._denied is not None:
+            # The member would own partitions again, and lose them again at the same request.
+            self._step = "the right that was missing"
+            await self.session.check_right(self._denied)
         self._step = "the group's settings and members"
         await self._kind.admit(self.session, self._layout, self._config)
         # Znodes are created only now, because a process that is refused must leave none in a group.
@@ -356,22 +371,33 @@ class GroupSession(Generic[RoleT]):
             self.role.candidacy.recheck()
 
     async def _check_regularly(self, context: SessionContext) -> None:
-        """Check the election and the registration at regular intervals. At each check, a leader also plans again."""
+        """
+        Check the election and the registration at regular intervals, and follow changed ACLs. At each check, a leader
+        also plans again.
+        """
         while True:
             await asyncio.sleep(context.audit_interval_s())
+            await self.session.follow_acls()
             self._recheck_candidates()
             await self.role.restore()
 
     def fail(self, error: BaseException) -> None:
-        """End the session because of an error."""
+        """
+        End the session because of an error. After an AuthorizationError or a bug, another session follows.
+        """
+        if isinstance(error, AuthorizationError) and self.ended:
+            return  # Several requests need the same right.
         # The message of this library's own errors is complete. Any other error is a bug and needs its traceback.
         trace = None if isinstance(error, KielGroupsError) else error
-        what = "this member stops" if is_fatal(error) else f"{self.member_id} failed"
+        is_denied = isinstance(error, AuthorizationError) and self.phase is not SessionPhase.LEAVING
+        what = f"{self.member_id} failed" if trace is not None else "this member stops"
+        if is_denied:
+            what = f"{self.member_id} ends its session, and joins again when it has the right"
         message = str(error).removeprefix(f"group {self._config.group}: ")
         # A command prints the error that ends it, unless a log line has already reported that error.
         extra = {"reports": error}
         log.error("group %s: %s: %s", self._config.group, what, message, exc_info=trace, extra=extra)
-        self._metrics.count("member_failures")
+        self._metrics.count("sessions_denied" if is_denied else "member_failures")
         self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
@@ -445,8 +471,8 @@ class SessionSupervisor(Generic[RoleT]):
     Args:
         process: The process; its ``connect_timeout_ms`` is how long a session may take to join.
         kind: The kind of role that the process has on its sessions.
-        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
-            members, missing rights.
+        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, or
+            foreign members.
         joined: Called with each session that has joined the group.
     """
 
@@ -471,6 +497,10 @@ class SessionSupervisor(Generic[RoleT]):
         self.current: GroupSession[RoleT] | None = None
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
+        #: The last right that was missing on a session, and the pauses before the next session. They grow if rights are
+        #: missing on one session after another.
+        self._denied: AuthorizationError | None = None
+        self._denials = self._new_backoff()
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._closing: set[asyncio.Future[Any]] = set()
@@ -492,7 +522,7 @@ class SessionSupervisor(Generic[RoleT]):
         If the first session ends before it has joined, the next session gets the rest of the time.
 
         Raises:
-            KielGroupsError: This error prevents the first session from joining.
+            KielGroupsError: This error prevents the first session from joining, even if it is a missing right.
             ClosedError: ``close`` was called.
         """
         by_s, backoff = self._due_s(), self._new_backoff()
@@ -560,7 +590,7 @@ class SessionSupervisor(Generic[RoleT]):
             await caught_up(role.in_progress, role.in_progress())
             # The time that the application took does not count against the connect timeout.
             by_s = self._due_s()
-        session = GroupSession(self._process, self._kind, first=self.current is None)
+        session = GroupSession(self._process, self._kind, first=self.current is None, denied=self._denied)
         await session.join(by_s)
         self._joined(session)
         return session
@@ -585,12 +615,18 @@ class SessionSupervisor(Generic[RoleT]):
             if is_fatal(error):
                 self._fail(error)
                 return
-            log.warning(
-                "group %s: the session of %s is over (%s); joining again",
-                self._group,
-                self.current.member_id,
-                error or self.current.session.ended,
-            )
+            if isinstance(error, AuthorizationError):
+                # The session has logged the error. A join that fails for the same reason logs nothing.
+                self._denied, self._cause = error, _cause(error)
+                await asyncio.sleep(self._denials.next_s())
+            else:
+                self._denials.reset()
+                log.warning(
+                    "group %s: the session of %s is over (%s); joining again",
+                    self._group,
+                    self.current.member_id,
+                    error or self.current.session.ended,
+                )
             await self._rejoin()
 
     def _close_in_background(self, session: GroupSession[RoleT]) -> None:
@@ -622,7 +658,7 @@ class SessionSupervisor(Generic[RoleT]):
     def _join_failed(self, error: Exception) -> None:
         """Count a failed join that is retried. Log the cause, unless the last join failed for the same cause."""
         self._metrics.count("joins_failed")
-        cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
+        cause, self._cause = self._cause, _cause(error)
         if cause == self._cause:
             return
         # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
@@ -638,3 +674,7 @@ class SessionSupervisor(Generic[RoleT]):
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)
         self._on_failure(error)
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from kiel_groups.config import DebounceConfig
-from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.errors import AuthorizationError, CoordinationError, SessionLostError
 from kiel_groups.group import candidate, leader_state
 from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation, Refused
@@ -170,7 +170,7 @@ class LeaderDriver:
             if missing:
                 await self._session.ensure(missing)
             self._folders.update(missing)
-        except SessionLostError:
+        except (SessionLostError, AuthorizationError):
             raise
         except CoordinationError as error:
             log.error("group %s: %s; retrying soon", self._layout.group, error)
@@ -215,7 +215,8 @@ class LeaderDriver:
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
                 return
             publication = await make_plan(candidate, cause, since_s)
-        except SessionLostError:
+        except (SessionLostError, AuthorizationError):
+            # Another candidate may have the right that is missing.
             raise
         except PlanVoid as void:
             log.info("group %s: planning again: %s", self._layout.group, void)

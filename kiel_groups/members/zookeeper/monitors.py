@@ -171,6 +171,8 @@ class OwnershipMonitor:
         self._wanted: Mapping[TopicPartition, MemberId] = {}
         self._members: Collection[MemberId] = ()
         self._suspicions: dict[TopicPartition, OwnerMismatch] = {}
+        #: Why the owners could not be read, as the log says.
+        self._problem = ""
         self._next = 0
 
     def expect(self, wanted: Mapping[TopicPartition, MemberId], members: Collection[MemberId]) -> None:
@@ -200,7 +202,9 @@ class OwnershipMonitor:
         except SessionLostError:
             raise
         except CoordinationError as error:
-            log.warning("group %s: the owners cannot be read: %s; retrying soon", self._layout.group, error)
+            if str(error) != self._problem:
+                log.warning("group %s: the owners cannot be read: %s; retrying soon", self._layout.group, error)
+            self._problem = str(error)
             owners = {}
         if self._timer is not timer:
             # The monitor was stopped meanwhile. If it was started again, its new timer schedules the checks.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kiel_groups.config import HostPort
-from kiel_groups.errors import CoordinationError, ProtocolError
+from kiel_groups.errors import AuthorizationError, ProtocolError
 from kiel_groups.group.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner, parse_broker, parse_leader, whole_number
 from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
@@ -360,9 +360,7 @@ class PartitionLeaders:
                 await self._read(sorted(partitions))
             brokers = await registered_brokers(self._session)
             leaders = {each: leader for each, (_, _, leader) in self._known.items() if leader in brokers}
-        except CoordinationError as error:
-            if error.retriable:
-                raise
+        except AuthorizationError as error:
             leaders, brokers = {}, {}
             self._metrics.count("leaders_unreadable")
             if not self._is_refused:

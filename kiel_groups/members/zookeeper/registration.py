@@ -361,7 +361,8 @@ class SubscriptionRegistration:
         Create the group's folders again after some of them were deleted.
 
         Raises:
-            CoordinationError: ZooKeeper refuses, because rights or the chroot are missing.
+            AuthorizationError: ZooKeeper refuses to create a folder because of an ACL.
+            CoordinationError: The chroot is missing.
         """
         self._metrics.count("group_folders_restored")
         log.warning(

@@ -24,7 +24,7 @@ from kiel_groups.ops.views.config_view import SettingChange, check_fields, diffe
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.members import find_slots
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_client import Client, refusal_text
 from kiel_groups.ops.zookeeper_reader import list_members, read_group, refuse_programs
 from kiel_groups.wording import counted, own_command, some
 
@@ -215,7 +215,7 @@ def await_settled(
         try:
             view = view_group(group, read_group(client, group))
         except KazooException as error:
-            raise CoordinationError(f"ZooKeeper failed while waiting: {type(error).__name__}") from error
+            raise CoordinationError(f"ZooKeeper failed while waiting: {refusal_text(error)}") from error
         if not (text := missing(view, request_ms)):
             return view
         if time.monotonic() >= until_s:

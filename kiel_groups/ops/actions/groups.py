@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout
 from kiel_groups.group.znodes.transactions import Delete
 from kiel_groups.ops.broker_reader import BrokerSession, ask_coordinator, find_group
 from kiel_groups.ops.views.deletion import GroupDeletion, deletion_of_answers, deletion_of_znodes, deletion_transactions
-from kiel_groups.ops.zookeeper_client import Client, commit, place_of
+from kiel_groups.ops.zookeeper_client import Client, commit, place_of, refusal_text
 from kiel_groups.ops.zookeeper_reader import check_group, read_group
 from kiel_groups.wire.error_codes import GROUP_ID_NOT_FOUND, NO_ERROR
 from kiel_groups.wire.group_requests import DeleteGroupsRequest
@@ -53,6 +53,8 @@ def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
     for operations in deletion_transactions(group, deletion.snapshot):
         if failed := commit(client, operations):
             before = f"{counted(deleted, 'znode')} were deleted before" if deleted else "nothing was deleted"
+            if isinstance(failed[1], NoAuthError):
+                raise CoordinationError(f"group {group}: {refusal_text(failed[1])}; {before}")
             raise CoordinationError(
                 f"group {group} has changed meanwhile, at {failed[0].path} ({type(failed[1]).__name__}); {before}. A"
                 f" member has joined, or another program commits its offsets: {own_command('describe', group)} shows"

@@ -30,7 +30,7 @@ from kiel_groups.group.znodes.contents import (
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Put
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.zookeeper_client import Client, children_of, commit
+from kiel_groups.ops.zookeeper_client import Client, children_of, commit, refusal_text
 from kiel_groups.wording import own_command, some
 
 #: The interval between two checks for acknowledgements, in seconds.
@@ -233,7 +233,7 @@ def _write(
         if failed := commit(client, [first, *creations]):
             if isinstance(failed[1], BadVersionError | NodeExistsError):
                 raise CoordinationError(_in_progress(client, layout))
-            raise CoordinationError(f"group {layout.group}: ZooKeeper refuses the order: {failed[1]!r:.200}")
+            raise CoordinationError(f"group {layout.group}: nothing is ordered: {refusal_text(failed[1])}")
 
 
 def _in_progress(client: Client, layout: GroupLayout) -> str:

@@ -41,7 +41,7 @@ from kiel_groups.ops.views.group_reading import GroupReading
 from kiel_groups.ops.views.group_view import MemberView
 from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_client import Client, children_of, commit, zookeeper
+from kiel_groups.ops.zookeeper_client import Client, children_of, commit, refusal_text, zookeeper
 from kiel_groups.ops.zookeeper_reader import (
     broker_addresses,
     check_group,
@@ -437,7 +437,7 @@ def _write_znodes(client: Client, layout: GroupLayout, found: GroupOffsets, chan
             partition, error = partitions[failed[0].path], failed[1]
             why = changed_meanwhile(layout.group, [partition])
             if not isinstance(error, (BadVersionError, NodeExistsError, NoNodeError)):
-                why = f"group {layout.group}: ZooKeeper refuses the offset of {partition}: {error!r:.200}"
+                why = f"group {layout.group}: the offset of {partition} is refused: {refusal_text(error)}"
             raise CoordinationError(f"{why}; {written:,} of {len(changes):,} offsets are written; try again")
         written += len(portion)
     for topic, listed in groupby(changes, key=lambda each: each.partition.topic):

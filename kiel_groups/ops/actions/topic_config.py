@@ -21,7 +21,7 @@ from kiel_groups.group.znodes.contents import encode_object, parse_broker_versio
 from kiel_groups.group.znodes.transactions import Create, Put
 from kiel_groups.ops.actions.topics import CONFIG_CHANGES, check_followed, check_present
 from kiel_groups.ops.broker_reader import BrokerSession
-from kiel_groups.ops.zookeeper_client import Client, commit, place_of
+from kiel_groups.ops.zookeeper_client import Client, commit, place_of, refusal_text
 from kiel_groups.ops.zookeeper_reader import list_topics, read_brokers
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import Request
@@ -196,7 +196,7 @@ def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
                 f"topic {change.topic!r}: nothing was changed: another client has changed its settings meanwhile; look"
                 " at them again"
             )
-        raise CoordinationError(f"ZooKeeper refused to write {path}: {error!r}") from error
+        raise CoordinationError(f"topic {change.topic!r}: nothing was changed: {refusal_text(error)}") from error
 
 
 async def plan_by_brokers(

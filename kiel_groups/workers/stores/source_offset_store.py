@@ -66,7 +66,7 @@ class SourceOffsetStore:
         Raises:
             ClaimLostError: The owner znode of the task does not exist.
             ConfigError: A partition or an offset is no JSON object.
-            CoordinationError: ZooKeeper refuses a write because rights are missing.
+            AuthorizationError: ZooKeeper refuses a write because of an ACL.
             SessionLostError: The session is over.
         """
         waiting = _data_by_digest(offsets)

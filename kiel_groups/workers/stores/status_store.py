@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.errors import AuthorizationError, CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
@@ -116,10 +116,13 @@ class StatusStore:
         """
         Write reported statuses until the session is over, or the task is cancelled.
 
-        If ZooKeeper refuses statuses because rights are missing, log an error, and do not write these statuses.
+        If ZooKeeper refuses statuses for another reason than an ACL, log an error, and do not write these statuses.
 
         Args:
             on_gone: Called with work whose status was refused because its claim, or its connector, is gone.
+
+        Raises:
+            AuthorizationError: ZooKeeper refused a status because of an ACL.
         """
         while True:
             await self._wake.wait()
@@ -131,6 +134,8 @@ class StatusStore:
                 stored = await self.put_many(waiting)
             except SessionLostError:
                 return
+            except AuthorizationError:
+                raise
             except CoordinationError as error:
                 log.error("group %s: statuses are not written: %s", self._layout.group, error)
                 continue
@@ -147,7 +152,7 @@ class StatusStore:
             no longer exists.
 
         Raises:
-            CoordinationError: ZooKeeper refuses a write because rights are missing.
+            AuthorizationError: ZooKeeper refuses a write because of an ACL.
             SessionLostError: The session is over.
         """
         return work in await self.put_many({work: status})

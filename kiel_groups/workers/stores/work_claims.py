@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
+from kiel_groups.errors import AuthorizationError, ClaimLostError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
 from kiel_groups.workers.values import Work
@@ -101,7 +101,7 @@ class WorkClaims:
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refuses the claim because rights are missing.
+            AuthorizationError: ZooKeeper refuses the claim because of an ACL.
         """
         request = self._request(self._wanted, work, _Request())
         try:
@@ -129,7 +129,7 @@ class WorkClaims:
         Raises:
             ClaimLostError: There are further writes, and the claim was gone before: then nothing was written.
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refuses the release because rights are missing.
+            AuthorizationError: ZooKeeper refuses the release because of an ACL.
         """
         return bool(await self._request(self._releases, work, _Request(tuple(operations))).outcome)
 
@@ -148,6 +148,9 @@ class WorkClaims:
 
         Args:
             on_gone: Called with work whose owner znode has disappeared although this worker has not released it.
+
+        Raises:
+            AuthorizationError: ZooKeeper refused a claim or a release because of an ACL. All claims have ended.
         """
         try:
             while True:
@@ -157,6 +160,9 @@ class WorkClaims:
                     await self._step(on_gone)
                 except SessionLostError:
                     return
+                except AuthorizationError as error:
+                    self._fail_all(error)
+                    raise
                 except CoordinationError as error:
                     log.error("group %s: %s", self._group, error)
                     self._fail_all(error)

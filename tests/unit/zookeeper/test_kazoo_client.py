@@ -4,13 +4,17 @@ The subclass of kazoo's client raises Ctrl-C during a request, and answers reque
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from kazoo.exceptions import ConnectionClosedError
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped
 from kazoo.protocol.states import KeeperState
+from kazoo.security import CREATOR_ALL_ACL
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.zookeeper.kazoo_client import InterruptibleClient
 from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.security import security_of
 
 pytestmark = pytest.mark.unit
 
@@ -61,3 +65,52 @@ def test_a_request_after_the_close_is_answered_with_the_error() -> None:
     closed = connected_client(Socket(AssertionError("a closed client wakes no thread")))
     closed._state = KeeperState.CLOSED
     assert isinstance(closed.get_async("/").exception, ConnectionClosedError)
+
+
+@pytest.mark.parametrize("answer", [ConnectionDropped(), None], ids=["closed", "refused"])
+def test_a_connection_that_breaks_during_sasl_is_not_yet_a_refusal(answer: ConnectionDropped | None) -> None:
+    """
+    Servers before 3.6 close the connection of a client with a wrong password, as a server that dies does. A client with
+    the right password must find the next server. After three such connections in a row, or an error of the server's,
+    the credentials are refused.
+    """
+    client = Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1"))
+    error = AuthFailedError()
+    error.__cause__ = answer
+
+    def authenticate(host: str, timeout_s: float) -> None:
+        raise error
+
+    def tried(**works: bool) -> type[BaseException] | None:
+        client._authenticate = (lambda host, timeout_s: None) if works else authenticate
+        try:
+            client._connection._authenticate_with_sasl("z", 1.0)
+        except (AuthFailedError, ConnectionDropped) as raised:
+            return type(raised)
+        return None
+
+    if answer is None:
+        assert tried() is AuthFailedError
+        return
+    assert [tried(), tried(), tried(works=True)] == [ConnectionDropped, ConnectionDropped, None]
+    assert [tried() for _ in range(3)] == [ConnectionDropped, ConnectionDropped, AuthFailedError]
+
+
+def test_a_running_client_follows_acls_but_no_other_credentials(tmp_path: Path) -> None:
+    """
+    Znodes that it creates have the ACL that the file asks for now. An ACL for other credentials, or a file that cannot
+    be read, changes nothing: the client could not use its own znodes.
+    """
+    path = tmp_path / "security.toml"
+    table = '[zookeeper]\ndigest-user = "%s"\ndigest-password = "x"\n'
+    path.write_text(table % "u", encoding="utf-8")
+    client = Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1", security=path))
+    client.secure(security_of(ZooKeeperConfig.parse("127.0.0.1:1", security=path)))
+    assert client.security.acl_of("/kiel-groups/g") is None
+    path.write_text(f'{table % "u"}acl = "creator-all"\n', encoding="utf-8")
+    client.follow_acls()
+    assert client.security.acl_of("/kiel-groups/g") == CREATOR_ALL_ACL
+    for text in (f'{table % "v"}acl = ["digest:v:cdrwa", "auth::cdrwa"]\n', "[zookeeper"):
+        path.write_text(text, encoding="utf-8")
+        client.follow_acls()
+        assert client.security.acl_of("/kiel-groups/g") == CREATOR_ALL_ACL

@@ -18,7 +18,7 @@ from kazoo.exceptions import InvalidACLError, SessionClosedRequireSaslError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
-from kiel_groups.errors import ConfigError, CoordinationError, CredentialsError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.zookeeper_client import zookeeper
@@ -62,11 +62,9 @@ def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypa
     monkeypatch.setenv("WORD", PASSWORD)
     monkeypatch.setenv(SECURITY_VARIABLE, str(path))
     east = security_of(ZooKeeperConfig.parse("z2:2281,z1/kafka"))
-    assert east.client_settings() == {
-        "sasl_options": {"mechanism": "DIGEST-MD5", "username": "e", "password": "x"},
-    }
+    assert east.sasl_options == {"mechanism": "DIGEST-MD5", "username": "e", "password": "x"}
     others = security_of(ZooKeeperConfig.parse("z2"))
-    assert others.client_settings() == {"auth_data": {("digest", f"o:{PASSWORD}")}}
+    assert others.auth_data == {("digest", f"o:{PASSWORD}")}
     with pytest.raises(ConfigError, match=r"\[\[zookeeper\]\] 1 is not for z3:2181; add to its 'servers'"):
         security_of(ZooKeeperConfig.parse("z1,z3"))
     assert security_of(ZooKeeperConfig(hosts="z1:2181")) == ZooKeeperSecurity()
@@ -132,9 +130,10 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
     )
     security = read_security(path, ZooKeeperSecurity)["[zookeeper]"]
     client = Runtime().client(ZooKeeperConfig.parse("z", security=path))
-    shown = repr((security, security.client_settings(), client.auth_data, client._connection.sasl_options))
+    client.secure(security)
+    shown = repr((security, client.auth_data, client._connection.sasl_options))
     assert PASSWORD not in shown
-    assert shown.count("[hidden]") == 7  # the password of the key, too
+    assert shown.count("[hidden]") == 5  # the password of the key, too
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_a_mistake_in_the_file_is_named(write: Callable[[str], Path], text: str,
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     """Without the file, a client must not connect without credentials in silence."""
     with pytest.raises(CredentialsError, match=r"no\.toml cannot be read: No such file or directory"):
-        Runtime().client(ZooKeeperConfig.parse("z", security=tmp_path / "no.toml"))
+        Runtime().client(ZooKeeperConfig.parse("z", security=tmp_path / "no.toml")).start_async()
 
 
 def test_a_password_that_others_can_read_is_a_warning(
@@ -243,7 +242,7 @@ async def test_an_acl_that_zookeeper_does_not_know_is_named_as_such() -> None:
     refused = session.client.handler.async_result()
     refused.set([InvalidACLError()])
     session.client.transaction = lambda: Mock(commit_async=lambda: refused)
-    with pytest.raises(CoordinationError, match="refused to write /a: it does not accept the ACL that the file with"):
+    with pytest.raises(CredentialsError, match="refused to write /a: it does not accept the ACL that the file with"):
         await session.transact([Create("/a")])
 
 
@@ -340,7 +339,8 @@ def test_what_tls_has_decrypted_counts_as_readable(authority: Authority, serve: 
     but the second one is there.
     """
     host, port = serve(authority.issue("server"), answer=b"ab").split(":")
-    handler = ImmediateHandler(5.0, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    handler = ImmediateHandler(5.0)
+    handler.security = ZooKeeperSecurity(tls=True, tls_ca=str(authority.path))
     with handler.create_connection((host, int(port)), "127.0.0.1") as connection:
         assert connection.recv(1) == b"a"
         assert handler.select([connection], [], [], 0) == ([connection], [], [])
@@ -351,7 +351,8 @@ def test_what_tls_has_decrypted_counts_as_readable(authority: Authority, serve: 
 def test_a_shutdown_by_another_thread_keeps_the_encryption(authority: Authority, serve: Callable[..., str]) -> None:
     """The thread that uses the connection finds its end. It never sends plain text."""
     host, port = serve(authority.issue("server"), answer=b"a").split(":")
-    handler = ImmediateHandler(5.0, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    handler = ImmediateHandler(5.0)
+    handler.security = ZooKeeperSecurity(tls=True, tls_ca=str(authority.path))
     with handler.create_connection((host, int(port)), "127.0.0.1") as connection:
         connection.shutdown(socket.SHUT_RDWR)
         assert connection.version() is not None
@@ -367,7 +368,8 @@ def test_a_server_that_is_slow_to_perform_a_handshake_gets_more_time_at_first(
     the first connection, a lease must not end because a dead server is tried twice.
     """
     good = serve(authority.issue("server")).split(":")
-    handler = ImmediateHandler(0.05, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    handler = ImmediateHandler(0.05)
+    handler.security = ZooKeeperSecurity(tls=True, tls_ca=str(authority.path))
     with socket.create_server(("127.0.0.1", 0)) as silent:
 
         def handshake_s() -> float:
@@ -386,7 +388,8 @@ def test_a_problem_of_tls_is_logged_once(
 ) -> None:
     """kazoo tries again and again, and logs nothing that operators see."""
     host, port = serve(authority.issue("server")).split(":")
-    handler = ImmediateHandler(5.0, ZooKeeperSecurity(tls=True, tls_ca=str(authority.path)))
+    handler = ImmediateHandler(5.0)
+    handler.security = ZooKeeperSecurity(tls=True, tls_ca=str(authority.path))
     for _ in range(2):
         with pytest.raises(OSError, match="mismatch"):
             handler.create_connection((host, int(port)), "z1")

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.config import HostPort
-from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.errors import AuthorizationError, SessionLostError
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.transactions import Check
 from kiel_groups.members.zookeeper.owner_znodes import PartitionLeaders
@@ -126,7 +126,7 @@ async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.
     If an ACL hides the partition states, the member warns once, and leaves all leaders to the brokers. The loss of the
     session is raised.
     """
-    errors: list[CoordinationError] = [CoordinationError("NoAuth"), CoordinationError("NoAuth")]
+    errors = [AuthorizationError("NoAuth", path="/a", right="read") for _ in range(2)]
 
     class HiddenStates(FakeZnodes):
         async def get_many(self, paths: Sequence[str]) -> list[Any]:
