@@ -90,6 +90,8 @@ setup(
             *SERVICE,
             *MIRROR,
             *SASL,
+            # Searches the package for mistakes that attackers use.
+            "bandit>=1.8",
             # The accessibility of pages in a browser, which is Debian's Chromium.
             "axe-playwright-python>=0.1.7",
             "build>=1.2",

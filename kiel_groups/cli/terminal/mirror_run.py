@@ -132,7 +132,7 @@ class MirrorRun:
         name, stored, is_running = self.clusters.name, self.first.connector, bool(self.first.group.workers)
         if stored is not None and not is_running and changed_settings(stored.config, self.config):
             # The tasks with the former settings must not start, and may fail. The source offsets stay.
-            await requests.delete(name)
+            await requests.delete(name)  # nosec B113 # a method of WorkerRequests, not of the library requests
         if stored is None or not is_running:
             await requests.put_config(name, self.config)
         await requests.resume(name)
