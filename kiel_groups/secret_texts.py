@@ -59,7 +59,7 @@ _ABOUT_RECORDS = "key."
 
 #: The names that texts give to secrets, such as "Pwd" in ODBC, and "AccountKey", "SharedAccessSignature" and "sig" in
 #: Azure.
-_SECRET_NAME = (  # nosec B105 # names of secrets, and no secret
+_SECRET_NAME = (
     r"(?:(?:password|passwd|passphrase|secret|token|credential|authorization|cookie|accesssignature)\w{0,20}"
     r"|(?:access|account|api|auth|private|shared)[ _-]?key"
     r"|pwd|(?<![a-z])(?:pass|pw|sig))"
