@@ -54,7 +54,8 @@ def compare(
     words, asked = [_interpreter(), *_ARGUMENTS], json.dumps(questions).encode()
     pipe = subprocess.PIPE
     # In a session of its own, the child gets no Ctrl-C of a terminal.
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as child:
+    # The command is this module's own, without a shell; patterns are data on its standard input.
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as child:  # nosec B603
         started(child)
         try:
             output, errors = child.communicate(asked, _WAIT_S)

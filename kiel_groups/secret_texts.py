@@ -26,6 +26,10 @@ _LONGEST_ERROR = 2_000
 #: Shorter lines of a secret that has several, such as a private key, may be anything.
 _SHORTEST_LINE = 8
 
+#: Shorter texts, and these, are too common in other texts to be hidden there.
+_SHORTEST_SECRET = 4
+_COMMON = frozenset({"true", "false", "none", "null"})
+
 #: Parts of names that secrets usually have.
 _TELLTALES = (
     "password",
@@ -131,6 +135,11 @@ def may_be_secret(name: str, text: str) -> bool:
     if any(telltale in "".join(words) for telltale in _TELLTALES) or _NAMED_SECRET.search(text):
         return True
     return not name.startswith(_ABOUT_RECORDS) and not _WORDS.isdisjoint(words)
+
+
+def is_common(text: str) -> bool:
+    """Return whether a text would hide too much if it were hidden wherever it occurs: it is short, or like "true"."""
+    return len(text) < _SHORTEST_SECRET or text.lower() in _COMMON
 
 
 def without_secrets(text: str, values: Collection[str] = ()) -> str:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape  # nosec B406 # it writes XML, and parses none
 
 from kiel_groups.embedded.processes import file_lock
 from kiel_groups.embedded.releases import ClassPath, Coordinate, NpmPackage
@@ -214,7 +214,7 @@ def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[str]:
     if shutil.which(command[0]) is None:
         raise ServerError(missing)
     last: deque[str] = deque(maxlen=200)
-    with subprocess.Popen(
+    with subprocess.Popen(  # nosec B603 # the command is Maven with arguments of this package, without a shell
         command,
         cwd=folder,
         stdin=subprocess.DEVNULL,

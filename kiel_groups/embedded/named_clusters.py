@@ -353,7 +353,7 @@ def detach(settings: ClusterSettings) -> RunningCluster:
     command = [sys.executable, "-m", __name__, json.dumps(asdict(settings)), str(writing)]
     with open(reading, "rb") as pipe, log.open("wb") as output:
         try:
-            supervisor = subprocess.Popen(
+            supervisor = subprocess.Popen(  # nosec B603 # the command is this package's own, without a shell
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

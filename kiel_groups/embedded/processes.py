@@ -62,7 +62,7 @@ class ChildProcess:
     def _run(self, command: Sequence[str], log: Path, folder: Path, started: Future[subprocess.Popen[bytes]]) -> None:
         try:
             with log.open("ab") as output:
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # nosec B603 # the commands are servers that this package knows, no shell
                     command,
                     cwd=folder,
                     stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from kiel_groups.config import ResetPolicy, check_name
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import MirrorMetrics
-from kiel_groups.mirror.settings import CONFIG
+from kiel_groups.mirror.settings import CONFIG, parse_properties
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -185,7 +185,7 @@ def open_target(config: Mapping[str, Any]) -> TargetCluster:
 
 
 def _target_of(settings: Settings) -> TargetCluster:
-    properties = json.loads(settings["target.properties"].value or "{}")
+    properties = parse_properties(settings["target.properties"].value)
     return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
 
 

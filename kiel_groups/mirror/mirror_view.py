@@ -15,11 +15,13 @@ from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
 from kiel_groups.mirror.connector import open_target
+from kiel_groups.mirror.settings import parse_properties
 from kiel_groups.mirror.values import BACK_KEY, PARTITIONS_KEY, TOPIC_IN_FORMAT, target_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import broker_addresses, read_brokers, read_tree
+from kiel_groups.workers.plugins.secret_references import has_reference
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_group_of
 from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
 
@@ -173,8 +175,15 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
     assert view.connector is not None
     config = view.connector.config
     stored = {"bootstrap.servers": config.get("target.bootstrap.servers", "")}
+    properties = config.get("target.properties", "")
+    if has_reference(properties):
+        if not target.keys() - {"bootstrap.servers"}:
+            return replace(
+                view, target_problem="the mirror's workers have its target.properties; give --target-properties"
+            )
+        properties = ""
     try:
-        cluster = open_target(stored | json.loads(config.get("target.properties") or "{}") | dict(target))
+        cluster = open_target(stored | parse_properties(properties) | dict(target))
         cluster.partitions(timeout_s)
         found = cluster.mirrored(view.name)
     except (KielGroupsError, ValueError) as error:

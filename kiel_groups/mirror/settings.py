@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
+from typing import Any
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.mirror.values import TOPIC_IN_FORMAT
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
@@ -19,12 +21,44 @@ from kiel_groups.workers.plugins.config_definition import (
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
 
+def parse_properties(text: str) -> dict[str, Any]:
+    """
+    Return settings of librdkafka by name.
+
+    Args:
+        text: A JSON object of texts, numbers and booleans, or lines such as ``security.protocol=SSL``. A line may be
+            empty, or a comment that begins with ``#``.
+
+    Raises:
+        ConfigError: The text is neither. The error begins with a verb.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"is not JSON: {error}") from error
+        for name, value in found.items():
+            if not isinstance(value, str | int | float | bool):
+                raise ConfigError(f"has no text or number for {name!r:.100}")
+        return dict(found)
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        name, equals, value = map(str.strip, line.partition("="))
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        # The value may be a password, so the error does not quote the line.
+        if not (name and equals):
+            raise ConfigError(f"has no setting in line {number}; expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def _is_properties(password: Password) -> bool:
     try:
-        found = json.loads(password.value or "{}")
-    except (ValueError, RecursionError):
+        parse_properties(password.value)
+    except ConfigError:
         return False
-    return isinstance(found, dict) and all(isinstance(each, str | int | float | bool) for each in found.values())
+    return True
 
 
 def _are_offsets(text: str) -> bool:
@@ -109,9 +143,9 @@ CONFIG = ConfigDefinition(
         "target.properties",
         "password",
         Password(""),
-        documentation="More settings of librdkafka for the target as a JSON object, such as "
-        '{"security.protocol": "SSL"}.',
-        validator=Validator(_is_properties, "a JSON object of texts and numbers"),
+        documentation="More settings of librdkafka for the target, as a JSON object or in lines, such as "
+        '{"security.protocol": "SSL"}. The file of a worker may have them: ${file:target.properties}.',
+        validator=Validator(_is_properties, "a JSON object of texts and numbers, or lines NAME=VALUE"),
         importance="medium",
         width="long",
     ),

@@ -284,7 +284,7 @@ class TargetCluster:
                 if tries == _CLAIM_TRIES or error_of(error).code() not in FENCED:
                     raise self.failure("claim topics", error) from error
             # The pauses of two processes must differ, or the second one would be fenced next.
-            time.sleep(random.uniform(0, _CLAIM_PAUSE_S))
+            time.sleep(random.uniform(0, _CLAIM_PAUSE_S))  # nosec B311 # a pause that others may guess
 
     def _change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
         producer = open_client(Producer, self.config | {"transactional.id": CLAIMS_TOPIC})

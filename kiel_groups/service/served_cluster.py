@@ -35,7 +35,7 @@ class ServedCluster:
         pasteable: Returns a text whose commands name the cluster.
     """
 
-    def __init__(
+    def __init__(  # nosec B107 # "" means no token
         self,
         name: str,
         address: ClusterAddress,

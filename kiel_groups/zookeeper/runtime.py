@@ -161,7 +161,7 @@ class Runtime:
 
     def uniform(self, low: float, high: float) -> float:
         """Return a random number between ``low`` and ``high``, so that many members do not act at once."""
-        return random.uniform(low, high)
+        return random.uniform(low, high)  # nosec B311 # it spreads load, and decides nothing that must be secret
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
         """Run a blocking function on a thread, off the event loop; see the function ``in_thread``."""

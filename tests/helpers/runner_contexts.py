@@ -8,8 +8,9 @@ from typing import Any
 
 from kiel_groups.errors import ClaimLostError, SessionLostError
 from kiel_groups.metrics import Metrics
-from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
+from kiel_groups.workers.plugins.secret_references import NO_REFERENCES, SecretReferences
 from kiel_groups.workers.runners.plugin_calls import WorkFence
 from kiel_groups.workers.runners.runner_interface import RunnerContext
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
@@ -76,21 +77,17 @@ def runner_context(
     clients: FakeClients | None = None,
     started: Any = lambda: None,
     problem: Any = lambda text: None,
+    references: SecretReferences = NO_REFERENCES,
 ) -> RunnerContext:
     """Return the context of a task of the connector "c", or of the connector itself."""
     whole = {"name": "c", "connector.class": "x", **config}
     work: Work = ConnectorId("c") if task is None else TaskId("c", task)
-    settings = (
-        checked_config(connector_class, whole).settings
-        if task is None
-        else task_settings(connector_class, whole, whole)
-    )
     return RunnerContext(
         work=work,
         token=7,
         connector_class=connector_class,
         config=whole,
-        settings=settings,
+        checked=run_settings(connector_class, whole, None if task is None else whole, references),
         fence=WorkFence(session or FakeSession()),
         stores=stores or FakeStores(),
         clients=clients or FakeClients(),

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -98,10 +98,17 @@ class WorkerPrograms:
         group: The group's name.
         session_timeout_ms: The session timeout of the workers.
         descriptors: The file descriptors that each process may have; by default, as many as this one.
+        options: Further options of the workers.
     """
 
     def __init__(
-        self, cluster: Cluster, group: str, session_timeout_ms: int, *, descriptors: int | None = None
+        self,
+        cluster: Cluster,
+        group: str,
+        session_timeout_ms: int,
+        *,
+        descriptors: int | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self._cluster = cluster
         start = ["-m", "kiel_groups"] if descriptors is None else ["-c", _WITH_LIMIT.format(descriptors)]
@@ -120,7 +127,7 @@ class WorkerPrograms:
             "0",
         ]
         self._words += ["--zookeeper", cluster.zk_hosts, "--brokers", ",".join(cluster.brokers)]
-        self._words += ["--session-timeout-ms", str(session_timeout_ms)]
+        self._words += ["--session-timeout-ms", str(session_timeout_ms), *options]
         self._stack = ExitStack()
         self.running: list[Running] = []
 

@@ -7,14 +7,12 @@ import json
 import logging
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
 from kiel_groups.allocators import round_robin
@@ -39,6 +37,7 @@ from tests.helpers.contexts import process_context
 from tests.helpers.described_answers import ask_described
 from tests.helpers.generic_program import NumberProgram
 from tests.helpers.members import Member
+from tests.helpers.secret_scan import SecretScan
 from tests.helpers.secured_cluster import SASL_PASSWORD, Authority, SecuredCluster
 from tests.helpers.waiting import eventually
 
@@ -373,43 +372,23 @@ async def test_no_secret_is_shown_or_stored(
     member = await Member(cluster, group, [topic], zk_hosts=cluster.tls_hosts, security=file).start()
     await eventually(lambda: member.held, "the partition is owned")
     place = ("--zookeeper", cluster.tls_hosts, "--security", str(file))
+    digest = make_digest_acl_credential("u", DIGEST_PASSWORD).partition(":")[2]
+    scan = SecretScan(DIGEST_PASSWORD, SASL_PASSWORD, KEY_PASSWORD, digest)
     running = [
         asyncio.create_task(asyncio.to_thread(kiel_groups, *words, "--json", *place))
         for words in (("acl", "show", group), ("describe", group), ("doctor", group))
     ]
-    shown = set()
     while not all(each.done() for each in running):
-        shown |= set(command_lines())
+        scan.add_command_lines()
         await asyncio.sleep(0.05)
-    assert any("--security" in each for each in shown)
     for each in running:
         answer = await each
         assert (answer.returncode, answer.stderr) == (0, "")
         assert json.loads(answer.stdout)
-        shown.add(answer.stdout)
+        scan.add("answers", answer.stdout)
     await member.stop()
-    assert "Sending request" in caplog.text
-    shown.add(caplog.text)
+    scan.add("log", caplog.text)
     with zookeeper(cluster) as client:
         client.add_auth("digest", f"u:{DIGEST_PASSWORD}")
-        shown |= {(client.get(path)[0] or b"").decode(errors="replace") for path in znodes(client, "/")}
-    assert any(group in each for each in shown)
-    digest = make_digest_acl_credential("u", DIGEST_PASSWORD).partition(":")[2]
-    for secret in (DIGEST_PASSWORD, SASL_PASSWORD, KEY_PASSWORD, digest):
-        assert not any(secret in each for each in shown)
-
-
-def command_lines() -> Iterator[str]:
-    """Yield the command lines of all processes, as ``ps`` shows them."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # The process has ended.
-            yield path.read_text(encoding="utf-8", errors="replace")
-
-
-def znodes(client: KazooClient, path: str) -> Iterator[str]:
-    """Yield the paths of all znodes below ``path`` that the client can read."""
-    with suppress(NoAuthError, NoNodeError):
-        children = client.get_children(path)
-        yield path
-        for child in children:
-            yield from znodes(client, f"{path.rstrip('/')}/{child}")
+        scan.add_znodes(client)
+    scan.check("--security", "Sending request", f"/consumers/{group}/")

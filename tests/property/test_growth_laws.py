@@ -55,6 +55,7 @@ from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.config_definition import TYPES, ConfigDefinition, ConfigKey, parsed
 from kiel_groups.workers.plugins.connector_checks import masked, secret_values
+from kiel_groups.workers.plugins.secret_references import SecretReferences, parse_java_properties
 from kiel_groups.workers.rest import operations as request_bodies
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
 from kiel_groups.workers.values import TaskId
@@ -106,6 +107,14 @@ READERS = {
         lambda text: [refused(lambda kind=kind: parsed(kind, text)) for kind in TYPES if kind != "class"],  # type: ignore[misc]
         ("1", "0", "-", "+", ".", "e", "_", ",", " ", "true", "pwd='x;"),
     ),
+    "a setting with references to secrets": TextReader(
+        lambda text: SecretReferences(variables=["PATH"]).resolve({"s": text}),
+        ("${env:PATH}", "${", "file:", "env:", "$", "{", "}", '{"a":"', '"', "x", ":"),
+    ),
+    "a file of Java's properties": TextReader(
+        lambda text: _or_value_error(lambda: parse_java_properties(text)),
+        ("\\", "\n", "\r", "=", ":", " ", "#", "a", "\\u00e9", "\\\n"),
+    ),
     "the note of an offset": TextReader(
         NotedText.parse, ('{"kiel-groups":{', '"created":', "[", "1", "}", "}}", " ", "x", "\n", ",", "{")
     ),
@@ -150,6 +159,13 @@ READERS = {
         ("Downloaded from ", "Copying ", "a", ": ", "/", ".jar", " to", " "),
     ),
 }
+
+
+def _or_value_error(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except ValueError as error:
+        return error
 
 
 def refused(read: Callable[[], object]) -> object:

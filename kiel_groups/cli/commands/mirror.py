@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,13 @@ from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 if TYPE_CHECKING:
     from kiel_groups.mirror.mirror_view import MirrorView
     from kiel_groups.ops.loaded_groups import Logs
+    from kiel_groups.workers.plugins.secret_references import SecretReferences
 
 #: How long the target may take to answer before anything is written, in seconds.
 _TARGET_WAIT_S = 10.0
+
+#: The name of the file of ``--target-properties`` in the stored settings.
+_PROPERTIES = "target.properties"
 
 #: The options for settings of the connector, by the names with which errors begin.
 _OPTIONS = {
@@ -132,6 +135,7 @@ def start(
     from kiel_groups.mirror.mirror_view import read_mirror
     from kiel_groups.rest.settings import RestSettings
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
+    from kiel_groups.workers.plugins.secret_references import SecretReferences
 
     show_logs(lines, verbose=verbose, timed=not until_caught_up)
     options = {
@@ -142,7 +146,9 @@ def start(
         "target.bootstrap.servers": clusters.target,
         "topics": topics,
     }
-    options |= {"target.properties": json.dumps(clusters.properties)} if clusters.properties else {}
+    # The settings are secrets, so only a name for them is stored. Each process reads its own file.
+    files = {} if clusters.properties_file is None else {_PROPERTIES: clusters.properties_file.absolute()}
+    options |= {"target.properties": f"${{file:{_PROPERTIES}}}"} if files else {}
     options |= {"exactly.once": "true"} if exactly_once else {}
     options |= {"headers.source": "true"} if headers else {}
     names = {option.removeprefix("--").replace("-", "_"): name for name, option in _OPTIONS.items()}
@@ -154,10 +160,11 @@ def start(
         brokers=clusters.source_brokers(),
         rest=RestSettings(port=0),
         plugin_classes=["installed"],
+        secrets=SecretReferences(files=files),
         session_timeout_ms=session_timeout_ms,
     )
     config["source.bootstrap.servers"] = settings.brokers
-    logs = _checked_logs(clusters, config, waits=until_caught_up)
+    logs = _checked_logs(clusters, config, settings.secrets, waits=until_caught_up)
     first = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
     _check_stored(lines, first, config, quiet=quiet)
     run = MirrorRun(
@@ -198,7 +205,9 @@ def _more_settings(given: Sequence[str], options: Mapping[str, str]) -> dict[str
     return found
 
 
-def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str], *, waits: bool) -> Logs:
+def _checked_logs(
+    clusters: MirrorClusters, config: Mapping[str, str], secrets: SecretReferences, *, waits: bool
+) -> Logs:
     """
     Check the settings, both clusters and the topics before anything is written. Return the logs of the topics.
 
@@ -217,7 +226,7 @@ def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str], *, waits:
     from kiel_groups.workers.plugins.connector_checks import checked_config
 
     try:
-        settings = checked_config(MirrorConnector, config).settings
+        settings = checked_config(MirrorConnector, config, secrets).settings
         topics = MirrorConnector().checked_topics(clusters.name, settings, timeout_s=_TARGET_WAIT_S, must_move=waits)
     except ConfigError as error:
         name, colon, rest = str(error).partition(": ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -86,6 +87,20 @@ def workers() -> None:
     " points, and modules, separated by commas.  [default: installed; on a loopback address, any class]",
 )
 @click.option(
+    "--secrets-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The directory of files whose texts settings of connectors name: ${file:NAME:KEY} is a value of a file in the"
+    " format of Java's properties, ${file:NAME} a whole file. All connectors may use all of it.",
+)
+@click.option(
+    "--secrets-env",
+    default="",
+    metavar="NAMES",
+    help="The environment variables that settings of connectors may name, as ${env:NAME}: names, separated by commas."
+    " In a name, * matches any characters, and ? matches one.",
+)
+@click.option(
     "--allocator",
     default="round_robin",
     show_default=True,
@@ -112,6 +127,8 @@ def run(
     advertised_host: str,
     token: str,
     plugin_classes: str | None,
+    secrets_dir: Path | None,
+    secrets_env: str,
     allocator: str,
     session_timeout_ms: int,
     debounce: DebounceConfig,
@@ -129,6 +146,7 @@ def run(
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.rest.settings import RestSettings
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
+    from kiel_groups.workers.plugins.secret_references import SecretReferences
 
     settings = WorkerSettings(
         group=group,
@@ -137,7 +155,8 @@ def run(
         coordination="brokers" if coordination == "brokers" else "zookeeper",
         allocator=allocator,
         rest=RestSettings(host=host, port=port, advertised_host=advertised_host, token=token),
-        plugin_classes=None if plugin_classes is None else [name.strip() for name in plugin_classes.split(",")],
+        plugin_classes=None if plugin_classes is None else _names(plugin_classes),
+        secrets=SecretReferences(secrets_dir, _names(secrets_env)),
         session_timeout_ms=session_timeout_ms,
         debounce_quiet_ms=debounce.quiet_ms,
         debounce_bound_ms=debounce.bound_ms,
@@ -147,6 +166,10 @@ def run(
     if not quiet:
         logging.getLogger("kiel_groups.workers").setLevel(logging.INFO)
     return asyncio.run(_run(settings, metrics_port))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 async def _run(settings: WorkerSettings, metrics_port: int | None) -> int:

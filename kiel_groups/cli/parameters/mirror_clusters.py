@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -32,13 +31,15 @@ class MirrorClusters(NamedTuple):
         target: The brokers of the target, or "" if the user has not given them.
         name: The name of the mirror, which is the name of its connector.
         group: The group of workers that runs the connector.
-        properties: More settings of librdkafka for the target.
+        properties_file: The file with more settings of librdkafka for the target, or None.
+        properties: The settings in this file.
     """
 
     source: str
     target: str
     name: str
     group: str
+    properties_file: Path | None
     properties: Mapping[str, Any]
 
     @property
@@ -113,51 +114,25 @@ def _checked_brokers(context: click.Context, parameter: click.Parameter, hosts: 
     return hosts
 
 
-def _read_properties(context: click.Context, parameter: click.Parameter, path: Path | None) -> Mapping[str, Any]:
-    """Return the settings in the file of ``--target-properties``. Raise BadParameter if the file cannot be used."""
+def _read_properties(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> tuple[Path | None, Mapping[str, Any]]:
+    """
+    Return the file of ``--target-properties``, and the settings in it. Raise BadParameter if the file cannot be used.
+    """
+    from kiel_groups.mirror.settings import parse_properties
+
     if path is None or context.resilient_parsing:
-        return {}
+        return None, {}
     try:
         text = path.read_text(encoding="utf-8")
         warn_if_open(path, lambda warning: context.obj.say("warning", warning))
-        return parse_properties(text)
+        return path, parse_properties(text)
     except (OSError, UnicodeDecodeError) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
     except ConfigError as error:
         why = str(error)
     raise click.BadParameter(f"{path} {why}", context, parameter)
-
-
-def parse_properties(text: str) -> dict[str, Any]:
-    """
-    Return settings by name.
-
-    Args:
-        text: A JSON object of texts, numbers and booleans, or lines such as ``security.protocol=SSL``. A line may be
-            empty, or a comment that begins with ``#``.
-
-    Raises:
-        ConfigError: The text is neither. The error begins with a verb.
-    """
-    if text.lstrip().startswith("{"):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"is not JSON: {error}") from error
-        for name, value in found.items():
-            if not isinstance(value, str | int | float | bool):
-                raise ConfigError(f"has no text or number for {name!r:.100}")
-        return dict(found)
-    found = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        name, equals, value = map(str.strip, line.partition("="))
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        # The value may be a password, so the error does not quote the line.
-        if not (name and equals):
-            raise ConfigError(f"has no setting in line {number}; expected NAME=VALUE")
-        found[name] = value
-    return found
 
 
 _source_option = click.option(
@@ -203,7 +178,8 @@ _properties_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_read_properties,
     metavar="FILE",
-    help="More settings of librdkafka for the target, as security.protocol=SSL: one on each line, or a JSON object.",
+    help="More settings of librdkafka for the target, as security.protocol=SSL: one on each line, or a JSON object."
+    " They are not stored: each process of the mirror reads its FILE.",
 )
 
 
@@ -234,13 +210,13 @@ def mirror_options(*, needs_target: bool) -> Callable[[Callable[..., int]], Call
             target: str,
             name: str,
             group: str | None,
-            properties: Mapping[str, Any],
+            properties: tuple[Path | None, Mapping[str, Any]],
             **options: Any,
         ) -> int:
             from kiel_groups.config import check_name
 
             check_name(name, "--name")
-            clusters = MirrorClusters(source, target, name, check_name(group or name, "--group"), properties)
+            clusters = MirrorClusters(source, target, name, check_name(group or name, "--group"), *properties)
             result: int = context.invoke(command, clusters=clusters, **options)
             return result
 

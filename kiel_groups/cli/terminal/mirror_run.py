@@ -119,7 +119,7 @@ class MirrorRun:
         is_changed = stored is not None and bool(changed_settings(stored.config, self.config))
         if is_changed and not is_running:
             # The tasks with the former settings must not start, and may fail. The source offsets stay.
-            await requests.delete(name)
+            await requests.delete(name)  # nosec B113 # a method of WorkerRequests, not of the library requests
         if stored is None or is_changed:
             try:
                 await requests.create(name, self.config)

@@ -31,6 +31,7 @@ from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.connector_checks import RunSettings
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.runners.plugin_calls import WorkFence
 from kiel_groups.workers.runners.runner_interface import KafkaClients, Runner, RunnerContext, first_of, retrieve
@@ -149,6 +150,8 @@ class WorkSupervisor:
         self.status: WorkStatus | None = None
         #: Whether the plugin's ``start`` has returned in the present run, and the reason why the run makes no progress.
         self._has_started, self._problem = False, ""
+        #: The secrets of the newest run, which texts of errors and problems must not have.
+        self._secrets: frozenset[str] = frozenset()
         #: The metrics of the present run, as its status shows them.
         self._samples: tuple[Sample, ...] = ()
         #: The newest problem that a run has reported, and the task that shows it.
@@ -276,7 +279,7 @@ class WorkSupervisor:
 
     async def _fault(self, error: Exception) -> None:
         """Report an unexpected error, and wait until a user or a changed configuration starts the work again."""
-        texts = await self._plugins.error_texts(error, self.spec)
+        texts = await self._error_texts(error, self.spec)
         log.error("%s: its supervisor failed: %s", self.work, texts.trace)
         self._worker.metrics.count("work_supervisors_failed")
         if not self._is_stopping:
@@ -349,7 +352,7 @@ class WorkSupervisor:
                 elif self._ends_with_session(error):
                     raise
                 else:
-                    texts = await self._plugins.error_texts(error, self.spec)
+                    texts = await self._error_texts(error, self.spec)
                     log.error("%s: its claim is not released yet: %s", self.work, texts.summary)
                     # Neither a rebalance nor a close waits for the next try.
                     self.given_back.set()
@@ -360,7 +363,7 @@ class WorkSupervisor:
     async def _offsets_unstored(self, offsets: SourceOffsets, error: Exception) -> None:
         """Report that the last source offsets of a task are not stored; in its status only while it has its claim."""
         self._worker.metrics.count("source_offsets_unstored", len(offsets))
-        texts = await self._plugins.error_texts(error, self.spec)
+        texts = await self._error_texts(error, self.spec)
         log.error(
             "%s: its last source offsets (of %s) are not stored, so its last records will be delivered again: %s",
             self.work,
@@ -392,9 +395,10 @@ class WorkSupervisor:
         else:
             settings, began_s = None, self._worker.runtime.boot_time_s()
             try:
-                settings = await self._settings(spec)
-                if settings is not None:
-                    await self._run(spec, settings, token)
+                found = await self._settings(spec)
+                if found is not None:
+                    settings, self._secrets = found.settings, found.secrets
+                    await self._run(spec, found, token)
                 return
             except ClaimLostError as error:
                 # Check the claim, and claim the work again if it is gone.
@@ -406,9 +410,13 @@ class WorkSupervisor:
                 if self._role.is_over:
                     raise
                 ran_s = self._worker.runtime.boot_time_s() - began_s
-                await self._failed(await self._plugins.error_texts(error, spec), settings, ran_s)
+                await self._failed(await self._error_texts(error, spec), settings, ran_s)
 
-    async def _settings(self, spec: WorkSpec) -> Settings | None:
+    async def _error_texts(self, error: Exception, spec: WorkSpec) -> ErrorTexts:
+        """Return the texts of an error, without the secrets of the settings and of the newest run."""
+        return await self._plugins.error_texts(error, spec, self._secrets)
+
+    async def _settings(self, spec: WorkSpec) -> RunSettings | None:
         """
         Return the checked settings, or None if the work has to stop or its spec changes during the check.
 
@@ -436,7 +444,7 @@ class WorkSupervisor:
             async with asyncio.timeout(limit_s):
                 await self._changed.wait()
 
-    async def _run(self, spec: WorkSpec, settings: Settings, token: int) -> None:
+    async def _run(self, spec: WorkSpec, found: RunSettings, token: int) -> None:
         """
         Run the plugin once, until it has to stop or has failed.
 
@@ -448,7 +456,7 @@ class WorkSupervisor:
         self._has_started, self._problem, self._samples = False, "", ()
         labels = {"task": str(self.work.task)} if isinstance(self.work, TaskId) else {}
         metrics = self._worker.metrics.part(connector=self.work.connector, **labels)
-        runner = self._new_runner(spec, settings, token, fence, metrics)
+        runner = self._new_runner(spec, found, token, fence, metrics)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         if self._has_failed:
             self._has_failed = False
@@ -461,7 +469,7 @@ class WorkSupervisor:
             showing.cancel()
             self._samples = ()
             if not running.done():
-                await self._end(runner, running, settings)
+                await self._end(runner, running, found.settings)
         finally:
             changed.cancel()
             showing.cancel()
@@ -476,14 +484,14 @@ class WorkSupervisor:
         elif runner.delivered:
             await role.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
 
-    def _new_runner(self, spec: WorkSpec, settings: Settings, token: int, fence: WorkFence, metrics: Metrics) -> Runner:
+    def _new_runner(self, spec: WorkSpec, found: RunSettings, token: int, fence: WorkFence, metrics: Metrics) -> Runner:
         connector_class = self._plugins.found(class_name(spec.config))
         context = RunnerContext(
             work=self.work,
             token=token,
             connector_class=connector_class,
             config=spec.config,
-            settings=settings,
+            checked=found,
             fence=fence,
             stores=self._role,
             clients=self._clients,
@@ -515,7 +523,7 @@ class WorkSupervisor:
         shown = None
         while (reported := self._reported) is not None and reported is not shown:
             shown = fence, spec, problem = reported
-            text = await self._plugins.problem_text(problem, spec) if problem else ""
+            text = await self._plugins.problem_text(problem, spec, self._secrets) if problem else ""
             if self._fence is not fence or self._is_stopping or not self._role.claims.owns(self.work):
                 continue
             self._problem = text

@@ -66,7 +66,7 @@ class Worker:
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
-        self._plugins = WorkerPlugins(registry, runtime)
+        self._plugins = WorkerPlugins(registry, runtime, references=settings.secrets)
         #: The tasks that warn of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)

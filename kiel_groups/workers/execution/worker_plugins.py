@@ -18,17 +18,19 @@ from typing import Any, TypeVar
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
 from kiel_groups.workers.execution.work_plan import WorkSpec
-from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition
 from kiel_groups.workers.plugins.connector_checks import (
+    RunSettings,
     checked_config,
     masked,
     named_topics,
+    run_settings,
     secret_values,
-    task_settings,
     validation_report,
 )
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.secret_references import NO_REFERENCES, SecretReferences
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
 from kiel_groups.zookeeper.runtime import Runtime
@@ -54,10 +56,19 @@ class WorkerPlugins:
         registry: Finds the classes of connectors.
         runtime: Starts the threads.
         limit_s: The time limit of a call, in seconds. A late call raises ConfigError, and its thread continues.
+        references: Finds the secrets that settings refer to.
     """
 
-    def __init__(self, registry: PluginRegistry, runtime: Runtime, limit_s: float = _LIMIT_S) -> None:
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        runtime: Runtime,
+        limit_s: float = _LIMIT_S,
+        *,
+        references: SecretReferences = NO_REFERENCES,
+    ) -> None:
         self._registry = registry
+        self._references = references
         self._runtime = runtime
         self._limit_s = limit_s
         #: The classes that were found. A connector may have a thousand tasks, whose class is the same.
@@ -100,23 +111,25 @@ class WorkerPlugins:
         connector_class = await self.resolve(class_name(config))
         self._registry.check_classes(definition_of(connector_class), config)
         check = f"{connector_class.__name__}.check"
-        return await self._on_thread(check, checked_config, connector_class, config)
+        return await self._on_thread(check, checked_config, connector_class, config, self._references)
 
-    async def settings(self, spec: WorkSpec) -> Settings:
+    async def settings(self, spec: WorkSpec) -> RunSettings:
         """
-        Return the typed settings of a connector or a task.
+        Read the secrets that the settings of a connector or a task refer to, and return its typed settings.
 
         Raises:
-            ConfigError: A setting is not legal or names a class that is not allowed, the class of the connector cannot
-                be used, or the check takes too long.
+            ConfigError: A setting is not legal or names a class that is not allowed, a reference has no value, the
+                class of the connector cannot be used, or the check takes too long. The text has no secrets.
         """
-        if spec.task is None:
-            return (await self.checked(spec.config)).settings
         connector_class = await self.resolve(class_name(spec.config))
-        self._registry.check_classes(task_definition_of(connector_class), spec.task)
+        what = f"{connector_class.__name__}.check"
+        if spec.task is None:
+            self._registry.check_classes(definition_of(connector_class), spec.config)
+        else:
+            self._registry.check_classes(task_definition_of(connector_class), spec.task)
+            what = f"the check of the settings of a task of {connector_class.__name__}"
         # A setting may be a class, which is imported.
-        what = f"the check of the settings of a task of {connector_class.__name__}"
-        return await self._on_thread(what, task_settings, connector_class, spec.config, spec.task)
+        return await self._on_thread(what, run_settings, connector_class, spec.config, spec.task, self._references)
 
     async def report(
         self, plugin: str, config: Mapping[str, str | None]
@@ -132,7 +145,8 @@ class WorkerPlugins:
         self._registry.check_classes(definition_of(connector_class), config)
 
         def report() -> tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]:
-            return validation_report(connector_class, config), named_topics(connector_class, config)
+            found = validation_report(connector_class, config, self._references)
+            return found, named_topics(connector_class, config)
 
         return await self._on_thread(f"{connector_class.__name__}.check", report)
 
@@ -188,26 +202,39 @@ class WorkerPlugins:
             shown.append({name: HIDDEN if for_task[name] == HIDDEN else text for name, text in for_connector.items()})
         return shown
 
-    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
-        """Return the texts of an error of work for users and logs, without the secrets of the work's settings."""
+    async def error_texts(self, error: BaseException, spec: WorkSpec, secrets: Collection[str] = ()) -> ErrorTexts:
+        """
+        Return the texts of an error of work for users and logs, without the secrets of the work's settings.
+
+        Args:
+            error: The error.
+            spec: The settings, as they are stored.
+            secrets: The secrets of the run; see ``RunSettings``. References may have other values by now.
+        """
         # Making an error's text may call a plugin, which may take any time, and may raise any error.
         text = f"{type(error).__name__}, whose text cannot be made"
         make = partial(error_texts, error)
-        return await self._without_secrets(ErrorTexts(text, text), make, spec)
+        return await self._without_secrets(ErrorTexts(text, text), make, spec, secrets)
 
-    async def problem_text(self, problem: str, spec: WorkSpec) -> str:
-        """Return the text of a problem of work for users: one line, without the secrets of the work's settings."""
-        return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec)
+    async def problem_text(self, problem: str, spec: WorkSpec, secrets: Collection[str] = ()) -> str:
+        """Return the text of a problem for users, in one line and without secrets; see ``error_texts``."""
+        return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec, secrets)
 
-    async def _without_secrets(self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec) -> _T:
+    async def _without_secrets(
+        self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec, secrets: Collection[str]
+    ) -> _T:
         """Call ``make`` with the secrets of the work. Return ``otherwise`` if the call fails or takes too long."""
+
+        def call() -> _T:
+            return make(self._secrets(spec).union(secrets))
+
         try:
-            return await self._on_thread("a text", lambda: make(self._secrets(spec)), limit_s=_TEXTS_LIMIT_S)
+            return await self._on_thread("a text", call, limit_s=_TEXTS_LIMIT_S)
         except Exception:  # code of a plugin
             return otherwise
 
-    def _secrets(self, spec: WorkSpec) -> Collection[str]:
-        """Return the secrets in the settings of work, in all forms in which error texts may quote them."""
+    def _secrets(self, spec: WorkSpec) -> set[str]:
+        """Return the secrets in the stored settings of work, in all forms in which error texts may quote them."""
         for_connector = for_task = ConfigDefinition()
         with suppress(ConfigError):
             connector_class = self.found(class_name(spec.config))

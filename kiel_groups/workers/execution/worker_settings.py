@@ -11,6 +11,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.rest.settings import RestSettings, is_loopback
 from kiel_groups.workers.allocation import work_allocator
 from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
+from kiel_groups.workers.plugins.secret_references import NO_REFERENCES, SecretReferences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class WorkerSettings:
         plugin_classes: The classes that connectors may have: ``installed`` for the entry points of all installed
             packages, names of entry points, and modules, each with its submodules. By default, ``installed`` if other
             machines can connect to the REST interface, and otherwise every class that can be imported.
+        secrets: Finds the values of references in settings of connectors, such as ``${file:db.properties:password}``.
+            By default, references have no values.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
         debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time, in
             milliseconds.
@@ -48,6 +51,7 @@ class WorkerSettings:
     allocator: str = "round_robin"
     rest: RestSettings = field(default_factory=RestSettings)
     plugin_classes: Sequence[str] | None = None
+    secrets: SecretReferences = NO_REFERENCES
     session_timeout_ms: int = 10_000
     debounce_quiet_ms: int = 100
     debounce_bound_ms: int = 1_000

@@ -23,6 +23,7 @@ from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.broker_reader import BrokerSession, members_type
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.connector_checks import RunSettings
 from kiel_groups.workers.plugins.interfaces import Connector, Task
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
 from kiel_groups.workers.session import WorkerRole
@@ -200,8 +201,8 @@ class RunnerContext:
         work: The connector or the task.
         token: The fencing token of the claim.
         connector_class: The class of the connector.
-        config: The settings of the connector, as users have given them.
-        settings: The settings of the connector or the task, checked and typed.
+        config: The settings of the connector, as users have given them, with references to secrets.
+        checked: The settings of the connector or the task, checked and typed, with the values of references.
         fence: Tells whether the runner may still deliver and commit. Checked before each delivery and each commit.
         stores: The stores of the worker's session. Each write is refused without the claim of the work.
         clients: Creates producers and consumers.
@@ -215,7 +216,7 @@ class RunnerContext:
     token: int
     connector_class: type[Connector]
     config: Mapping[str, str]
-    settings: Settings
+    checked: RunSettings
     fence: WorkFence
     stores: WorkerRole
     clients: KafkaClients
@@ -223,6 +224,11 @@ class RunnerContext:
     started: Callable[[], None]
     problem: Callable[[str], None]
     metrics: Metrics
+
+    @property
+    def settings(self) -> Settings:
+        """The typed settings of the connector or the task."""
+        return self.checked.settings
 
 
 _PluginT = TypeVar("_PluginT", bound=Connector | Task)

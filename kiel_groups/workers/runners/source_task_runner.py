@@ -6,13 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError, UnknownConnectorError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
 from kiel_groups.wording import counted, some
+from kiel_groups.workers.plugins.connector_checks import RunSettings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject, SourcePosition, SourceRecord, SourceTask
+from kiel_groups.workers.plugins.secret_references import without_references
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
@@ -282,6 +285,9 @@ class ConnectorRunner(Runner):
         """Call ``task_configs`` of the connector, and store the task configurations if they have changed."""
         most = min(self.context.settings["tasks.max"], _MOST_TASKS)
         configs = _checked_configs(self._name, await self.calls.call(connector.task_configs, most), most)
+        if self.context.checked.texts:
+            hide = partial(_with_references, self._name, configs, self.context.config, self.context.checked)
+            configs = await self.context.runtime.in_thread(hide, "masks")
         if self.should_stop:
             return
         await self.context.fence.wait_open()
@@ -319,3 +325,37 @@ def _checked_configs(name: str, configs: object, most: int) -> Sequence[Mapping[
                 " bytes that fit into a znode: use fewer tasks, or shorter settings"
             )
     return configs
+
+
+def _with_references(
+    name: str, configs: Sequence[Mapping[str, str]], given: Mapping[str, str], checked: RunSettings
+) -> Sequence[Mapping[str, str]]:
+    """
+    Return task configurations with references in place of values that the connector has copied from its settings.
+
+    Args:
+        name: The name of the connector.
+        configs: The result of ``task_configs``. Everyone who can read ZooKeeper will be able to read it.
+        given: The settings of the connector, with references.
+        checked: The settings of the connector, with values.
+
+    Raises:
+        ConfigError: A setting has a value of a reference, and is no copy of the connector's setting of the same name.
+    """
+    found: list[Mapping[str, str]] = []
+    for number, config in enumerate(configs):
+        texts = {}
+        for key, text in config.items():
+            # Typed settings have no blanks around them.
+            is_copied = key in checked.texts and checked.texts[key].strip() == text.strip()
+            texts[key] = given[key] if is_copied else text
+            if texts[key] == given.get(key):
+                continue
+            rest = without_references(text)
+            if any(secret in rest for secret in checked.referenced):
+                raise ConfigError(
+                    f"connector {name!r}: task_configs returned a secret in the setting {key!r:.200} of task {number},"
+                    " which would be stored in ZooKeeper; expected the reference to it, as context.config has it"
+                )
+        found.append(texts)
+    return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from kiel_groups.cli.app import run
-from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, parse_properties
+from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.cli.terminal import mirror_run
 from kiel_groups.cli.terminal.mirror_report import mirror_problems
 from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError
@@ -21,9 +21,12 @@ from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.mirror import mirror_view
 from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
+from kiel_groups.mirror.settings import parse_properties
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops import loaded_groups
 from kiel_groups.ops.loaded_groups import Logs
+from kiel_groups.workers.plugins.config_definition import Password
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work
 
@@ -114,11 +117,16 @@ def test_options_become_settings(
         "headers.source": "true",
         "target.topic.format": "old.${topic}",
         "target.compression.type": "zstd",
-        "target.properties": '{"sasl.password": "a=b"}',
+        "target.properties": "${file:target.properties}",
         "timestamp.field": "at",
         "dead.letter.topic": "dead",
         "batch.records": "5",
     }
+    # Tasks read the file again when they start. What is stored only names it.
+    file.write_text('{"sasl.password": "renewed"}')
+    found = run_settings(MirrorConnector, runs[1].config, None, runs[1].worker.secrets)
+    assert found.settings["target.properties"] == Password('{"sasl.password": "renewed"}')
+    assert "renewed" not in repr(runs[1].worker)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +274,23 @@ def test_the_status_of_a_mirror(command: Callable[..., Printed], monkeypatch: py
     assert (status, document["lag"], document["records"]) == (1, 2, 7)
     assert [each["direction"] for each in document["partitions"]] == ["forward", "back"]
     assert document["work"][1]["state"] == "FAILED"
+
+
+def test_the_target_of_a_mirror_with_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is with the processes of the mirror. A command that needs the target asks for the file, too."""
+    view = mirror(CONFIG | {"target.properties": "${file:target.properties}"})
+    given = {"bootstrap.servers": "new:9092"}
+    found = mirror_view.with_checkpoints(view, given, timeout_s=1)
+    assert found.target_problem == "the mirror's workers have its target.properties; give --target-properties"
+    opened: list[Mapping[str, Any]] = []
+
+    def open_target(config: Mapping[str, Any]) -> None:
+        opened.append(config)
+        raise KielGroupsError("no answer")
+
+    monkeypatch.setattr(mirror_view, "open_target", open_target)
+    found = mirror_view.with_checkpoints(view, given | {"sasl.password": "x"}, timeout_s=1)
+    assert (found.target_problem, opened) == ("no answer", [given | {"sasl.password": "x"}])
 
 
 def test_the_status_of_no_mirror(command: Callable[..., Printed]) -> None:

@@ -17,6 +17,7 @@ from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
+from kiel_groups.workers.plugins.secret_references import SecretReferences
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, plugins
 from tests.helpers.waiting import eventually
@@ -221,3 +222,18 @@ async def test_a_warning_that_takes_too_long_ends(
     (message,) = caplog.messages
     assert message.startswith("cannot list the installed connectors: ")
     assert message.endswith("the import of the installed connectors did not return within 0.05 s")
+
+
+async def test_errors_have_no_secret_that_a_run_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value counts that the run has read, also if the reference has another one by then."""
+    monkeypatch.setenv("LOGIN", "hunter2")
+    found = WorkerPlugins(plugins(), Runtime(), references=SecretReferences(variables=["LOGIN"]))
+    config = {"name": "c", "connector.class": COUNTING_SOURCE, "tasks.max": "1"}
+    spec = WorkSpec(config, {"login": "${env:LOGIN}"})
+    run = await found.settings(spec)
+    assert run.texts == {"login": "hunter2"}
+    monkeypatch.setenv("LOGIN", "renewed")
+    texts = await found.error_texts(OSError("refused: ${env:LOGIN} is hunter2"), spec, run.secrets)
+    assert texts.summary == "refused: ${env:LOGIN} is [hidden]"
+    assert "hunter2" not in texts.trace
+    assert await found.problem_text("waits\nfor hunter2", spec, run.secrets) == "waits for [hidden]"

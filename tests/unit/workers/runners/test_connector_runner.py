@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from kiel_groups.errors import ClaimLostError, ConfigError, KielGroupsError, UnknownConnectorError
+from kiel_groups.workers.plugins.secret_references import SecretReferences
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner
 from tests.helpers.counting_connectors import CountingSourceConnector, Counts, use
 from tests.helpers.runner_contexts import FakeStores, runner_context
@@ -130,3 +131,36 @@ async def test_tasks_that_fit_into_no_znode_are_refused_at_once(settings: dict[s
         await eventually(lambda: bool(stores.tasks), "the tasks")
         running.cancel()
     assert asked == [245_760]
+
+
+async def configured(monkeypatch: pytest.MonkeyPatch, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
+    """Return what is stored when a connector with a reference to a secret returns these settings of tasks."""
+    monkeypatch.setenv("LOGIN", "hunter2&")
+    counts, stores = use(Counts()), FakeStores()
+    counts.task_configs["c"] = list(tasks)
+    config = {"tasks.max": "2", "limit": "5", "login": "${env:LOGIN}", "plain": "hunter2&"}
+    references = SecretReferences(variables=["LOGIN"])
+    runner = ConnectorRunner(
+        runner_context(CountingSourceConnector, config, task=None, stores=stores, references=references)
+    )
+    running = asyncio.ensure_future(runner.run())
+    await eventually(lambda: stores.tasks or running.done(), "the tasks are stored")
+    runner.request_stop()
+    await running
+    assert counts.connectors["c"].config["login"] == "${env:LOGIN}"
+    return stores.tasks[0]
+
+
+async def test_references_are_stored_in_place_of_copied_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connector may copy its typed settings, as those of Kafka Connect do. What is stored already may be copied."""
+    copied = {"limit": "5", "login": "hunter2&", "plain": "hunter2&", "url": "u:${env:LOGIN}@h"}
+    expected = copied | {"login": "${env:LOGIN}"}
+    assert await configured(monkeypatch, copied, {"login": "${env:LOGIN}"}) == [expected, {"login": "${env:LOGIN}"}]
+
+
+@pytest.mark.parametrize("text", ["hunter2&", "u:hunter2%26@h", '{"login": "hunter2&"}'])
+async def test_a_secret_in_the_settings_of_a_task_is_not_stored(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connector fails, with an error that names the setting, and does not show the secret."""
+    with pytest.raises(ConfigError, match=r"task_configs returned a secret in the setting 'url' of task 1, ") as caught:
+        await configured(monkeypatch, {"limit": "5"}, {"url": text})
+    assert "hunter2" not in str(caught.value)
