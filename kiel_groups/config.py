@@ -182,10 +182,15 @@ class BrokerConfig:
     """
     The settings of a client's connections to the brokers.
 
-    The client tries ``hosts`` in turn until one of them answers, and discovers the other brokers from the answer.
-    ``client_id`` appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and
-    doubles up to ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
-    ``metadata_max_age_ms``, and asks another broker each time.
+    Attributes:
+        hosts: The addresses that are tried in turn until one answers. Its answer names the other brokers.
+        client_id: The client's name in the logs and metrics of the brokers.
+        connect_timeout_ms: How long a connection to a broker may take.
+        request_timeout_ms: How long a broker may take to answer a request.
+        backoff_ms: The first pause before a request is tried again. The pause doubles with each try, with jitter.
+        max_backoff_ms: The longest such pause.
+        metadata_max_age_ms: How often a client that fetches or produces asks for the leaders of partitions, each time
+            another broker.
     """
 
     hosts: tuple[HostPort, ...]

@@ -63,8 +63,7 @@ class GroupedConsumer(Consumer):
         coordination: The system that coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka
             0.9 on. Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings
             of the leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and
-            ``zk_timeout_ms`` have no effect there. ``docs/ownership.rst`` names the settings that replace these
-            settings.
+            ``zk_timeout_ms`` have no effect there. ``docs/ownership-brokers.rst`` says what replaces them.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the consumer asks the brokers.
             The consumer's request makes brokers of 0.9 drop requests of other clients, so name the release of such
             brokers here.
@@ -530,8 +529,8 @@ class GroupedConsumer(Consumer):
         """
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
-        ``docs/operating.rst`` explains the metrics. ``metrics`` has all counters of this consumer, under the names of
-        this package.
+        ``docs/metrics-clients.rst`` explains the metrics. ``metrics`` has all counters of this consumer, under the
+        names of this package.
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the

@@ -50,6 +50,12 @@ def test_lines_of_a_page_are_short(page: Path) -> None:
     assert not [line for line in lines if len(line) > 120 and not line.startswith("    ")]
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == DOCS], ids=lambda page: page.name)
+def test_a_page_is_short(page: Path) -> None:
+    """A page answers one question. A longer one is shortened, or divided by the questions of its readers."""
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 300
+
+
 def test_the_index_has_every_page() -> None:
     """The index names every page, because readers find pages there."""
     named = set(literals("docs/index.rst"))
