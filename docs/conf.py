@@ -14,9 +14,10 @@ html_title = f"kiel-groups {__version__}"
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "myst_parser", "site_extension"]
 
 root_doc = "docs/index"
-include_patterns = ["*.rst", "docs/**", "zookeeper/*.rst"]
+_FOLDERS = ("docs", "examples", "zookeeper")
+include_patterns = ["*.rst", *(f"{folder}/**" for folder in _FOLDERS)]
 # Otherwise Sphinx looks for pages in all folders, those of the virtual environment among them.
-exclude_patterns = [each.name for each in _ROOT.iterdir() if each.is_dir() and each.name not in ("docs", "zookeeper")]
+exclude_patterns = [each.name for each in _ROOT.iterdir() if each.is_dir() and each.name not in _FOLDERS]
 
 html_theme = "furo"
 html_static_path = ["static"]

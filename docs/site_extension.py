@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -64,19 +65,31 @@ def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def link_pages(app: Sphinx, document: nodes.document) -> None:
-    """Replace literals that name a page by links to it."""
+    """Replace literals that name a page, and links to its file, by links to it. Links to other files become text."""
     docname = app.env.docname
     for literal in list(document.findall(nodes.literal)):
         text = literal.astext()
         page = _page(app, docname, text)
         if page and not isinstance(literal.parent, nodes.reference):
             name = _NAMES.get(page, "")
-            link = addnodes.pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{page}", refdoc=docname)
-            link["refexplicit"], link["refwarn"] = bool(name), True
-            link += nodes.inline(name or text, name or text)
-            literal.replace_self(link)
+            literal.replace_self(_link(docname, page, name or text, is_named=bool(name)))
         elif not page and re.fullmatch(r"[\w./-]+\.rst", text):
             log.warning("there is no page %s", text, location=literal)
+
+    for reference in list(document.findall(nodes.reference)):
+        parts = urlsplit(reference.get("refuri", "#"))
+        if not parts.scheme and parts.path:
+            page = _page(app, docname, parts.path)
+            text = reference.astext()
+            reference.replace_self(_link(docname, page, text, is_named=True) if page else nodes.inline(text, text))
+
+
+def _link(docname: str, page: str, text: str, *, is_named: bool) -> nodes.Node:
+    """Return a link to a page, with this text or, if that names only the file, with the title of the page."""
+    link = addnodes.pending_xref("", refdomain="std", reftype="doc", reftarget=f"/{page}", refdoc=docname)
+    link["refexplicit"], link["refwarn"] = is_named, True
+    link += nodes.inline(text, text)
+    return link
 
 
 def _page(app: Sphinx, docname: str, path: str) -> str | None:
@@ -84,9 +97,10 @@ def _page(app: Sphinx, docname: str, path: str) -> str | None:
     if not re.fullmatch(r"[\w./-]+\.(?:rst|md)|docs/decisions(?:/\d{4})?", path):
         return None
     for folder in (PurePosixPath(docname).parent, PurePosixPath("docs"), PurePosixPath()):
-        for found in (folder / path).with_suffix(""), folder / path / "README":
-            if str(found) in app.env.found_docs:
-                return str(found)
+        for named in (folder / path).with_suffix(""), folder / path / "README":
+            found = normpath(named)
+            if found in app.env.found_docs:
+                return found
     number = re.fullmatch(r"docs/decisions/(\d{4})", path)
     return next(
         (page for page in app.env.found_docs if number and PurePosixPath(page).name.startswith(number[1])), None

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from ssl import SSLContext
 from typing import Any, Literal, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
@@ -31,8 +32,8 @@ _LONGEST_TOPIC = 255
 _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
 
-#: The environment variable that names the file with the credentials and the TLS settings of each ZooKeeper.
-SECURITY_VARIABLE = "KIEL_GROUPS_ZOOKEEPER_SECURITY"
+#: The environment variable that names the file with the credentials and the TLS settings of servers.
+SECURITY_VARIABLE = "KIEL_GROUPS_SECURITY"
 
 #: A name, an IPv4 address, or an IPv6 address in brackets; and the port, if one is given.
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,9}))?")
@@ -45,6 +46,20 @@ BROKER_V1 = "broker-v1"
 STORES = (ZOOKEEPER_STORE, BROKER_V0, BROKER_V1)
 
 ResetPolicy = Literal["earliest", "latest", "none"]
+
+
+#: How clients connect to brokers, and the mechanisms of SASL, as brokers name them.
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class Secret(str):
+    """A text that no log line, error or ``repr`` of another object shows. kazoo logs the ``repr`` of its requests."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "[hidden]"
 
 
 class HostPort(NamedTuple):
@@ -137,6 +152,22 @@ def _check_reset_policy(policy: str) -> None:
         raise ConfigError(f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or 'none'")
 
 
+def security_path(given: str | os.PathLike[str] | None = None) -> str | None:
+    """
+    Return the absolute path of the file with the credentials and the TLS settings of servers, or None without a file.
+
+    Args:
+        given: The path. With None, the environment variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
+
+    Raises:
+        ConfigError: ``given`` is not a path.
+    """
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"security: {given!r:.100} given; expected the path of a file")
+    path = given or os.environ.get(SECURITY_VARIABLE)
+    return os.path.abspath(path) if path else None
+
+
 def is_whole(value: object) -> TypeGuard[int]:
     """Return whether a setting or an argument is a whole number. For Python, True is 1; for a user, it is a mistake."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -191,6 +222,19 @@ class BrokerConfig:
         max_backoff_ms: The longest such pause.
         metadata_max_age_ms: How often a client that fetches or produces asks for the leaders of partitions, each time
             another broker.
+        security: The path of the file with the credentials and the TLS settings of servers (``docs/security.rst``).
+            With None, the environment variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none. If one of the
+            following settings is given, all of them replace what the file says about brokers.
+        security_protocol: One of ``PROTOCOLS``, by default the one that the other settings imply.
+        ssl_cafile: The file with the only authorities to trust, by default the system's.
+        ssl_certfile: The file of the client's own certificate.
+        ssl_keyfile: The file of its key, which may also be in the file of the certificate.
+        ssl_password: The password of the key.
+        ssl_check_hostname: Whether the certificate of a broker must have the broker's name.
+        ssl_context: Replaces the other settings of TLS.
+        sasl_mechanism: One of ``MECHANISMS``, for the user and the password that follow.
+        sasl_plain_username: The user.
+        sasl_plain_password: The password.
     """
 
     hosts: tuple[HostPort, ...]
@@ -200,9 +244,40 @@ class BrokerConfig:
     backoff_ms: int = _whole(50, 1)
     max_backoff_ms: int = _whole(5_000, 1)
     metadata_max_age_ms: int = _whole(300_000, 1)
+    security: str | os.PathLike[str] | None = None
+    security_protocol: str | None = None
+    ssl_context: SSLContext | None = None
+    ssl_check_hostname: bool | None = None
+    ssl_cafile: str | os.PathLike[str] | None = None
+    ssl_certfile: str | os.PathLike[str] | None = None
+    ssl_keyfile: str | os.PathLike[str] | None = None
+    ssl_password: str | None = None
+    sasl_mechanism: str | None = None
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        object.__setattr__(self, "security", security_path(self.security))
+        for name in ("ssl_password", "sasl_plain_password"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, Secret(given))
+        _check_security(self)
+
+    @property
+    def file(self) -> str | None:
+        """The absolute path of the file with the credentials, or None without a file."""
+        return None if self.security is None else os.fspath(self.security)
+
+    @property
+    def has_own_security(self) -> bool:
+        """Whether these settings say by themselves how to connect to brokers, so that the file does not."""
+        return any(getattr(self, name) is not None for name in _SECURITY)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether connections certainly have neither TLS nor SASL, so that nothing has to be read for them."""
+        return self.security is None and not self.has_own_security
 
     @classmethod
     def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
@@ -216,6 +291,42 @@ class BrokerConfig:
         limit_ms = max(1, round(limit_s * 1000))
         connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
         return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms)
+
+
+#: The settings of ``BrokerConfig`` that replace what the file says about brokers, and their types.
+_TLS = ("ssl_check_hostname", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
+_SASL = ("sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+_SECURITY = ("security_protocol", "ssl_context", *_TLS, *_SASL)
+
+
+def _check_security(config: BrokerConfig) -> None:
+    """Raise ConfigError for a setting of TLS or SASL that is not valid, or that does not fit the others."""
+    given = {name for name in _SECURITY if getattr(config, name) is not None}
+    for name, kind in (
+        *dict.fromkeys((*_SASL, "security_protocol", "ssl_password"), str).items(),
+        *dict.fromkeys(("ssl_cafile", "ssl_certfile", "ssl_keyfile"), str | os.PathLike).items(),
+        ("ssl_check_hostname", bool),
+        ("ssl_context", SSLContext),
+    ):
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, kind):
+            shown = "a value of another type" if "password" in name else f"{value!r:.80}"
+            raise ConfigError(f"{name}: {shown} given; expected {getattr(kind, '__name__', 'a path')}")
+    protocol = config.security_protocol
+    for name, choices in (("security_protocol", PROTOCOLS), ("sasl_mechanism", MECHANISMS)):
+        if name in given and getattr(config, name) not in choices:
+            raise ConfigError(f"{name}: {getattr(config, name)!r:.80} given; expected {', '.join(choices)}")
+    if "ssl_context" in given and (others := sorted(given.intersection(_TLS))):
+        raise ConfigError(f"{others[0]}: given with ssl_context, which has its own; leave one out")
+    if "ssl_certfile" not in given and (others := sorted(given & {"ssl_keyfile", "ssl_password"})):
+        raise ConfigError(f"{others[0]}: given without ssl_certfile; expected both")
+    wants_sasl = given.intersection(_SASL) or (protocol or "").startswith("SASL")
+    if wants_sasl and (missing := [name for name in _SASL if not getattr(config, name)]):
+        raise ConfigError(f"{missing[0]}: none given; expected {', '.join(_SASL)} together")
+    unused = (*_TLS, "ssl_context") if protocol and not protocol.endswith("SSL") else ()
+    unused = (*unused, *_SASL) if protocol and not protocol.startswith("SASL") else unused
+    if others := sorted(given.intersection(unused)):
+        raise ConfigError(f"{others[0]}: given with security_protocol={protocol!r}, which does not use it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,8 +401,9 @@ class ZooKeeperConfig:
     than ``session_timeout_ms``. Everything that depends on the timeout uses the granted timeout. ``connect_timeout_ms``
     limits the time to join a group, from the first connection to the registration. ``heartbeat_interval_ms`` is how
     often a member proves that its session is alive, at most a third of the granted timeout. None means a sixth of the
-    granted timeout. ``security`` is the absolute path of the file with the credentials and the TLS settings of each
-    ZooKeeper (``docs/security.rst``), or None without such a file. The file is read for each new session.
+    granted timeout. ``security`` is the absolute path of the file with the credentials and the TLS settings of
+    servers (``docs/security.rst``), or None without such a file. The file is read for each new session.
+    ``broker_protocol`` is one of ``PROTOCOLS``: how the client of the session connects to the registered brokers.
     """
 
     hosts: str
@@ -299,6 +411,7 @@ class ZooKeeperConfig:
     connect_timeout_ms: int = _whole(15_000, 1)
     heartbeat_interval_ms: int | None = _whole(None, 1)
     security: str | None = None
+    broker_protocol: str = PROTOCOLS[0]
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -310,6 +423,7 @@ class ZooKeeperConfig:
         *,
         heartbeat_interval_ms: int | None = None,
         security: str | os.PathLike[str] | None = None,
+        broker_protocol: str = PROTOCOLS[0],
         **settings: int,
     ) -> ZooKeeperConfig:
         """
@@ -319,8 +433,9 @@ class ZooKeeperConfig:
             zk_hosts: A list of addresses, or one comma-separated string. A chroot may follow the last host. The default
                 port is 2181.
             heartbeat_interval_ms: See the class.
+            broker_protocol: See the class.
             security: The path of the file with the credentials and the TLS settings. With None, the environment
-                variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file, or there is none.
+                variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
             settings: The other settings by name.
 
         Raises:
@@ -336,13 +451,11 @@ class ZooKeeperConfig:
             raise ConfigError(f"zk_hosts: {text!r}: the chroot has a character that no name in ZooKeeper may have")
         path = chroot.rstrip("/")
         chrooted = ",".join(map(str, hosts)) + (f"/{path}" if path else "")
-        if security is not None and not isinstance(security, str | os.PathLike):
-            raise ConfigError(f"zk_security: {security!r:.100} given; expected the path of a file")
-        file = security or os.environ.get(SECURITY_VARIABLE)
         return cls(
             hosts=chrooted,
             heartbeat_interval_ms=heartbeat_interval_ms,
-            security=os.path.abspath(file) if file else None,
+            security=security_path(security),
+            broker_protocol=broker_protocol,
             **settings,
         )
 

@@ -196,7 +196,7 @@ _PLACES: Final = (
     "--config",
     "--coordination",
     "--zookeeper",
-    "--zookeeper-security",
+    "--security",
     "--brokers",
     "--url",
     "--token-file",

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper
+from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper, security_option
 from kiel_groups.cli.parameters.worker_address import warn_if_open
 from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
+    from kiel_groups.mirror.mirror_view import MirrorView
     from kiel_groups.mirror.target import TargetCluster
 
 #: How long the target may take to answer a command first, in seconds.
@@ -59,6 +60,26 @@ class MirrorClusters(NamedTuple):
         target.partitions(_TARGET_WAIT_S)
         return target
 
+    def read_mirror(self) -> MirrorView:
+        """
+        Return the mirror as ZooKeeper and the logs of the source show it.
+
+        Raises:
+            UnknownConnectorError: The worker group has no such mirror.
+            CoordinationError: ZooKeeper does not answer, or has no such chroot.
+        """
+        from kiel_groups.errors import UnknownConnectorError
+        from kiel_groups.mirror.mirror_view import read_mirror
+
+        found = read_mirror(self.source, self.group, self.name, timeout_s=SERVER_WAIT_S)
+        if found.connector is None:
+            again = own_command("mirror", "start", "--help")
+            raise UnknownConnectorError(
+                f"there is no mirror {self.name!r} in the worker group {self.group!r} in ZooKeeper at {self.source};"
+                f" {again} shows how to start one"
+            )
+        return found
+
     def source_brokers(self) -> str:
         """
         Return the addresses of the source's brokers, as ZooKeeper has them: ``host:port``, separated by commas.
@@ -66,7 +87,7 @@ class MirrorClusters(NamedTuple):
         Raises:
             NoZooKeeperError: No server answers.
             ChrootMissingError: The chroot does not exist.
-            NoBrokersError: No broker with an address for plain text is registered.
+            NoBrokersError: No broker with a listener that this process can use is registered.
         """
         from kiel_groups.ops.actions.topics import ZooKeeperTopics
 
@@ -202,6 +223,7 @@ def mirror_options(*, needs_target: bool) -> Callable[[Callable[..., int]], Call
         @_name_option
         @_group_option
         @_properties_option
+        @security_option
         @click.pass_context
         @wraps(command)
         def with_clusters(

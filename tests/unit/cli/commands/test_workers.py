@@ -107,11 +107,11 @@ def test_the_defaults_of_a_worker(started: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--host 0.0.0.0", "error: host: other machines can connect to 0.0.0.0, and no token is given"),
+        ("--host 0.0.0.0", "error: --host: other machines can connect to 0.0.0.0, and no token is given"),
         ("--debounce-ms 1001", "error: --debounce-ms: 1001 given; expected at most --debounce-bound-ms, which is 1000"),
         ("--port 70000", "error: Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
-        ("--allocator stick", "error: allocator: there is no allocator of work 'stick'"),
-        ("--group a/b", "error: group: 'a/b' is not a legal name"),
+        ("--allocator stick", "error: --allocator: there is no allocator of work 'stick'"),
+        ("--group a/b", "error: --group: 'a/b' is not a legal name"),
     ],
 )
 def test_wrong_options_are_refused(
