@@ -76,7 +76,8 @@ def test_every_path_in_a_guide_exists(page: str) -> None:
     Every path in a guide exists. A path is relative to the repository or to the package, or is only a file's name.
     Texts with a placeholder are skipped.
     """
-    words = [word for literal in literals(page) for word in literal.split()[:1] if not word.startswith(".venv/")]
+    made = (".venv/", "build/")
+    words = [word for literal in literals(page) for word in literal.split()[:1] if not word.startswith(made)]
     paths = {word for word in words if re.fullmatch(r"[\w.][\w./-]*", word) and ("/" in word or _is_file_name(word))}
     assert len(paths) >= 10
     assert not {path for path in paths if not _exists(path)}
