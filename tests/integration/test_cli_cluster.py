@@ -72,6 +72,7 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
         f"export KIEL_GROUPS_BROKERS={first['brokers'][0]}",
         f"export KIEL_GROUPS_ZOOKEEPER={first['zookeeper']}",
         "unset KIEL_GROUPS_COORDINATION",
+        "unset KIEL_GROUPS_SECURITY",
     ]
     assert all(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
     ZooKeeperTopics(first["zookeeper"]).create("kept", 1)
@@ -116,6 +117,7 @@ async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
         f"export KIEL_GROUPS_BROKERS={','.join(first['brokers'])}",
         "unset KIEL_GROUPS_ZOOKEEPER",
         "export KIEL_GROUPS_COORDINATION=brokers",
+        "unset KIEL_GROUPS_SECURITY",
     ]
     status, table, err = cluster("status")
     assert (status, err, table.count("3.9.1")) == (0, "", len(servers))
@@ -167,9 +169,9 @@ async def test_a_killed_server_is_reported_and_restarted_and_a_killed_supervisor
 def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
     """The command prints the addresses of the cluster and how to end it. After its end, no files remain."""
     with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
-        printed = command.wait_for_lines(7)
+        printed = command.wait_for_lines(8)
         assert printed[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
-        assert printed[6] == "Ctrl-C stops it and deletes its data."
+        assert printed[7] == "Ctrl-C stops it and deletes its data."
         assert only(cluster)["pid"] == command.process.pid
         assert command.end(signal.SIGINT) == 0
         assert command.errors == []
