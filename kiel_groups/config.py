@@ -31,8 +31,8 @@ _LONGEST_TOPIC = 255
 _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
 
-#: The environment variable that names the file with the credentials and the TLS settings of each ZooKeeper.
-SECURITY_VARIABLE = "KIEL_GROUPS_ZOOKEEPER_SECURITY"
+#: The environment variable that names the file with the credentials and the TLS settings of servers.
+SECURITY_VARIABLE = "KIEL_GROUPS_SECURITY"
 
 #: A name, an IPv4 address, or an IPv6 address in brackets; and the port, if one is given.
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,9}))?")
@@ -137,6 +137,22 @@ def _check_reset_policy(policy: str) -> None:
         raise ConfigError(f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or 'none'")
 
 
+def security_path(given: str | os.PathLike[str] | None = None) -> str | None:
+    """
+    Return the absolute path of the file with the credentials and the TLS settings of servers, or None without a file.
+
+    Args:
+        given: The path. With None, the environment variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
+
+    Raises:
+        ConfigError: ``given`` is not a path.
+    """
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"security: {given!r:.100} given; expected the path of a file")
+    path = given or os.environ.get(SECURITY_VARIABLE)
+    return os.path.abspath(path) if path else None
+
+
 def is_whole(value: object) -> TypeGuard[int]:
     """Return whether a setting or an argument is a whole number. For Python, True is 1; for a user, it is a mistake."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -185,7 +201,9 @@ class BrokerConfig:
     The client tries ``hosts`` in turn until one of them answers, and discovers the other brokers from the answer.
     ``client_id`` appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and
     doubles up to ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
-    ``metadata_max_age_ms``, and asks another broker each time.
+    ``metadata_max_age_ms``, and asks another broker each time. ``security`` is the path of the file with the
+    credentials and the TLS settings of servers (``docs/security.rst``). With None, the environment variable
+    ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
     """
 
     hosts: tuple[HostPort, ...]
@@ -195,9 +213,11 @@ class BrokerConfig:
     backoff_ms: int = _whole(50, 1)
     max_backoff_ms: int = _whole(5_000, 1)
     metadata_max_age_ms: int = _whole(300_000, 1)
+    security: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        object.__setattr__(self, "security", security_path(self.security))
 
     @classmethod
     def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
@@ -285,8 +305,8 @@ class ZooKeeperConfig:
     than ``session_timeout_ms``. Everything that depends on the timeout uses the granted timeout. ``connect_timeout_ms``
     limits the time to join a group, from the first connection to the registration. ``heartbeat_interval_ms`` is how
     often a member proves that its session is alive, at most a third of the granted timeout. None means a sixth of the
-    granted timeout. ``security`` is the absolute path of the file with the credentials and the TLS settings of each
-    ZooKeeper (``docs/security.rst``), or None without such a file. The file is read for each new session.
+    granted timeout. ``security`` is the absolute path of the file with the credentials and the TLS settings of
+    servers (``docs/security.rst``), or None without such a file. The file is read for each new session.
     """
 
     hosts: str
@@ -315,7 +335,7 @@ class ZooKeeperConfig:
                 port is 2181.
             heartbeat_interval_ms: See the class.
             security: The path of the file with the credentials and the TLS settings. With None, the environment
-                variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file, or there is none.
+                variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
             settings: The other settings by name.
 
         Raises:
@@ -331,13 +351,10 @@ class ZooKeeperConfig:
             raise ConfigError(f"zk_hosts: {text!r}: the chroot has a character that no name in ZooKeeper may have")
         path = chroot.rstrip("/")
         chrooted = ",".join(map(str, hosts)) + (f"/{path}" if path else "")
-        if security is not None and not isinstance(security, str | os.PathLike):
-            raise ConfigError(f"zk_security: {security!r:.100} given; expected the path of a file")
-        file = security or os.environ.get(SECURITY_VARIABLE)
         return cls(
             hosts=chrooted,
             heartbeat_interval_ms=heartbeat_interval_ms,
-            security=os.path.abspath(file) if file else None,
+            security=security_path(security),
             **settings,
         )
 

@@ -195,7 +195,7 @@ _PLACES: Final = (
     "--config",
     "--coordination",
     "--zookeeper",
-    "--zookeeper-security",
+    "--security",
     "--brokers",
     "--url",
     "--token-file",

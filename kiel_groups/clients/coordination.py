@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
@@ -195,7 +194,6 @@ def coordination_of(
     api_version: tuple[int, ...] | None,
     partition_allocator: AssignorChoice | Sequence[AssignorChoice] | None,
     timeouts: Timeouts,
-    zk_security: str | PathLike[str] | None = None,
 ) -> Coordination:
     """
     Create the coordination of this name. ``GroupedConsumer`` describes the other arguments.
@@ -204,7 +202,7 @@ def coordination_of(
         ConfigError: The name is unknown, or an argument is not valid or does not fit this coordination.
     """
     if name == "brokers":
-        _check_by_brokers(group, zk_hosts, zk_security)
+        _check_by_brokers(group, zk_hosts)
         assignors = with_capacity(assignors_of(partition_allocator), group.capacity)
         return BrokerCoordination(_timing(group, connections, timeouts), assignors, GroupVersions(api_version))
     if name != "zookeeper":
@@ -220,19 +218,16 @@ def coordination_of(
         session_timeout_ms=_ZOOKEEPER_SESSION_MS if timeouts.session_ms is None else timeouts.session_ms,
         connect_timeout_ms=timeouts.join_ms,
         heartbeat_interval_ms=timeouts.heartbeat_ms,
-        security=zk_security,
+        security=connections.security,
     )
     # ``allocator_of`` refuses what only coordinating brokers accept.
     chosen = cast(Allocator | str | None, partition_allocator)
     return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"), group.store)
 
 
-def _check_by_brokers(
-    group: GroupConfig, zk_hosts: str | Iterable[str] | None, zk_security: str | PathLike[str] | None
-) -> None:
-    for name, given in (("zk_hosts", zk_hosts), ("zk_security", zk_security)):
-        if given is not None:
-            raise ConfigError(f"{name}: {given!r} given, and coordination='brokers' needs no ZooKeeper; leave one out")
+def _check_by_brokers(group: GroupConfig, zk_hosts: str | Iterable[str] | None) -> None:
+    if zk_hosts is not None:
+        raise ConfigError(f"zk_hosts: {zk_hosts!r} given, and coordination='brokers' needs no ZooKeeper; leave one out")
     if group.store != ZOOKEEPER_STORE:
         raise ConfigError(
             f"store: {group.store!r} given; with coordination='brokers', brokers store the offsets; leave it out"

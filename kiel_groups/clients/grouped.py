@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from os import PathLike
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
@@ -43,8 +42,6 @@ class GroupedConsumer(Consumer):
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server. Required,
             unless brokers coordinate the group.
-        zk_security: The path of a file with the credentials and the TLS settings of ZooKeeper (``docs/security.rst``).
-            By default, the environment variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records keep bytes, and
             ``consume()`` decodes JSON.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``, ``"weighted"``,
@@ -132,7 +129,6 @@ class GroupedConsumer(Consumer):
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
         *,
-        zk_security: str | PathLike[str] | None = None,
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
         fetch_buffer_bytes: int = 64 << 20,
@@ -202,7 +198,7 @@ class GroupedConsumer(Consumer):
             fetching=fetching,
             group=config,
             coordination=coordination_of(
-                coordination, config, connections, zk_hosts, api_version, partition_allocator, timeouts, zk_security
+                coordination, config, connections, zk_hosts, api_version, partition_allocator, timeouts
             ),
             deserializer=deserializer,
             key_deserializer=key_deserializer,

@@ -17,6 +17,7 @@ LAYERS = (
     "errors",
     "exc",
     "config",
+    "security_file",
     "listeners",
     "metrics",
     "allocators",

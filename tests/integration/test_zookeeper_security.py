@@ -96,9 +96,9 @@ async def test_a_member_and_a_command_need_the_credentials(
     }[kind]
     caplog.set_level(logging.DEBUG, "kiel_groups.kazoo")
     files = written(tmp_path / "right.toml", *right), written(tmp_path / "wrong.toml", *wrong)
-    member = await Member(cluster, group, [topic], zk_hosts=hosts, zk_security=files[0]).start()
+    member = await Member(cluster, group, [topic], zk_hosts=hosts, security=files[0]).start()
     await eventually(lambda: len(member.records) == RECORDS, "all records are delivered")
-    address = ("--zookeeper", hosts, "--zookeeper-security")
+    address = ("--zookeeper", hosts, "--security")
     described = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[0]))
     assert (described.returncode, described.stderr) == (0, "")
     assert member.consumer.member_id is not None
@@ -109,7 +109,7 @@ async def test_a_member_and_a_command_need_the_credentials(
         # Without rights, describe shows what it can read.
         assert error in (refused.stdout if kind == "digest" else refused.stderr)
         assert len(refused.stderr.splitlines()) == (0 if kind == "digest" else 1), refused.stderr
-    intruder = GroupedConsumer(cluster.brokers, group, hosts, zk_security=files[1], zk_timeout_ms=1_000)
+    intruder = GroupedConsumer(cluster.brokers, group, hosts, security=files[1], zk_timeout_ms=1_000)
     with pytest.raises(error_type, match=error):
         await intruder.connect()
     await member.stop()
@@ -131,12 +131,12 @@ async def test_a_running_group_gets_acls_step_by_step(
     await produce(cluster, topic, RECORDS)
     credentials = ['digest-user = "u"', f'digest-password = "{DIGEST_PASSWORD}"']
     file = written(tmp_path / "digest.toml", *credentials)
-    first = await Member(cluster, group, [topic], zk_security=file).start()
+    first = await Member(cluster, group, [topic], security=file).start()
     await eventually(lambda: len(first.records) == RECORDS, "all records are delivered")
     written(file, *credentials, 'acl = "creator-all"')
-    second = await Member(cluster, group, [topic], zk_security=file).start()
+    second = await Member(cluster, group, [topic], security=file).start()
     await first.stop()
-    place = ("--zookeeper", cluster.zk_hosts, "--zookeeper-security", str(file))
+    place = ("--zookeeper", cluster.zk_hosts, "--security", str(file))
     found = await asyncio.to_thread(kiel_groups, "doctor", group, *place)
     assert "differ from those that the file with the credentials asks for: /consumers/" in " ".join(
         found.stdout.split()
@@ -206,7 +206,7 @@ async def test_credentials_that_are_revoked_and_given_again(
     await cluster.create_topic(topic, 1)
     user = 'sasl-user = "member"'
     file = written(tmp_path / "sasl.toml", user, f'sasl-password = "{SASL_PASSWORD}"')
-    member = await Member(cluster, group, [topic], zk_security=file, session_timeout_ms=2_000).start()
+    member = await Member(cluster, group, [topic], security=file, session_timeout_ms=2_000).start()
     await eventually(lambda: member.held, "the partition is owned")
     session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     written(file, user, 'sasl-password = "wrong"')
@@ -250,9 +250,9 @@ async def test_no_secret_is_shown_or_stored(
     )
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "kiel_groups.kazoo")
-    member = await Member(cluster, group, [topic], zk_hosts=cluster.tls_hosts, zk_security=file).start()
+    member = await Member(cluster, group, [topic], zk_hosts=cluster.tls_hosts, security=file).start()
     await eventually(lambda: member.held, "the partition is owned")
-    place = ("--zookeeper", cluster.tls_hosts, "--zookeeper-security", str(file))
+    place = ("--zookeeper", cluster.tls_hosts, "--security", str(file))
     running = [
         asyncio.create_task(asyncio.to_thread(kiel_groups, *words, "--json", *place))
         for words in (("acl", "show", group), ("describe", group), ("doctor", group))
@@ -261,7 +261,7 @@ async def test_no_secret_is_shown_or_stored(
     while not all(each.done() for each in running):
         shown |= set(command_lines())
         await asyncio.sleep(0.05)
-    assert any("--zookeeper-security" in each for each in shown)
+    assert any("--security" in each for each in shown)
     for each in running:
         answer = await each
         assert (answer.returncode, answer.stderr) == (0, "")

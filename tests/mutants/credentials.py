@@ -9,14 +9,14 @@ __all__ = ["MUTANTS"]
 MUTANTS = (
     Mutant(
         "a certificate of another server is accepted",
-        "zookeeper/security.py",
+        "security_file.py",
         "context.check_hostname = self.tls_check_host",
         "context.check_hostname = False",
         "tests/unit/zookeeper/test_security.py",
     ),
     Mutant(
         "the shutdown of a connection ends its encryption, so that a request may follow in plain text",
-        "zookeeper/security.py",
+        "security_file.py",
         "socket.socket.shutdown(self, how)",
         "super().shutdown(how)",
         "tests/unit/zookeeper/test_security.py",
@@ -30,16 +30,16 @@ MUTANTS = (
     ),
     Mutant(
         "the credentials for one ZooKeeper are sent to another one",
-        "zookeeper/security.py",
-        "if table.servers and not servers.isdisjoint(table.servers):",
+        "security_file.py",
+        "if table.servers and not asked.isdisjoint(table.servers):",
         "if table.servers:",
         "tests/unit/zookeeper/test_security.py",
     ),
     Mutant(
         "a server that no table is for gets a connection in plain text",
-        "zookeeper/security.py",
+        "security_file.py",
         "if not table.servers), None)) is None:",
-        "if not table.servers), ZooKeeperSecurity())) is None:",
+        "if not table.servers), kind())) is None:",
         "tests/unit/zookeeper/test_security.py",
     ),
     Mutant(

@@ -37,7 +37,7 @@ BROKER = "127.0.0.1:9092"
 #: Values of settings whose default is None or a name; numbers and truth values are derived from the default.
 VALUES: dict[str, Any] = {
     "zk_hosts": "127.0.0.1:2181",
-    "zk_security": "security.toml",
+    "security": "security.toml",
     "deserializer": bytes.decode,
     "key_deserializer": bytes.decode,
     "partition_allocator": "sticky",
@@ -92,7 +92,7 @@ def other_value(setting: str) -> Any:
 
 def test_the_table_is_read() -> None:
     """Otherwise the other tests would check nothing."""
-    assert {"zk_hosts", "zk_security", "store", "instance_id", "rack"} == REFUSED
+    assert {"zk_hosts", "store", "instance_id", "rack"} == REFUSED
     assert {"static_grace_ms", "debounce_bound_ms", "zk_timeout_ms"} < WITHOUT_EFFECT
     assert BrokerSettings.__annotations__.keys() < DEFAULTS.keys()
 

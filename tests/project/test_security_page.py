@@ -7,6 +7,8 @@ from dataclasses import fields
 
 import pytest
 
+from kiel_groups.clients.net.broker_security import BrokerSecurity
+from kiel_groups.security_file import ServerSecurity
 from kiel_groups.zookeeper.security import ZooKeeperSecurity
 from tests.helpers.commands import REPOSITORY
 
@@ -14,7 +16,9 @@ pytestmark = pytest.mark.unit
 
 
 def test_the_page_lists_all_keys() -> None:
-    """Its table has each key of a table of the file, in the same order."""
+    """Its tables have each key: those for both kinds of servers, and those of one kind, in the same order."""
     page = (REPOSITORY / "docs" / "security.rst").read_text(encoding="utf-8")
     listed = re.findall(r"^``([a-z-]+)``  ", page, re.M)
-    assert listed == [field.name.replace("_", "-") for field in fields(ZooKeeperSecurity)]
+    shared = len(fields(ServerSecurity))
+    known = [*fields(ZooKeeperSecurity), *fields(BrokerSecurity)[shared:]]
+    assert listed == [field.name.replace("_", "-") for field in known]

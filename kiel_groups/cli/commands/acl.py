@@ -26,7 +26,7 @@ def acl() -> None:
     """
     Show and set the ACLs of a group's znodes.
 
-    The file of --zookeeper-security says which ACLs they are to have, with its key 'acl'. Without that key, they are
+    The file of --security says which ACLs they are to have, with its key 'acl'. Without that key, they are
     open for everyone.
     """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper
+from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper, security_option
 from kiel_groups.cli.parameters.worker_address import warn_if_open
 from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.wording import own_command
@@ -202,6 +202,7 @@ def mirror_options(*, needs_target: bool) -> Callable[[Callable[..., int]], Call
         @_name_option
         @_group_option
         @_properties_option
+        @security_option
         @click.pass_context
         @wraps(command)
         def with_clusters(

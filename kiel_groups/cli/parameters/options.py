@@ -24,11 +24,47 @@ FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 SERVER_WAIT_S: Final = 5.0
 
 #: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
-SHARED: Final = ("brokers", "zookeeper", "zookeeper-security", "coordination")
+SHARED: Final = ("brokers", "zookeeper", "security", "coordination")
+
+
+def _name_security(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """
+    Check the file of ``--security``, and name it in the environment, where all parts and child processes find it.
+    """
+    from kiel_groups.clients.net.broker_security import BrokerSecurity
+    from kiel_groups.config import SECURITY_VARIABLE
+    from kiel_groups.security_file import read_security
+    from kiel_groups.zookeeper.security import ZooKeeperSecurity
+
+    if path is None or context.resilient_parsing:
+        return
+    try:
+        for kind in (ZooKeeperSecurity, BrokerSecurity):
+            read_security(path, kind, lambda text: context.obj.say("warning", text))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, parameter, param_hint="'--security'") from error
+    os.environ[SECURITY_VARIABLE] = str(path.absolute())
+
+
+def security_option(command: FC) -> FC:
+    """Add ``--security`` to a command that does not have it yet."""
+    given = command.params if isinstance(command, click.Command) else getattr(command, "__click_params__", ())
+    if any("--security" in each.opts for each in given):
+        return command
+    return click.option(
+        "--security",
+        type=click.Path(dir_okay=False, path_type=Path),
+        expose_value=False,
+        callback=_name_security,
+        envvar="KIEL_GROUPS_SECURITY",
+        show_envvar=True,
+        metavar="FILE",
+        help="A TOML file with users, passwords and certificates for ZooKeeper and brokers (docs/security.rst).",
+    )(command)
 
 
 def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
-    return click.option(
+    brokers: Callable[[FC], FC] = click.option(
         "--brokers",
         required=required,
         envvar="KIEL_GROUPS_BROKERS",
@@ -36,6 +72,7 @@ def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
         metavar="HOST:PORT",
         help="One or more brokers, separated by commas.",
     )
+    return lambda command: brokers(security_option(command))
 
 
 brokers_option = _brokers_option(required=True)
@@ -71,34 +108,7 @@ def checked_zookeeper(context: click.Context, parameter: click.Parameter, hosts:
     return hosts
 
 
-def _name_security(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """
-    Check the file of ``--zookeeper-security``, and name it in the environment, where all parts and child processes find
-    it.
-    """
-    from kiel_groups.config import SECURITY_VARIABLE
-    from kiel_groups.zookeeper.security import read_security
-
-    if path is None or context.resilient_parsing:
-        return
-    try:
-        read_security(path, lambda text: context.obj.say("warning", text))
-    except ConfigError as error:
-        raise click.BadParameter(str(error), context, parameter, param_hint="'--zookeeper-security'") from error
-    os.environ[SECURITY_VARIABLE] = str(path.absolute())
-
-
 def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
-    security = click.option(
-        "--zookeeper-security",
-        type=click.Path(dir_okay=False, path_type=Path),
-        expose_value=False,
-        callback=_name_security,
-        envvar="KIEL_GROUPS_ZOOKEEPER_SECURITY",
-        show_envvar=True,
-        metavar="FILE",
-        help="A TOML file with the user, the password and the certificates for ZooKeeper (docs/security.rst).",
-    )
     servers: Callable[[FC], FC] = click.option(
         "--zookeeper",
         required=required,
@@ -108,7 +118,7 @@ def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
         metavar="HOST:PORT",
         help="ZooKeeper's servers, separated by commas. A chroot follows the last one: z:2181/x.",
     )
-    return lambda command: servers(security(command))
+    return lambda command: servers(security_option(command))
 
 
 zookeeper_option = _zookeeper_option(required=True)

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, ParamSpec, TypedDict, Unpack
 
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, is_number, is_whole, parse_hosts
@@ -84,6 +85,7 @@ class BrokerSettings(TypedDict, total=False):
     backoff_ms: int
     max_backoff_ms: int
     metadata_max_age_ms: int
+    security: str | PathLike[str] | None
 
 
 def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSettings]) -> BrokerConfig:

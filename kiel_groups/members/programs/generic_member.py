@@ -80,9 +80,9 @@ class GenericMember:
         hooks: The hooks of the program.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server.
-        zk_security: The path of a file with the credentials and the TLS settings of ZooKeeper (``docs/security.rst``).
-            By default, the environment variable ``KIEL_GROUPS_ZOOKEEPER_SECURITY`` names the file.
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
+        security: The path of a file with the credentials and the TLS settings of servers (``docs/security.rst``). By
+            default, the environment variable ``KIEL_GROUPS_SECURITY`` names the file.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the brokers are asked.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat, in
@@ -109,8 +109,8 @@ class GenericMember:
         group: str,
         zk_hosts: str | Iterable[str] | None = None,
         *,
-        zk_security: str | PathLike[str] | None = None,
         brokers: str | Iterable[str] | None = None,
+        security: str | PathLike[str] | None = None,
         coordination: str = "zookeeper",
         api_version: tuple[int, ...] | None = None,
         session_timeout_ms: int | None = None,
@@ -152,11 +152,11 @@ class GenericMember:
                 session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_timeout_ms is None else session_timeout_ms,
                 connect_timeout_ms=connect_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
-                security=zk_security,
+                security=security,
             )
         elif coordination == "brokers":
-            if brokers is None or zk_hosts is not None or zk_security is not None:
-                raise ConfigError("coordination: 'brokers' needs brokers, and neither zk_hosts nor zk_security")
+            if brokers is None or zk_hosts is not None:
+                raise ConfigError("coordination: 'brokers' needs brokers, and no zk_hosts")
             session_ms = _SESSION_MS if session_timeout_ms is None else session_timeout_ms
             self._timing = CoordinatorConfig(
                 session_timeout_ms=session_ms,
@@ -164,7 +164,7 @@ class GenericMember:
                 rebalance_timeout_ms=rebalance_timeout_ms,
                 find_timeout_ms=connect_timeout_ms,
             )
-            self._brokers = broker_config(brokers)
+            self._brokers = broker_config(brokers, security=security)
             self._versions = GroupVersions(api_version)
         else:
             raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")

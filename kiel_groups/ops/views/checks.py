@@ -122,7 +122,7 @@ def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "closed",
             f"an ACL denies reading {counted(view.closed, 'znode', 'znodes')}: {some(view.closed)}",
-            "give --zookeeper-security, or have their ACLs allow everyone to read (zkCli: getAcl PATH, then setAcl PATH"
+            "give --security, or have their ACLs allow everyone to read (zkCli: getAcl PATH, then setAcl PATH"
             " …,world:anyone:r)",
         )
 

@@ -22,10 +22,11 @@ from kiel_groups.errors import ConfigError, CoordinationError, CredentialsError,
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.zookeeper_client import zookeeper
+from kiel_groups.security_file import read_security
 from kiel_groups.zookeeper.kazoo_client import ImmediateHandler, no_answer
 from kiel_groups.zookeeper.pending_requests import PendingRequests
 from kiel_groups.zookeeper.runtime import Runtime
-from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, read_security, security_of
+from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, security_of
 from kiel_groups.zookeeper.session import Session
 from tests.helpers.secured_cluster import Authority
 
@@ -55,8 +56,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A table with ``servers`` is for these servers, in any order. A table without them is for all others."""
     path = write(
-        '[east]\nservers = ["z1", "z2:2281"]\nsasl-user = "e"\nsasl-password = "x"\n'
-        '[others]\ndigest-user = "o"\ndigest-password = {env = "WORD"}\n'
+        '[[zookeeper]]\nservers = ["z1", "z2:2281"]\nsasl-user = "e"\nsasl-password = "x"\n'
+        '[[zookeeper]]\ndigest-user = "o"\ndigest-password = {env = "WORD"}\n'
     )
     monkeypatch.setenv("WORD", PASSWORD)
     monkeypatch.setenv(SECURITY_VARIABLE, str(path))
@@ -66,24 +67,35 @@ def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypa
     }
     others = security_of(ZooKeeperConfig.parse("z2"))
     assert others.client_settings() == {"auth_data": {("digest", f"o:{PASSWORD}")}}
-    with pytest.raises(ConfigError, match=r"\[east\] is not for z3:2181; add to its 'servers'"):
+    with pytest.raises(ConfigError, match=r"\[\[zookeeper\]\] 1 is not for z3:2181; add to its 'servers'"):
         security_of(ZooKeeperConfig.parse("z1,z3"))
     assert security_of(ZooKeeperConfig(hosts="z1:2181")) == ZooKeeperSecurity()
 
 
 def test_without_a_table_for_its_servers_a_client_does_not_connect(write: Callable[[str], Path]) -> None:
     """A wrong name or port in the file must not make a connection in plain text. A table without keys is for those."""
-    path = write('[east]\nservers = "z1:2281"\ntls = true\n')
-    with pytest.raises(ConfigError, match=r"no table is for z1:2181; expected one, or a table without 'servers'"):
+    east = '[[zookeeper]]\nservers = "z1:2281"\ntls = true\n'
+    path = write(east)
+    with pytest.raises(
+        ConfigError, match=r"no \[zookeeper\] table is for z1:2181; expected one, or a table without 'servers'"
+    ):
         security_of(ZooKeeperConfig.parse("z1", security=path))
-    path = write('[east]\nservers = "z1:2281"\ntls = true\n[open]\nservers = "z1"\n')
+    path = write(f'{east}[[zookeeper]]\nservers = "z1"\n')
     assert not security_of(ZooKeeperConfig.parse("z1", security=path)).tls
+
+
+def test_a_file_for_brokers_says_nothing_about_zookeeper(write: Callable[[str], Path]) -> None:
+    """Servers of a kind that the file does not have are open."""
+    path = write("[kafka]\ntls = true\n")
+    assert security_of(ZooKeeperConfig.parse("z1", security=path)) == ZooKeeperSecurity()
 
 
 def test_the_acl_depends_on_the_path(write: Callable[[str], Path]) -> None:
     """What tools of Kafka read is readable, unless the file says otherwise. Offsets may have an ACL of their own."""
-    credentials = f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nacl = ["creator-all", "sasl:tools:dr"]\n'
-    security = read_security(write(credentials))["z"]
+    credentials = (
+        f'[zookeeper]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nacl = ["creator-all", "sasl:tools:dr"]\n'
+    )
+    security = read_security(write(credentials), ZooKeeperSecurity)["[zookeeper]"]
     texts = {
         path: acl_text(security.acl_of(path) or [], security)
         for path in ("/kiel-groups/g/members/m", "/consumers/g/owners/t/0", "/consumers/g/offsets/t", "/brokers/ids/1")
@@ -93,7 +105,7 @@ def test_the_acl_depends_on_the_path(write: Callable[[str], Path]) -> None:
     assert list(texts.values()) == [own, f"{own} world:anyone:r", f"{own} world:anyone:r", ""]
     assert security.acl_of("/kiel-groups") is security.acl_of("/consumers") is None
     others = f'acl-consumers = "digest:{digest}:cdrwa"\nacl-offsets = ["world:anyone:cdrwa"]\n'
-    security = read_security(write(credentials + others))["z"]
+    security = read_security(write(credentials + others), ZooKeeperSecurity)["[zookeeper]"]
     assert security.acl_of("/consumers/g/offsets/t/0") == OPEN_ACL_UNSAFE
     assert security.acl_of("/consumers/g/ids") == [make_acl("digest", digest, all=True)]
 
@@ -102,22 +114,23 @@ def test_an_argument_names_the_file_before_the_environment(
     write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The configuration has the absolute path of the file, and nothing of its contents."""
-    path = write(f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\n')
+    path = write(f'[zookeeper]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\n')
     monkeypatch.setenv(SECURITY_VARIABLE, "other.toml")
     monkeypatch.chdir(tmp_path)
     config = ZooKeeperConfig.parse("z", security="security.toml")
     assert config.security == str(path)
     assert ZooKeeperConfig.parse("z").security == str(tmp_path / "other.toml")
-    with pytest.raises(ConfigError, match="zk_security: 5 given; expected the path of a file"):
+    with pytest.raises(ConfigError, match="security: 5 given; expected the path of a file"):
         ZooKeeperConfig.parse("z", security=5)  # type: ignore[arg-type]
 
 
 def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
     """kazoo logs its requests at level DEBUG, and an application may show its objects."""
     path = write(
-        f'[z]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\nsasl-user = "v"\nsasl-password = "{PASSWORD}"\n'
+        f'[zookeeper]\ndigest-user = "u"\ndigest-password = "{PASSWORD}"\n'
+        f'sasl-user = "v"\nsasl-password = "{PASSWORD}"\n'
     )
-    security = read_security(path)["z"]
+    security = read_security(path, ZooKeeperSecurity)["[zookeeper]"]
     client = Runtime().client(ZooKeeperConfig.parse("z", security=path))
     shown = repr((security, security.client_settings(), client.auth_data, client._connection.sasl_options))
     assert PASSWORD not in shown
@@ -127,20 +140,37 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[z", "is not TOML"),
-        ('servers = "z"', "servers is no table; expected one for each ZooKeeper, such as [zookeeper]"),
+        ("[zoo", "is not TOML"),
+        ('zookeeper = "z"', "zookeeper is no table; expected [zookeeper], or several as [[zookeeper]]"),
+        ("zookeeper = [5]", "zookeeper is no table; expected [zookeeper], or several as [[zookeeper]]"),
+        ("[east]\nservers = 'z'", "there is no kind 'east'; expected [zookeeper] and [kafka]"),
         ("[z]\nsasl_usr = 'a'", "[z]: there is no 'sasl_usr'; did you mean 'sasl-user'?"),
-        ("[z]\nx = 'a'", "[z]: there is no 'x'; known: servers, digest-user,"),
+        ("[z]\nx = 'a'", "[z]: there is no 'x'; known: servers, sasl-user,"),
         ("[z]\nsasl-user = 'a'", "[z]: expected both 'sasl-user' and 'sasl-password', or neither"),
-        ("[z]\ndigest-password = 'a'", "[z]: expected both 'digest-user' and 'digest-password', or neither"),
+        (
+            "[z]\ndigest-password = 'a'",
+            "[z]: expected both 'digest-user' and 'digest-password', or neither",
+        ),
         ("[z]\ndigest-user = 'a:b'\ndigest-password = 'c'", "[z] digest-user: it has a ':'"),
         ("[z]\nsasl-user = 1", "[z] sasl-user: 1 given; expected a text"),
         ("[z]\ntls = 'yes'", "[z] tls: 'yes' given; expected true or false"),
-        (f"[z]\nsasl-password = ['{PASSWORD}']", '[z] sasl-password: expected a text, or { env = "NAME" }'),
-        ("[z]\nsasl-password = {env = 'NO_SUCH'}", "[z] sasl-password: the environment has no variable 'NO_SUCH'"),
+        (
+            f"[z]\nsasl-password = ['{PASSWORD}']",
+            '[z] sasl-password: expected a text, or { env = "NAME" }',
+        ),
+        (
+            "[z]\nsasl-password = {env = 'NO_SUCH'}",
+            "[z] sasl-password: the environment has no variable 'NO_SUCH'",
+        ),
         ("[z]\nservers = 5", "[z] servers: 5 given; expected a string or a list"),
-        ("[z]\ntls-ca = 'no.pem'", "[z] tls-ca: {folder}/no.pem cannot be used: No such file or directory"),
-        ("[z]\ntls-certificate = 'security.toml'", "[z] tls-certificate: {folder}/security.toml cannot be used"),
+        (
+            "[z]\ntls-ca = 'no.pem'",
+            "[z] tls-ca: {folder}/no.pem cannot be used: No such file or directory",
+        ),
+        (
+            "[z]\ntls-certificate = 'security.toml'",
+            "[z] tls-certificate: {folder}/security.toml cannot be used",
+        ),
         ("[z]\ntls-key = 'k'", "[z]: a key without a 'tls-certificate'; expected both"),
         ("[z]\ntls = false\ntls-check-host = true", "[z]: 'tls = false' and other keys about TLS"),
         ("[z]\nacl = 5", "[z] acl: 5 given; expected 'creator-all', or a list such as"),
@@ -162,17 +192,27 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
             "[z]\nacl = 'ip:127.0.0.1:cdrwa'\nacl-offsets = 'ip:127.0.0.1:rw'",
             "[z] acl-offsets: no entry gives all rights to this client",
         ),
-        ("[z]\ntls-ca = 'a\\u0000'".replace("'", '"'), "[z] tls-ca: {folder}/a\0 cannot be used: embedded null byte"),
+        (
+            "[z]\ntls-ca = 'a\\u0000'".replace("'", '"'),
+            "[z] tls-ca: {folder}/a\0 cannot be used: embedded null byte",
+        ),
         ("[z]\nacl-offsets = 'world:anyone:r'", "[z]: 'acl-offsets' without 'acl'; expected both"),
-        ("[y]\n[z]\n", "[z]: neither this table nor [y] has 'servers'; expected at most one such"),
-        ("[y]\nservers = 'a,b'\n[z]\nservers = 'b'", "[z]: b:2181 is in [y], too; expected each server once"),
+        (
+            "[[z]]\n[[z]]\n",
+            "[[z]] 2: neither this table nor [[z]] 1 has 'servers'; expected at most one such",
+        ),
+        (
+            "[[z]]\nservers = 'a,b'\n[[z]]\nservers = 'b'",
+            "[[z]] 2: b:2181 is in [[z]] 1, too; expected each server once",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_named(write: Callable[[str], Path], text: str, error: str) -> None:
     """The error names the file, the table and the key. It does not show a password."""
+    text, error = (each.replace("[z]", "[zookeeper]") for each in (text, error))
     path = write(text)
     with pytest.raises(ConfigError) as raised:
-        read_security(path)
+        read_security(path, ZooKeeperSecurity)
     assert str(raised.value).startswith(str(path))
     assert error.replace("{folder}", str(path.parent)) in str(raised.value)
     assert PASSWORD not in str(raised.value)
@@ -188,10 +228,10 @@ def test_a_password_that_others_can_read_is_a_warning(
     write: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The warning appears once in each process."""
-    path = write('[z]\nsasl-user = "u"\nsasl-password = "x"\n')
+    path = write('[zookeeper]\nsasl-user = "u"\nsasl-password = "x"\n')
     path.chmod(0o640)
     for _ in range(2):
-        read_security(path)
+        read_security(path, ZooKeeperSecurity)
     assert [record.getMessage() for record in caplog.records] == [
         f"other users can read the secret in {path}; 'chmod 600' denies it"
     ]
@@ -262,7 +302,7 @@ def test_the_reason_why_tls_fails_is_named(
     """Each text says what is wrong: the certificate of the server, that of the client, or the use of TLS at all."""
     other = Authority(tmp_path)
     good = serve(authority.issue("good"), answer=b"x")
-    trusting = write(f'[z]\ntls-ca = "{authority.path}"\n')
+    trusting = write(f'[zookeeper]\ntls-ca = "{authority.path}"\n')
     cases = {
         serve(other.issue("foreign")): "its certificate is refused: unable to get local issuer certificate",
         serve(authority.issue("old", days=-1)): "its certificate is refused: certificate has expired",
@@ -287,7 +327,7 @@ def test_a_tool_raises_the_reason_and_logs_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A command prints one line for one problem."""
-    monkeypatch.setenv(SECURITY_VARIABLE, str(write(f'[z]\ntls-ca = "{authority.path}"\n')))
+    monkeypatch.setenv(SECURITY_VARIABLE, str(write(f'[zookeeper]\ntls-ca = "{authority.path}"\n')))
     address = serve(authority.issue("late", days=-1))
     with pytest.raises(NoZooKeeperError, match="its certificate is refused: certificate has expired"):
         zookeeper(address, timeout_s=0.3).__enter__()
