@@ -220,7 +220,9 @@ class BrokerConfig:
         object.__setattr__(self, "security", security_path(self.security))
 
     @classmethod
-    def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
+    def of_tool(
+        cls, hosts: Collection[HostPort], limit_s: float, security: str | os.PathLike[str] | None = None
+    ) -> BrokerConfig:
         """
         Return the settings of a tool that waits for the brokers for ``limit_s`` seconds in all.
 
@@ -230,7 +232,9 @@ class BrokerConfig:
         """
         limit_ms = max(1, round(limit_s * 1000))
         connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
-        return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms)
+        return cls(
+            hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms, security=security
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

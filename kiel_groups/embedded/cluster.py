@@ -193,11 +193,6 @@ class Cluster(Startable):
         return self._security
 
     @property
-    def is_secured(self) -> bool:
-        """Whether the servers ask clients who they are."""
-        return self._security is not None
-
-    @property
     def brokers(self) -> list[str]:
         """The addresses of the brokers, each as ``127.0.0.1:port``."""
         return [broker.address for broker in self.kafka]
@@ -232,7 +227,8 @@ class Cluster(Startable):
         if not running:
             raise ServerError("no broker of the cluster runs; start one")
         # A change is complete when each broker knows it, so all have to know each other before.
-        return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running))
+        security = self._security.file if self._security is not None else None
+        return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running), security=security)
 
     async def stop_brokers(self) -> None:
         """

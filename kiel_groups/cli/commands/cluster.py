@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,10 +107,13 @@ def up(
 
     from rich.console import Console
 
+    from kiel_groups.config import SECURITY_VARIABLE
     from kiel_groups.embedded import named_clusters
     from kiel_groups.embedded.download_display import fetch_broker, fetch_servers
     from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 
+    # Another cluster's file has no credentials for these servers.
+    os.environ.pop(SECURITY_VARIABLE, None)
     kafka = kafka or DEFAULT_KAFKA
     console = Console(stderr=True)
     if kafka_release(kafka).uses_zookeeper:
