@@ -232,9 +232,7 @@ class BrokerConfig:
         """
         limit_ms = max(1, round(limit_s * 1000))
         connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
-        return cls(
-            hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms, security=security
-        )
+        return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms, security=security)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

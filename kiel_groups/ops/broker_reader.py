@@ -64,9 +64,7 @@ class BrokerSession:
         NoBrokersError: On entry: no broker answers.
     """
 
-    def __init__(
-        self, brokers: str, *, timeout_s: float, of_groups: bool = True, security: Path | None = None
-    ) -> None:
+    def __init__(self, brokers: str, *, timeout_s: float, of_groups: bool = True, security: Path | None = None) -> None:
         hosts = parse_hosts(brokers, KAFKA_PORT, "brokers")
         self.cluster = ClusterMetadata(BrokerConfig.of_tool(hosts, timeout_s, security), Metrics())
         self.place = f"at brokers {', '.join(map(str, hosts))}"

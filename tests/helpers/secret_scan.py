@@ -85,7 +85,7 @@ def _forms(secret: str) -> set[bytes]:
     """Return the texts that show a secret."""
     assert len(secret) >= 12
     data = secret.encode()
-    forms = {data, quote(secret, safe="").encode(), quote_plus(secret).encode()}
+    forms = {data, *(each.encode() for each in (quote(secret), quote(secret, safe=""), quote_plus(secret)))}
     # In base64, what a text shows of the secret depends on how many bytes precede it: the first character that has bits
     # of the secret only, and the last one.
     for before, first in enumerate((0, 2, 3)):

@@ -1,4 +1,4 @@
-"""The README, the tutorials of workers and of a mirror and the trial of security run as printed; what they name exists."""
+"""The README, the tutorials of workers and of a mirror and the trial of security run as printed; names in it exist."""
 
 from __future__ import annotations
 

@@ -105,7 +105,9 @@ def kind(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Ki
             f'tls-key = "{folder}/key.pem"',
             f'tls-key-password = "{KEY_PASSWORD}"',
         ],
-        "sasl_ssl": [late.security.file.read_text(encoding="utf-8").replace("ca.pem", f"{late.security.folder}/ca.pem")],
+        "sasl_ssl": [
+            late.security.file.read_text(encoding="utf-8").replace("ca.pem", f"{late.security.folder}/ca.pem")
+        ],
     }
     of_zookeeper = "tls" if request.param == "sasl_ssl" else request.param
     write_secret(
@@ -136,12 +138,16 @@ class Run:
     """The processes of one run, with the variables of its kind, and what they print."""
 
     def __init__(
-        self, kind: Kind, scan: SecretScan, patched: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+        self,
+        kind: Kind,
+        scan: SecretScan,
+        patched: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        folder: Path,
     ) -> None:
         self._scan, self._patched, self._capsys, self._folder = scan, patched, capsys, folder
         self._stack = ExitStack()
         self._running: list[Running] = []
-        self.use(kind.variables)
 
     def __enter__(self) -> Run:
         self._stack.enter_context(self._scan.watching_processes())
@@ -195,7 +201,8 @@ class Run:
 def run(
     kind: Kind, servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Iterator[Run]:
-    with Run(kind, servers.scan, monkeypatch, capsys, tmp_path) as made:
+    with Run(servers.scan, monkeypatch, capsys, tmp_path) as made:
+        made.use(kind.variables)
         yield made
 
 
@@ -225,11 +232,12 @@ def test_all_parts_run_and_show_no_secret(
     printed = consume_although_one_is_killed(run, members, topic)
     assert set(map(int, printed)) == set(range(2 * RECORDS))
 
-    service, url = serve(run, tmp_path)
-    await_state_in_service(servers.scan, url, group)
+    await_state_in_service(servers.scan, serve(run, tmp_path), group)
     run.use(kind.of_workers)
     worker = run.start("workers", "run", "--group", workers, "--port", "0", "-v")
-    copied = copy_by_worker(servers.scan, run.url_in(worker, r"REST interface of this worker is at (\S+)"), topic, tmp_path)
+    copied = copy_by_worker(
+        servers.scan, run.url_in(worker, r"REST interface of this worker is at (\S+)"), topic, tmp_path
+    )
     assert sorted(map(int, copied)) == list(range(2 * RECORDS))
     assert json.loads(run.done("workers", "describe", workers, "--json", "--check"))
     run.use(kind.variables)
@@ -265,11 +273,11 @@ def consume_although_one_is_killed(run: Run, members: list[Running], topic: str)
     return printed()
 
 
-def serve(run: Run, folder: Path) -> tuple[Running, str]:
-    """Start the service, and return its process and its URL."""
+def serve(run: Run, folder: Path) -> str:
+    """Start the service, and return its URL."""
     write_secret(folder / "token", TOKEN)
     service = run.start("serve", "--port", "0", "--interval", "1", "--token-file", str(folder / "token"), "-v")
-    return service, run.url_in(service, r"serves default at (\S+)")
+    return run.url_in(service, r"serves default at (\S+)")
 
 
 def await_state_in_service(scan: SecretScan, url: str, group: str) -> None:

@@ -75,9 +75,7 @@ class BrokerTopics:
         security: The file with the credentials, if it is not the one that the environment names.
     """
 
-    def __init__(
-        self, brokers: str, *, timeout_s: float = 10.0, count: int = 0, security: Path | None = None
-    ) -> None:
+    def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0, security: Path | None = None) -> None:
         self._brokers = brokers
         self._timeout_s = timeout_s
         self._count = count

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.broker_security import BrokerSecurity
+from kiel_groups.clients.net.broker_security import BrokerSecurity
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.security import ClusterSecurity
 from kiel_groups.errors import ConfigError, ServerError
@@ -49,7 +49,7 @@ def test_without_openssl_the_error_says_what_to_install(tmp_path: Path, monkeypa
     security = ClusterSecurity(uses_zookeeper=True)
     with monkeypatch.context() as patched:
         patched.setenv("PATH", str(tmp_path))
-        with pytest.raises(ServerError, match="'openssl' was not found; .* apt install openssl"):
+        with pytest.raises(ServerError, match=r"'openssl' was not found; .* apt install openssl"):
             security.create(tmp_path / "security")
     security.create(tmp_path / "security")
     assert security.file.exists()
