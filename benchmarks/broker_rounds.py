@@ -16,7 +16,7 @@ from benchmarks.broker_contenders import BROKER_CONTENDERS, INITIAL_DELAY_MS, SE
 from benchmarks.coordinated_group import CoordinatedFigures, CoordinatedGroup, coordinated_group
 from benchmarks.member_commands import BrokerGroup
 from kiel_groups.clients import Producer
-from kiel_groups.config import parse_hosts
+from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -104,7 +104,7 @@ def _commit_starts(cluster: Cluster, group: BrokerGroup, partitions: int) -> Non
     offsets = {TopicPartition(topic, n): OffsetAndMetadata(0, "") for topic in group.topics for n in numbers}
     request = OffsetCommitRequestV2(group.name, -1, "", offsets)
     (broker,) = parse_hosts(cluster.brokers, 9092, "broker")
-    connection = HeartbeatConnection("benchmark")
+    connection = HeartbeatConnection(BrokerConfig(hosts=(), client_id="benchmark"))
     deadline_s = time.monotonic() + 30
     while any(code != NO_ERROR for code in connection.request(broker, request, 10.0).values()):
         # The broker has yet to create the topic of offsets, and to load it.

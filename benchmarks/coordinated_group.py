@@ -14,7 +14,7 @@ from benchmarks.broker_contenders import BrokerContender
 from benchmarks.member_commands import BrokerGroup
 from benchmarks.reported_ownership import ReportedOwnership
 from benchmarks.reporting_processes import LIMIT_S, ReportingProcesses
-from kiel_groups.config import parse_hosts
+from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.wire.group_requests import DescribeGroupsRequest
@@ -58,7 +58,7 @@ class CoordinatedGroup:
         self._seen = ReportedOwnership()
         self._processes = ReportingProcesses(contender.name, partial(contender.command, group), servers, self._seen)
         (self._broker,) = parse_hosts(group.broker, 9092, "broker")
-        self._describing = HeartbeatConnection("benchmark")
+        self._describing = HeartbeatConnection(BrokerConfig(hosts=(), client_id="benchmark"))
         self._describe = DescribeGroupsRequest((group.name,))
         #: When the coordinator was seen to have completed the last rebalance.
         self._stable_ns = 0

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from ssl import SSLContext
 from typing import Any, Literal, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
@@ -45,6 +46,20 @@ BROKER_V1 = "broker-v1"
 STORES = (ZOOKEEPER_STORE, BROKER_V0, BROKER_V1)
 
 ResetPolicy = Literal["earliest", "latest", "none"]
+
+
+#: How clients connect to brokers, and the mechanisms of SASL, as brokers name them.
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class Secret(str):
+    """A text that no log line, error or ``repr`` of another object shows. kazoo logs the ``repr`` of its requests."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "[hidden]"
 
 
 class HostPort(NamedTuple):
@@ -204,6 +219,14 @@ class BrokerConfig:
     ``metadata_max_age_ms``, and asks another broker each time. ``security`` is the path of the file with the
     credentials and the TLS settings of servers (``docs/security.rst``). With None, the environment variable
     ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
+
+    If one of the following settings is given, all of them replace what the file says about brokers. They have the
+    names of kafka-python: ``security_protocol`` is one of ``PROTOCOLS``, by default the one that the other settings
+    imply. ``ssl_cafile`` names a file with the only authorities to trust, by default the system's. ``ssl_certfile`` and
+    ``ssl_keyfile`` name the files of the client's own certificate, and ``ssl_password`` is the password of the key. The
+    key may be in the file of the certificate. ``ssl_check_hostname`` says whether the certificate of a broker must have
+    the broker's name (True). ``ssl_context`` replaces these. ``sasl_mechanism`` is one of ``MECHANISMS``, for
+    ``sasl_plain_username`` and ``sasl_plain_password``.
     """
 
     hosts: tuple[HostPort, ...]
@@ -214,10 +237,39 @@ class BrokerConfig:
     max_backoff_ms: int = _whole(5_000, 1)
     metadata_max_age_ms: int = _whole(300_000, 1)
     security: str | os.PathLike[str] | None = None
+    security_protocol: str | None = None
+    ssl_context: SSLContext | None = None
+    ssl_check_hostname: bool | None = None
+    ssl_cafile: str | os.PathLike[str] | None = None
+    ssl_certfile: str | os.PathLike[str] | None = None
+    ssl_keyfile: str | os.PathLike[str] | None = None
+    ssl_password: str | None = None
+    sasl_mechanism: str | None = None
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self)
         object.__setattr__(self, "security", security_path(self.security))
+        for name in ("ssl_password", "sasl_plain_password"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, Secret(given))
+        _check_security(self)
+
+    @property
+    def file(self) -> str | None:
+        """The absolute path of the file with the credentials, or None without a file."""
+        return None if self.security is None else os.fspath(self.security)
+
+    @property
+    def has_own_security(self) -> bool:
+        """Whether these settings say by themselves how to connect to brokers, so that the file does not."""
+        return any(getattr(self, name) is not None for name in _SECURITY)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether connections certainly have neither TLS nor SASL, so that nothing has to be read for them."""
+        return self.security is None and not self.has_own_security
 
     @classmethod
     def of_tool(
@@ -233,6 +285,42 @@ class BrokerConfig:
         limit_ms = max(1, round(limit_s * 1000))
         connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
         return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms, security=security)
+
+
+#: The settings of ``BrokerConfig`` that replace what the file says about brokers, and their types.
+_TLS = ("ssl_check_hostname", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
+_SASL = ("sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+_SECURITY = ("security_protocol", "ssl_context", *_TLS, *_SASL)
+
+
+def _check_security(config: BrokerConfig) -> None:
+    """Raise ConfigError for a setting of TLS or SASL that is not valid, or that does not fit the others."""
+    given = {name for name in _SECURITY if getattr(config, name) is not None}
+    for name, kind in (
+        *dict.fromkeys((*_SASL, "security_protocol", "ssl_password"), str).items(),
+        *dict.fromkeys(("ssl_cafile", "ssl_certfile", "ssl_keyfile"), str | os.PathLike).items(),
+        ("ssl_check_hostname", bool),
+        ("ssl_context", SSLContext),
+    ):
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, kind):
+            shown = "a value of another type" if "password" in name else f"{value!r:.80}"
+            raise ConfigError(f"{name}: {shown} given; expected {getattr(kind, '__name__', 'a path')}")
+    protocol = config.security_protocol
+    for name, choices in (("security_protocol", PROTOCOLS), ("sasl_mechanism", MECHANISMS)):
+        if name in given and getattr(config, name) not in choices:
+            raise ConfigError(f"{name}: {getattr(config, name)!r:.80} given; expected {', '.join(choices)}")
+    if "ssl_context" in given and (others := sorted(given.intersection(_TLS))):
+        raise ConfigError(f"{others[0]}: given with ssl_context, which has its own; leave one out")
+    if "ssl_certfile" not in given and (others := sorted(given & {"ssl_keyfile", "ssl_password"})):
+        raise ConfigError(f"{others[0]}: given without ssl_certfile; expected both")
+    wants_sasl = given.intersection(_SASL) or (protocol or "").startswith("SASL")
+    if wants_sasl and (missing := [name for name in _SASL if not getattr(config, name)]):
+        raise ConfigError(f"{missing[0]}: none given; expected {', '.join(_SASL)} together")
+    unused = (*_TLS, "ssl_context") if protocol and not protocol.endswith("SSL") else ()
+    unused = (*unused, *_SASL) if protocol and not protocol.startswith("SASL") else unused
+    if others := sorted(given.intersection(unused)):
+        raise ConfigError(f"{others[0]}: given with security_protocol={protocol!r}, which does not use it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +397,7 @@ class ZooKeeperConfig:
     often a member proves that its session is alive, at most a third of the granted timeout. None means a sixth of the
     granted timeout. ``security`` is the absolute path of the file with the credentials and the TLS settings of
     servers (``docs/security.rst``), or None without such a file. The file is read for each new session.
+    ``broker_protocol`` is one of ``PROTOCOLS``: how the client of the session connects to the registered brokers.
     """
 
     hosts: str
@@ -316,6 +405,7 @@ class ZooKeeperConfig:
     connect_timeout_ms: int = _whole(15_000, 1)
     heartbeat_interval_ms: int | None = _whole(None, 1)
     security: str | None = None
+    broker_protocol: str = PROTOCOLS[0]
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -327,6 +417,7 @@ class ZooKeeperConfig:
         *,
         heartbeat_interval_ms: int | None = None,
         security: str | os.PathLike[str] | None = None,
+        broker_protocol: str = PROTOCOLS[0],
         **settings: int,
     ) -> ZooKeeperConfig:
         """
@@ -336,6 +427,7 @@ class ZooKeeperConfig:
             zk_hosts: A list of addresses, or one comma-separated string. A chroot may follow the last host. The default
                 port is 2181.
             heartbeat_interval_ms: See the class.
+            broker_protocol: See the class.
             security: The path of the file with the credentials and the TLS settings. With None, the environment
                 variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
             settings: The other settings by name.
@@ -357,6 +449,7 @@ class ZooKeeperConfig:
             hosts=chrooted,
             heartbeat_interval_ms=heartbeat_interval_ms,
             security=security_path(security),
+            broker_protocol=broker_protocol,
             **settings,
         )
 

@@ -1,4 +1,4 @@
-"""Read the file with the credentials and the TLS settings of servers, and choose the table for some of them."""
+"""Read the file with credentials and TLS settings, choose the table for some of them, and explain errors of TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from kiel_groups.config import HostPort, parse_hosts
+from kiel_groups.config import HostPort, Secret, parse_hosts
 from kiel_groups.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -26,15 +26,6 @@ _OTHERS = 0o077
 
 #: The files with secrets for which a warning was given.
 _reported: set[Path] = set()
-
-
-class Secret(str):
-    """A text that no log line, error or ``repr`` of another object shows. kazoo logs the ``repr`` of its requests."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "[hidden]"
 
 
 #: The default of a password.
@@ -265,3 +256,28 @@ def is_open(path: Path) -> bool:
     folders = ("/run/secrets", os.environ.get("CREDENTIALS_DIRECTORY"))
     is_managed = any(path.absolute().is_relative_to(folder) for folder in folders if folder)
     return bool(path.stat().st_mode & _OTHERS) and not is_managed
+
+
+def tls_problem(error: ssl.SSLError) -> str:
+    """Return a text for users about the failure of a TLS handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or error.reason in _PLAIN_ANSWERS:
+        return NO_TLS
+    # A server refuses a client by an alert, such as SSLV3_ALERT_BAD_CERTIFICATE.
+    reason, is_alert, alert = str(error.reason or error).partition("ALERT_")
+    if not is_alert:
+        return f"TLS failed: {reason}"
+    return f"it refuses this client: {alert.replace('_', ' ').lower()}; is 'tls-certificate' set, and valid there?"
+
+
+#: The text for a server that ends a handshake, or does not understand it.
+NO_TLS = "it does not speak TLS at this port, or closes connections without a reason"
+
+#: The errors of a handshake with a server that answers in plain text.
+_PLAIN_ANSWERS = (
+    "WRONG_VERSION_NUMBER",
+    "RECORD_LAYER_FAILURE",
+    "PACKET_LENGTH_TOO_LONG",
+    "UNEXPECTED_EOF_WHILE_READING",
+)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import click
 
-from kiel_groups.config import HostPort
+from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.worker_connections import BrokerSocket
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -26,7 +26,9 @@ class SetWriter:
 
     def __init__(self, broker: str) -> None:
         host, port = broker.rsplit(":", 1)
-        self._broker = BrokerSocket(HostPort(host, int(port)), "writer", connect_timeout_s=LIMIT_S)
+        self._broker = BrokerSocket(
+            HostPort(host, int(port)), BrokerConfig(hosts=(), client_id="writer"), connect_timeout_s=LIMIT_S
+        )
 
     def append(self, sets: Mapping[TopicPartition, bytes]) -> None:
         """Append one set to each of the partitions. Repeat requests for partitions without a leader."""

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
 from kiel_groups.allocators.assignors import Assignor, AssignorChoice, assignors_of, with_capacity
+from kiel_groups.broker_security import broker_security
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import (
@@ -219,6 +220,7 @@ def coordination_of(
         connect_timeout_ms=timeouts.join_ms,
         heartbeat_interval_ms=timeouts.heartbeat_ms,
         security=connections.security,
+        broker_protocol=broker_security(connections).protocol,
     )
     # ``allocator_of`` refuses what only coordinating brokers accept.
     chosen = cast(Allocator | str | None, partition_allocator)

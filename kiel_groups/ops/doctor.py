@@ -29,7 +29,7 @@ from kiel_groups.errors import (
     ProtocolError,
 )
 from kiel_groups.group.cluster_identity import ClusterIdentity
-from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_broker_version
+from kiel_groups.group.znodes.contents import Snapshot, parse_broker_version
 from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.acls import group_paths, read_acls
@@ -63,11 +63,12 @@ from kiel_groups.ops.zookeeper_reader import (
     read_brokers,
     read_group,
     read_znodes,
+    registered_address,
 )
+from kiel_groups.security_file import tls_problem
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.versions import VersionRange
 from kiel_groups.wording import counted, own_command, some
-from kiel_groups.zookeeper.kazoo_client import tls_problem
 from kiel_groups.zookeeper.security import security_of
 
 #: The time until a group with a finding is read again, in seconds; see ``lasting``.
@@ -399,7 +400,7 @@ class _Examination:
         asked: dict[HostPort, tuple[str, int | None]] = {each: (f"broker at {each}", None) for each in self._given}
         for path, znode in sorted(registered.items()):
             with suppress(ProtocolError):
-                address = parse_broker(znode.data, path)
+                address = registered_address(znode.data, path)
                 name = f"broker {path.rpartition('/')[2]} at {address}"
                 asked[address] = (name, parse_broker_version(znode.data, path))
         return await asyncio.gather(
@@ -496,9 +497,13 @@ class _Examination:
 def _unreadable_brokers(registered: Snapshot) -> Iterator[Finding]:
     for path, znode in sorted(registered.items()):
         try:
-            parse_broker(znode.data, path)
+            registered_address(znode.data, path)
         except ProtocolError as error:
-            yield Finding("unreadable", str(error)[:_MOST_TEXT], "restart that broker: it registers again")
+            text = str(error)[:_MOST_TEXT]
+            remedy = "restart that broker: it registers again"
+            if "no listener for" in text:
+                remedy = "give --security with a file that has a table [kafka] (docs/security.rst)"
+            yield Finding("unreadable", text, remedy)
 
 
 def _brokers_elsewhere(client: Client) -> dict[str, int]:

@@ -9,9 +9,17 @@ from typing import Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
-from kiel_groups.config import HostPort
-from kiel_groups.errors import CoordinationError, ProtocolError
-from kiel_groups.group.znodes.contents import GroupSettings, Snapshot, Znode, parse_broker, parse_broker_version
+from kiel_groups.broker_security import BrokerSecurity
+from kiel_groups.config import HostPort, security_path
+from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
+from kiel_groups.group.znodes.contents import (
+    GroupSettings,
+    Snapshot,
+    Znode,
+    parse_broker,
+    parse_broker_version,
+    parse_listeners,
+)
 from kiel_groups.group.znodes.layout import (
     BROKER_IDS,
     CONSUMERS,
@@ -26,8 +34,26 @@ from kiel_groups.group.znodes.round_contents import program_type, refusal_by_pro
 from kiel_groups.ops.loaded_groups import unknown_group
 from kiel_groups.ops.views.group_reading import GroupReading
 from kiel_groups.ops.zookeeper_client import Client, broker_ids, children_of, zookeeper
+from kiel_groups.security_file import table_for
 
 log = logging.getLogger(__name__)
+
+
+def registered_address(data: bytes, path: str) -> HostPort:
+    """
+    Return the address of a broker from its znode: that of the first listener for whose protocol the file with the
+    credentials has a table, or else of the listener in plain text.
+
+    Raises:
+        ProtocolError: The data is invalid, or the broker has no such listener.
+    """
+    file = security_path()
+    for protocol, address in parse_listeners(data, path).items() if file is not None else ():
+        # A table may be for another listener of the broker.
+        with suppress(ConfigError):
+            if table_for(file, BrokerSecurity, [address]).protocol == protocol:
+                return address
+    return parse_broker(data, path)
 
 
 def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
@@ -42,7 +68,7 @@ def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
             if parse_broker_version(znode.data, path) == 1:
                 if znode.data.startswith(b"{ "):
                     return None
-                found.append(parse_broker(znode.data, path))
+                found.append(registered_address(znode.data, path))
         except ProtocolError:
             continue  # As for ``broker_addresses``.
     return found
@@ -287,7 +313,7 @@ def broker_addresses(brokers: Snapshot) -> list[HostPort]:
         if path == BROKER_IDS:
             continue
         try:
-            found.append(parse_broker(znode.data, path))
+            found.append(registered_address(znode.data, path))
         except ProtocolError as error:
             log.info("%s; not asking that broker", error)
     return found

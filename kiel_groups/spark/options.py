@@ -32,6 +32,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, local_folder
 from kiel_groups.spark.columns import known_schemas
 from kiel_groups.spark.environment import can_bound_batches
+from kiel_groups.spark.security_options import SecurityOptions, option
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ _SPARKS_OWN = {
 }
 
 _NO_TIME = "messages of Kafka 0.8 carry no time, and its index knows segments only; use startingOffsets, endingOffsets"
-_NO_SECURITY = "brokers of Kafka 0.8 know neither encryption nor passwords; use a network that keeps others out"
+_NO_STORES = "only files in PEM are read, which have no password of their own; name them, as docs/security.rst shows"
+_NO_SUCH_SECURITY = "this source has no such setting; docs/security.rst lists those about TLS and SASL"
 _BROKERS = "the option is called kafka.bootstrap.servers"
 _ZOOKEEPER = "the option is called kiel.zookeeper.connect"
 _SPARK_DOES = "Spark's checkpoint keeps the place, and this source commits by itself; see kiel.commit"
@@ -58,7 +60,8 @@ _REFUSED = {
     **dict.fromkeys(("startingtimestamp", "endingtimestamp", "startingoffsetsby", "endingoffsetsby"), _NO_TIME),
     **dict.fromkeys(("kafka.enable.auto.commit", "kafka.auto.commit"), _SPARK_DOES),
     **dict.fromkeys(("kafka.key.", "kafka.value."), _BYTES),
-    **dict.fromkeys(("kafka.security.", "kafka.ssl.", "kafka.sasl."), _NO_SECURITY),
+    **dict.fromkeys(("kafka.ssl.truststore.", "kafka.ssl.keystore."), _NO_STORES),
+    **dict.fromkeys(("kafka.security.", "kafka.ssl.", "kafka.sasl."), _NO_SUCH_SECURITY),
     **dict.fromkeys(("kafka.isolation.level", "kafka.transactional"), "Kafka 0.8 has no transactions"),
     **dict.fromkeys(("kafka.zookeeper.connect", "zookeeper", "zk"), _ZOOKEEPER),
     **dict.fromkeys(
@@ -418,7 +421,7 @@ class _OptionTexts:
         return default if text is None else parse(name, text, *arguments)
 
     def parsed(self, options: type[ReadOptions] | type[WriteOptions]) -> dict[str, Any]:
-        """Return the values of all fields of ``options`` that ``_option`` describes, by the names of the fields."""
+        """Return the values of all fields of ``options`` that ``option`` describes, by the names of the fields."""
         described = [each for each in dataclasses.fields(options) if "name" in each.metadata]
         return {each.name: self.get(each.metadata["name"], *each.metadata["how"]) for each in described}
 
@@ -430,25 +433,8 @@ class _OptionTexts:
         return parse_hosts(self._texts[name], KAFKA_PORT, name)
 
 
-def _option(
-    name: str, parse: Callable[..., Any], default: Any = None, *arguments: object, only: str | None = None
-) -> Any:
-    """
-    Return a dataclass field for an option. Its metadata have the option's name, and how ``_OptionTexts.get`` reads it.
-
-    Args:
-        name: The name of the option.
-        parse: Called with the name, the text and ``arguments``.
-        default: The value if the option is not given.
-        arguments: The further arguments of ``parse``.
-        only: The kind of query that has the option. None means every kind whose class has the field. ``_ARCHIVE``
-            means that only the archive job passes the option, and that messages to users do not name it.
-    """
-    return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(SecurityOptions):
     """
     The options of a batch query or a stream. Times are in milliseconds, and sizes in bytes, unless a name says ``mb``.
 
@@ -459,37 +445,37 @@ class ReadOptions:
     """
 
     brokers: tuple[HostPort, ...]
-    topics: tuple[str, ...] = _option("subscribe", _topics, ())
-    topic_pattern: re.Pattern[str] | None = _option("subscribePattern", _pattern)
-    assigned: tuple[TopicPartition, ...] = _option("assign", partition_list, ())
+    topics: tuple[str, ...] = option("subscribe", _topics, ())
+    topic_pattern: re.Pattern[str] | None = option("subscribePattern", _pattern)
+    assigned: tuple[TopicPartition, ...] = option("assign", partition_list, ())
     starting: Place
-    ending: Place = _option("endingOffsets", _end, LATEST, only="batch")
-    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
-    on_bad_record: str = _option("kiel.onBadRecord", _on_bad_record, FAIL)
-    min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
-    max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
-    max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
-    max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
-    min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
-    max_trigger_delay_ms: int = _option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
-    offset_retries: int = _option("fetchOffset.numRetries", whole_number, 3, 0)
-    offset_retry_interval_ms: int = _option("fetchOffset.retryIntervalMs", whole_number, 1_000, 0)
-    group: str | None = _option("kafka.group.id", _name)
-    group_prefix: str | None = _option("groupIdPrefix", _name, only="stream")
-    zookeeper: ZooKeeperConfig | None = _option("kiel.zookeeper.connect", _zookeeper)
-    joins: bool = _option("membership", _joins, False, only="stream")
-    commits: bool = _option("kiel.commit", _flag, True, only="stream")
-    fail_on_commit_error: bool = _option("failOnCommitError", _flag, False, only="stream")
+    ending: Place = option("endingOffsets", _end, LATEST, only="batch")
+    fail_on_data_loss: bool = option("failOnDataLoss", _flag, True)
+    on_bad_record: str = option("kiel.onBadRecord", _on_bad_record, FAIL)
+    min_partitions: int | None = option("minPartitions", whole_number, None, 1)
+    max_partitions: int | None = option("maxPartitions", whole_number, None, 1)
+    max_records_per_partition: int | None = option("maxRecordsPerPartition", whole_number, None, 1)
+    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
+    min_offsets_per_trigger: int | None = option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
+    max_trigger_delay_ms: int = option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
+    offset_retries: int = option("fetchOffset.numRetries", whole_number, 3, 0)
+    offset_retry_interval_ms: int = option("fetchOffset.retryIntervalMs", whole_number, 1_000, 0)
+    group: str | None = option("kafka.group.id", _name)
+    group_prefix: str | None = option("groupIdPrefix", _name, only="stream")
+    zookeeper: ZooKeeperConfig | None = option("kiel.zookeeper.connect", _zookeeper)
+    joins: bool = option("membership", _joins, False, only="stream")
+    commits: bool = option("kiel.commit", _flag, True, only="stream")
+    fail_on_commit_error: bool = option("failOnCommitError", _flag, False, only="stream")
     checkpoint: Path | None
-    client_id: str = _option("kafka.client.id", _text, CLIENT_ID)
-    request_timeout_ms: int = _option("kafka.request.timeout.ms", whole_number, 30_000, 1)
-    poll_timeout_ms: int = _option("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1)
-    fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
-    max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
-    archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
-    file_mb: int | None = _option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
-    held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
-    schemas: Mapping[str, StructType] = _option("kiel.archive.schemas", _schemas, MappingProxyType({}), only=_ARCHIVE)
+    client_id: str = option("kafka.client.id", _text, CLIENT_ID)
+    request_timeout_ms: int = option("kafka.request.timeout.ms", whole_number, 30_000, 1)
+    poll_timeout_ms: int = option("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1)
+    fetch_max_bytes: int = option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
+    max_message_bytes: int = option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
+    archive: str | None = option("kiel.archive.output", _text, only=_ARCHIVE)
+    file_mb: int | None = option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
+    held: Held = option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
+    schemas: Mapping[str, StructType] = option("kiel.archive.schemas", _schemas, MappingProxyType({}), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:
@@ -499,6 +485,7 @@ class ReadOptions:
             client_id=self.client_id,
             request_timeout_ms=self.request_timeout_ms,
             connect_timeout_ms=_CONNECT_MS,
+            **self.arguments,
         )
 
     @classmethod
@@ -525,6 +512,10 @@ class ReadOptions:
             **texts.parsed(cls),
         )
         _check_together(read, texts)
+        security = read.check(read.brokers)
+        if read.zookeeper is not None:
+            place = dataclasses.replace(read.zookeeper, broker_protocol=security.protocol)
+            read = dataclasses.replace(read, zookeeper=place)
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
             if streaming and name in texts and not can_bound_batches():
                 raise ConfigError(
@@ -596,7 +587,7 @@ def _codec(name: str, text: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(SecurityOptions):
     """
     The options of a write. Times are in milliseconds.
 
@@ -604,13 +595,13 @@ class WriteOptions:
     """
 
     brokers: tuple[HostPort, ...]
-    topic: str | None = _option("topic", _name)
-    client_id: str = _option("kafka.client.id", _text, CLIENT_ID)
-    request_timeout_ms: int = _option("kafka.request.timeout.ms", whole_number, 30_000, 1)
-    acks: int = _option("kafka.acks", _acks, -1)
-    retries: int = _option("kafka.retries", whole_number, 10, 0)
-    compression: str | None = _option("kafka.compression.type", _codec)
-    linger_ms: int = _option("kafka.linger.ms", whole_number, 5, 0)
+    topic: str | None = option("topic", _name)
+    client_id: str = option("kafka.client.id", _text, CLIENT_ID)
+    request_timeout_ms: int = option("kafka.request.timeout.ms", whole_number, 30_000, 1)
+    acks: int = option("kafka.acks", _acks, -1)
+    retries: int = option("kafka.retries", whole_number, 10, 0)
+    compression: str | None = option("kafka.compression.type", _codec)
+    linger_ms: int = option("kafka.linger.ms", whole_number, 5, 0)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -624,7 +615,9 @@ class WriteOptions:
         texts = _OptionTexts(options)
         texts.get("includeHeaders", _refuse_headers, None)
         texts.get("kiel.zookeeper.connect", _zookeeper, None)
-        return cls(brokers=texts.brokers(), **texts.parsed(cls))
+        write = cls(brokers=texts.brokers(), **texts.parsed(cls))
+        write.check(write.brokers)
+        return write
 
 
 def _names(kind: str, options: type[ReadOptions] | type[WriteOptions]) -> Iterator[str]:

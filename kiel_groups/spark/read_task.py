@@ -486,7 +486,7 @@ class _TaskReader:
         if leader is None:
             partition = readings[0].topic_partition
             raise LEADER_NOT_AVAILABLE.exception(f"{partition} has no leader; is the broker that holds it down?")
-        with borrowed(leader, self._options.client_id) as broker:
+        with borrowed(leader, self._options.broker_config) as broker:
             in_flight: deque[_Sent] = deque()
             for number in range(_LANES):
                 if (failure := self._ask(broker, readings[number::_LANES], in_flight)) is not None:
@@ -514,7 +514,7 @@ class _TaskReader:
         def look_up_leaders() -> None:
             others = [each for each in self._known_brokers() if each != broker.address]
             with suppress(errors.NoBrokersError):
-                leaders = find_leaders(others, self._options.client_id, self._topics)
+                leaders = find_leaders(others, self._options.broker_config, self._topics)
                 for each in asked:
                     leader = leaders.get(each.topic_partition)
                     if leader not in (None, broker.address):
@@ -643,7 +643,7 @@ class _TaskReader:
         addresses = sorted(self._known_brokers(), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(errors.NoBrokersError):
-            self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
+            self._leaders = find_leaders(addresses, self._options.broker_config, self._topics)
 
     def _known_brokers(self) -> list[HostPort]:
         """Return the brokers of the options, and then the leaders that are not among them."""
@@ -666,7 +666,7 @@ class _TaskReader:
             self._progressed_at_s = time.monotonic()
 
     def _list_offset(self, leader: HostPort, partition: TopicPartition, at: int) -> int:
-        with borrowed(leader, self._options.client_id) as broker:
+        with borrowed(leader, self._options.broker_config) as broker:
             request = ListOffsetsRequest({partition: OffsetQuery(at)})
             answer = broker.ask(request, most_bytes=_ANSWER_BYTES, timeout_s=self._timeout_s)
         listed = answer[partition]

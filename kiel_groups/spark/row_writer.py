@@ -94,6 +94,7 @@ class _RowSender:
             retries=options.retries,
             client_id=options.client_id,
             request_timeout_ms=options.request_timeout_ms,
+            **options.arguments,
         )
 
     @classmethod

@@ -11,6 +11,7 @@ import gc
 import os
 import select
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,7 +19,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kiel_groups import errors
-from kiel_groups.config import HostPort
+from kiel_groups.clients.net.broker_access import connection_problem, open_socket
+from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wire.metadata import MetadataRequest
@@ -43,24 +45,25 @@ class BrokerSocket:
 
     Args:
         address: The broker's address.
-        client_id: The name that the broker logs for this client.
+        config: The settings of the client, with its credentials.
         connect_timeout_s: How long connecting may take, in seconds.
 
     Raises:
         BrokerConnectionError: The connection could not be opened.
     """
 
-    def __init__(self, address: HostPort, client_id: str, *, connect_timeout_s: float) -> None:
+    def __init__(self, address: HostPort, config: BrokerConfig, *, connect_timeout_s: float) -> None:
         self.address = address
-        self._client_id = client_id
+        self._client_id = config.client_id
         self._next_id = 0
         self._in_flight: deque[tuple[int, Request[Any], int]] = deque()
         try:
-            self._socket = socket.create_connection((address.host, address.port), connect_timeout_s)
+            self._socket = open_socket(address, config, connect_timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, OverflowError, ValueError) as error:
-            # A host or a port that cannot be one raises the latter two.
-            raise self._broken(f"cannot connect: {getattr(error, 'strerror', None) or error}") from error
+        except (OSError, OverflowError, ValueError, errors.ProtocolError) as error:
+            # A host or a port that cannot be one raises the second or the third, as does a mistake in the file with the
+            # credentials.
+            raise self._broken(f"cannot connect: {connection_problem(error)}") from error
 
     def is_readable(self, wait_s: float) -> bool:
         """
@@ -69,6 +72,8 @@ class BrokerSocket:
         Return whether either arrived. While no request is in flight, True means that the broker has closed the
         connection. Brokers close unused connections after ten minutes.
         """
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(max(0.0, wait_s) * 1000))
@@ -92,7 +97,7 @@ class BrokerSocket:
             self._socket.sendall(encode_request(request, number, self._client_id))
         except OSError as error:
             self.close()
-            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+            raise self._broken(f"the connection broke: {connection_problem(error)}") from error
         self._in_flight.append((number, request, most_bytes))
 
     def receive(self, timeout_s: float, on_silence: Callable[[], None] = lambda: None) -> Any:
@@ -127,7 +132,7 @@ class BrokerSocket:
             raise errors.RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_s:g} s") from error
         except OSError as error:
             self.close()
-            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+            raise self._broken(f"the connection broke: {connection_problem(error)}") from error
         except errors.ProtocolError as error:
             self.close()
             raise errors.ProtocolError(f"{self.address}: {error}") from error
@@ -150,7 +155,7 @@ class BrokerSocket:
         while got < size:
             count = self._socket.recv_into(view[got:])
             if not count:
-                raise ConnectionResetError(None, "closed by the other side")
+                raise ConnectionResetError("closed by the other side")
             got += count
         return frame
 
@@ -163,14 +168,14 @@ class BrokerSocket:
 _CONNECT_S = 3.0
 _MAX_ANSWER_BYTES = 64 << 20
 
-#: Unused connections, by the process that opened them, broker and client id.
-_idle: dict[tuple[int, HostPort, str], BrokerSocket] = {}
+#: Unused connections, by the process that opened them, broker and settings.
+_idle: dict[tuple[int, HostPort, BrokerConfig], BrokerSocket] = {}
 #: The processes that have frozen their collector; by id, because a forked worker inherits this set.
 _frozen: set[int] = set()
 
 
 @contextmanager
-def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
+def borrowed(address: HostPort, config: BrokerConfig) -> Iterator[BrokerSocket]:
     """
     Yield an open connection to a broker: an unused connection of this process or, without any, a new connection.
 
@@ -179,12 +184,12 @@ def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     Raises:
         BrokerConnectionError: The connection could not be opened.
     """
-    key = (os.getpid(), address, client_id)
+    key = (os.getpid(), address, config)
     broker = _idle.pop(key, None)
     if broker is not None and broker.is_readable(0):
         broker.close()
         broker = None
-    broker = broker or BrokerSocket(address, client_id, connect_timeout_s=_CONNECT_S)
+    broker = broker or BrokerSocket(address, config, connect_timeout_s=_CONNECT_S)
     try:
         yield broker
     except BaseException:
@@ -195,7 +200,7 @@ def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
 
 
 def find_leaders(
-    brokers: Sequence[HostPort], client_id: str, topics: Collection[str]
+    brokers: Sequence[HostPort], config: BrokerConfig, topics: Collection[str]
 ) -> dict[TopicPartition, HostPort | None]:
     """
     Ask the brokers in turn until one answers, and return the leader of each partition of the topics.
@@ -208,7 +213,7 @@ def find_leaders(
     reasons = []
     for address in brokers:
         try:
-            with borrowed(address, client_id) as broker:
+            with borrowed(address, config) as broker:
                 # For all topics: if a request names a deleted topic, brokers may create it again.
                 answer = broker.ask(MetadataRequest(()), most_bytes=_MAX_ANSWER_BYTES, timeout_s=_CONNECT_S)
         except errors.KielGroupsError as error:

@@ -19,6 +19,9 @@ AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 _INT32 = Struct(">i")
 
+#: How the records of TLS begin: with their type, an alert or a handshake, and the version.
+_TLS_RECORDS, _TLS_VERSION = (21, 22), 3
+
 #: The length of the size that precedes a frame.
 SIZE_BYTES = _INT32.size
 
@@ -102,25 +105,25 @@ def encode_request(request: Request[object], correlation_id: int, client_id: str
     return writer.getvalue(after_size=True)
 
 
-def decode_size(header: Buffer, limit: int) -> int:
+def decode_size(header: Buffer, limit: int, least: int = _INT32.size) -> int:
     """
     Return the size of the response that follows, in bytes.
 
     Args:
         header: The four bytes that precede a response.
         limit: The largest response to accept, in bytes.
+        least: The smallest response, in bytes: by default that of a correlation id.
 
     Raises:
-        ProtocolError: The header does not have four bytes, or the size is below 4 (the correlation id) or above the
-            limit.
+        ProtocolError: The header does not have four bytes, or the size is below the least or above the limit.
     """
     if len(header) != SIZE_BYTES:
         raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")
     size: int = _INT32.unpack(header)[0]
-    if not _INT32.size <= size <= limit:
-        raise ProtocolError(
-            f"a response of {size} bytes is announced; expected {_INT32.size} to {limit}. Is this a Kafka broker?"
-        )
+    if not least <= size <= limit:
+        is_tls = header[0] in _TLS_RECORDS and header[1] == _TLS_VERSION
+        problem = "This port is for TLS (docs/security.rst)" if is_tls else "Is this a Kafka broker?"
+        raise ProtocolError(f"a response of {size} bytes is announced; expected {least} to {limit}. {problem}")
     return size
 
 

@@ -27,6 +27,7 @@ from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, parse_
 from kiel_groups.errors import ConfigError, NoZooKeeperError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
+from kiel_groups.security_file import tls_problem
 from kiel_groups.zookeeper.security import ZooKeeperSecurity, security_of
 
 log = logging.getLogger(__name__)
@@ -463,23 +464,6 @@ def _problem(server: HostPort, security: ZooKeeperSecurity) -> str:
 
 
 _NAME_A_FILE = "name a file with the key 'tls' for it (docs/security.rst)"
-
-
-def tls_problem(error: ssl.SSLError) -> str:
-    """Return a text for users about the failure of a TLS handshake."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {error.verify_message.rstrip('.')}"
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or error.reason in _NO_TLS:
-        return "it does not speak TLS at this port, or closes connections without a reason"
-    # A server refuses a client by an alert, such as SSLV3_ALERT_BAD_CERTIFICATE.
-    reason, is_alert, alert = str(error.reason or error).partition("ALERT_")
-    if not is_alert:
-        return f"TLS failed: {reason}"
-    return f"it refuses this client: {alert.replace('_', ' ').lower()}; is 'tls-certificate' set, and valid there?"
-
-
-#: The errors of a handshake with a server that answers in plain text.
-_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_EOF_WHILE_READING")
 
 
 def _speaks_tls(server: HostPort) -> bool:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, AUTH_IDS, Id, Permissions, make_digest_acl_credential
 
-from kiel_groups.config import ZOOKEEPER_PORT, ZooKeeperConfig, parse_hosts
+from kiel_groups.config import ZOOKEEPER_PORT, Secret, ZooKeeperConfig, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT
-from kiel_groups.security_file import NO_SECRET, Secret, ServerSecurity, parsed, table_for
+from kiel_groups.security_file import NO_SECRET, ServerSecurity, parsed, table_for
 
 _RIGHTS = {
     "c": Permissions.CREATE,

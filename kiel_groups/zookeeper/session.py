@@ -250,6 +250,8 @@ class Session:
         self._runtime = runtime
         #: The session's id, or 0 before the session is open.
         self.id = 0
+        #: How the session's client connects to the registered brokers.
+        self.broker_protocol = config.broker_protocol
         self._opened = False
         self._loop = asyncio.get_running_loop()
         self._close_started = threading.Lock()

@@ -52,6 +52,13 @@ from kiel_groups.wire.offsets import (
     OffsetFetchRequestV1,
 )
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
+from kiel_groups.wire.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeRequestV1,
+    SaslHandshakeResponse,
+)
 from kiel_groups.wire.topic_requests import (
     AlterConfigsRequest,
     CreatePartitionsRequest,
@@ -85,6 +92,9 @@ REQUESTS: list[Request[Any]] = [
     DeleteGroupsRequest(("g",)),
     ApiVersionsRequest(),
     FetchProbeRequest(),
+    SaslHandshakeRequest("PLAIN"),
+    SaslHandshakeRequestV1("PLAIN"),
+    SaslAuthenticateRequest(b"message"),
     ClusterRequest(),
     TopicIdsRequest(("t",)),
     CreateTopicsRequest({}, 1),
@@ -122,5 +132,7 @@ ANSWERS: list[tuple[type[Request[Any]], object]] = [
     (DescribeGroupsRequest, (DescribedGroup(NO_ERROR, "g", "Stable", "consumer", "range", (MEMBER,) * 3),) * 2),
     (DeleteGroupsRequest, {"g": NO_ERROR, "h": UNKNOWN}),
     (ApiVersionsRequest, ApiVersionsResponse(NO_ERROR, {key: VersionRange(0, key) for key in range(9)})),
+    (SaslHandshakeRequest, SaslHandshakeResponse(NO_ERROR, ("PLAIN", "SCRAM-SHA-256"))),
+    (SaslAuthenticateRequest, SaslAuthenticateResponse(UNKNOWN, "why", b"message")),
     (CreateTopicsRequest, {"t": NO_ERROR, "u": UNKNOWN}),
 ]

@@ -293,6 +293,7 @@ PARSERS: Mapping[str, Callable[[bytes, str], object]] = {
     "preferred leaders": contents.parse_preferred_leaders,
     "broker": contents.parse_broker,
     "endpoints": contents.parse_endpoints,
+    "listeners": contents.parse_listeners,
     "rack": contents.parse_broker_rack,
     "version": contents.parse_broker_version,
     "leader": contents.parse_leader,

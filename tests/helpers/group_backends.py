@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kiel_groups import GroupedConsumer, sync
-from kiel_groups.config import HostPort, parse_hosts
+from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -113,7 +113,7 @@ class GroupBackend:
 
     def _ask(self, group: str, request: Request[T]) -> T:
         """Send a request to the group's coordinator, and return its answer."""
-        connection = HeartbeatConnection("test")
+        connection = HeartbeatConnection(BrokerConfig(hosts=(), client_id="test"))
         (broker,) = parse_hosts(self.cluster.brokers[:1], 9092, "brokers")
         try:
             by_s = time.monotonic() + 60

@@ -18,7 +18,7 @@ from benchmarks.member_commands import (
 )
 from benchmarks.members.event_lines import MemberEvent
 from kiel_groups.clients import Producer
-from kiel_groups.config import parse_hosts
+from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
@@ -113,7 +113,7 @@ class MixedGroup:
         self.topic = topic
         self._partitions = frozenset(f"{topic}:{number}" for number in range(partitions))
         self._where = BrokerGroup(cluster.brokers[0], name, (topic,), release)
-        self._describing = HeartbeatConnection("outside")
+        self._describing = HeartbeatConnection(BrokerConfig(hosts=(), client_id="outside"))
         self.members: list[MemberProcess] = []
         self.produced: list[Place] = []
 

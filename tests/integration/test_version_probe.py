@@ -26,7 +26,7 @@ async def test_the_search_for_versions_costs_no_other_client_a_request(coordinat
     over = False
 
     def be_busy(address: HostPort) -> int:
-        connection, count = HeartbeatConnection("busy"), 0
+        connection, count = HeartbeatConnection(BrokerConfig(hosts=(), client_id="busy")), 0
         while not over:
             connection.request(address, ListGroupsRequest(), 10.0)
             count += 1

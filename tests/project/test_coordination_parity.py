@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import ssl
+import tempfile
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from tests.architecture.source import file_of, imported_modules, modules, name_of, tree
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.secured_cluster import Authority
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +41,7 @@ BROKER = "127.0.0.1:9092"
 #: Values of settings whose default is None or a name; numbers and truth values are derived from the default.
 VALUES: dict[str, Any] = {
     "zk_hosts": "127.0.0.1:2181",
-    "security": "security.toml",
+    "security": "/dev/null",
     "deserializer": bytes.decode,
     "key_deserializer": bytes.decode,
     "partition_allocator": "sticky",
@@ -54,8 +58,12 @@ VALUES: dict[str, Any] = {
     "metrics": Metrics(),
     "client_id": "other",
 }
+SASL = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "u", "sasl_plain_password": "p"}
+VALUES |= SASL | {"security_protocol": "SSL", "ssl_context": ssl.create_default_context(), "ssl_check_hostname": False}
 #: What a setting needs beside it.
-BESIDE = {"capacity": {"partition_allocator": "sticky"}}
+BESIDE = {"capacity": {"partition_allocator": "sticky"}, **dict.fromkeys(SASL, SASL)}
+#: The settings that name a file with a certificate and its key, or are about one.
+OF_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
 PARAMETERS = {
     name: parameter.default
     for name, parameter in signature(GroupedConsumer.__init__).parameters.items()
@@ -87,7 +95,15 @@ def other_value(setting: str) -> Any:
     default = DEFAULTS[setting]
     if setting in VALUES:
         return VALUES[setting]
+    if setting in OF_FILES:
+        return "p" if setting == "ssl_password" else certificate()
     return not default if isinstance(default, bool) else default + 1
+
+
+@cache
+def certificate() -> Path:
+    """Return a file with a certificate and its key."""
+    return Authority(Path(tempfile.mkdtemp())).issue("client")
 
 
 def test_the_table_is_read() -> None:
@@ -101,6 +117,8 @@ def test_the_table_is_read() -> None:
 def test_a_setting_is_accepted_in_both_coordinations_or_refused_by_name(setting: str) -> None:
     """A setting that one of them lacks is not ignored in silence."""
     given: dict[str, Any] = {**BESIDE.get(setting, {}), setting: other_value(setting)}
+    if setting in ("ssl_keyfile", "ssl_password"):
+        given["ssl_certfile"] = certificate()
     in_zookeeper = {"zk_hosts": "127.0.0.1:2181", **given}
     if setting == "api_version":
         with pytest.raises(ConfigError, match="api_version: given without coordination='brokers'"):
@@ -118,7 +136,7 @@ def test_a_setting_is_accepted_in_both_coordinations_or_refused_by_name(setting:
 def attributes_read(root: str) -> frozenset[str]:
     """Return the names of the attributes that a module reads, those that it imports, and all modules of clients."""
     reached, found = set[str](), set[str]()
-    waiting = [root, *(name for name in map(name_of, modules()) if name.startswith("clients/"))]
+    waiting = [root, "broker_security", *(name for name in map(name_of, modules()) if name.startswith("clients/"))]
     while waiting:
         name = waiting.pop()
         path = file_of(f"kiel_groups.{name.replace('/', '.')}")

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from kiel_groups.clients.net.broker_security import BrokerSecurity
+from kiel_groups.broker_security import BrokerSecurity
 from kiel_groups.security_file import ServerSecurity
 from kiel_groups.zookeeper.security import ZooKeeperSecurity
 from tests.helpers.commands import REPOSITORY

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
+from kiel_groups.config import SECURITY_VARIABLE, BrokerConfig
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options import OPTION_NAMES, ReadOptions, WriteOptions
@@ -132,9 +135,34 @@ REFUSED = [
     ({"kafka.enable.auto.commit": "true"}, "Spark's checkpoint keeps the place"),
     ({"kafka.key.deserializer": "x"}, "keys and values are binary columns"),
     ({"kafka.value.deserializer": "x"}, "keys and values are binary columns"),
-    ({"kafka.security.protocol": "SSL"}, "neither encryption nor passwords"),
-    ({"kafka.ssl.truststore.location": "x"}, "neither encryption nor passwords"),
-    ({"kafka.sasl.mechanism": "x"}, "neither encryption nor passwords"),
+    (
+        {"kafka.security.protocol": "TLS"},
+        "kafka.security.protocol: 'TLS' given; expected PLAINTEXT, SSL, SASL_PLAINTEXT",
+    ),
+    (
+        {"kafka.security.protocol": "SASL_SSL"},
+        "kafka.sasl.mechanism: none given; expected kafka.sasl.mechanism, kafka.s",
+    ),
+    ({"kafka.ssl.truststore.location": "no.pem"}, "kafka.ssl.truststore.location: no.pem cannot be used: No such file"),
+    ({"kafka.ssl.truststore.type": "JKS"}, "kafka.ssl.truststore.type: 'JKS' given; only files in PEM are read"),
+    (
+        {"kafka.ssl.truststore.password": "x"},
+        "refused: only files in PEM are read, which have no password of their own",
+    ),
+    (
+        {"kafka.ssl.keystore.location": " "},
+        "kafka.ssl.keystore.location: ' ' given; expected the path of a file in PEM",
+    ),
+    ({"kafka.ssl.key.password": "x"}, "kafka.ssl.key.password: given without kafka.ssl.keystore.location"),
+    ({"kafka.ssl.endpoint.identification.algorithm": "x"}, "'x' given; expected 'https', or an empty text"),
+    ({"kafka.ssl.protocol": "TLSv1.3"}, "kafka.ssl.protocol: refused: this source has no such setting"),
+    ({"kafka.sasl.mechanism": "GSSAPI"}, "kafka.sasl.mechanism: 'GSSAPI' given; expected PLAIN, SCRAM-SHA-256, SCRAM"),
+    ({"kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.jaas.config: none given; expected kafka.sasl.mechanism"),
+    (
+        {"kafka.sasl.jaas.config": "Krb5LoginModule required;"},
+        "kafka.sasl.jaas.config: not understood; expected PlainLog",
+    ),
+    ({"kafka.sasl.kerberos.service.name": "x"}, "refused: this source has no such setting"),
     ({"kafka.isolation.level": "read_committed"}, "no transactions"),
     ({"kafka.zookeeper.connect": "z"}, "the option is called kiel.zookeeper.connect"),
     ({"endingOffsets": "latest"}, "endingOffsets: has no meaning when reading a stream; it is for reading a batch"),
@@ -229,3 +257,46 @@ def test_damaged_options_of_an_archive_are_errors(name: str, text: str, reason: 
     options = {"kafka.bootstrap.servers": "one", "subscribe": "clicks", name: text}
     with pytest.raises((ConfigError, ProtocolError), match=reason):
         ReadOptions.parse(options, streaming=True)
+
+
+def test_the_options_about_tls_and_sasl_become_settings_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text in quotes may have escapes. Nothing shows the password."""
+    monkeypatch.delenv(SECURITY_VARIABLE, raising=False)
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    options = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": rf'{module} required username=reader password="wo\"rd; 5512";',
+    }
+    for parsed in (
+        ReadOptions.parse({**LEAST, **options}, streaming=False),
+        WriteOptions.parse({"kafka.bootstrap.servers": "one", **options}),
+    ):
+        parsed = pickle.loads(cloudpickle.dumps(parsed))
+        config = BrokerConfig(hosts=parsed.brokers, **parsed.arguments)
+        assert (config.security_protocol, config.ssl_check_hostname) == ("SASL_SSL", False)
+        assert (config.sasl_plain_username, config.sasl_plain_password) == ("reader", 'wo"rd; 5512')
+        assert "5512" not in repr((parsed, config))
+
+
+def test_executors_get_the_path_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An executor whose environment names another file uses that one."""
+    (tmp_path / "driver.toml").write_text("[kafka]\ntls = true\n")
+    monkeypatch.setenv(SECURITY_VARIABLE, str(tmp_path / "driver.toml"))
+    options = pickle.loads(cloudpickle.dumps(ReadOptions.parse({**LEAST}, streaming=False)))
+    monkeypatch.delenv(SECURITY_VARIABLE)
+    assert options.broker_config.security == str(tmp_path / "driver.toml")
+    monkeypatch.setenv(SECURITY_VARIABLE, "/executors.toml")
+    assert options.broker_config.security == "/executors.toml"
+
+
+def test_a_member_of_a_group_looks_for_brokers_listeners_of_its_protocol(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It finds brokers in ZooKeeper, too."""
+    (tmp_path / "file.toml").write_text("[kafka]\ntls = true\n")
+    monkeypatch.setenv(SECURITY_VARIABLE, str(tmp_path / "file.toml"))
+    options = ReadOptions.parse({**LEAST, "kiel.zookeeper.connect": "z"}, streaming=False)
+    assert options.zookeeper is not None
+    assert options.zookeeper.broker_protocol == "SSL"

@@ -61,7 +61,7 @@ def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
     from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     found, controllers = cluster.topics().brokers(), {None: "?", False: "", True: "yes"}
-    rows = [(str(each.broker), each.address or "none in plain text", controllers[each.controller]) for each in found]
+    rows = [(str(each.broker), each.address or "none for this client", controllers[each.controller]) for each in found]
     table = plain_table(("broker", "address", "controller"), rows, right=("broker",))
     none = f"no broker is registered {cluster.place}"
     show_result([each._asdict() for each in found], table if found else none, as_json=as_json)

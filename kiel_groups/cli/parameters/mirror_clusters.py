@@ -66,7 +66,7 @@ class MirrorClusters(NamedTuple):
         Raises:
             NoZooKeeperError: No server answers.
             ChrootMissingError: The chroot does not exist.
-            NoBrokersError: No broker with an address for plain text is registered.
+            NoBrokersError: No broker with a listener that this process can use is registered.
         """
         from kiel_groups.ops.actions.topics import ZooKeeperTopics
 

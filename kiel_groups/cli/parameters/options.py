@@ -31,7 +31,7 @@ def _name_security(context: click.Context, parameter: click.Parameter, path: Pat
     """
     Check the file of ``--security``, and name it in the environment, where all parts and child processes find it.
     """
-    from kiel_groups.clients.net.broker_security import BrokerSecurity
+    from kiel_groups.broker_security import BrokerSecurity
     from kiel_groups.config import SECURITY_VARIABLE
     from kiel_groups.security_file import read_security
     from kiel_groups.zookeeper.security import ZooKeeperSecurity

@@ -63,7 +63,7 @@ def warn_if_open(path: Path, warn: Callable[[str], object]) -> None:
     Raises:
         OSError: The file is not accessible.
     """
-    from kiel_groups.zookeeper.security import is_open
+    from kiel_groups.security_file import is_open
 
     if is_open(path):
         warn(f"other users can read the secret in {path}; 'chmod 600' denies it")

@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from os import PathLike
+from ssl import SSLContext
 from typing import Any, ParamSpec, TypedDict, Unpack
 
+from kiel_groups.broker_security import check_security
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, is_number, is_whole, parse_hosts
 from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ArgumentTypeError, ConfigError
@@ -46,7 +48,10 @@ _INSTEAD = {
     "max_poll_records": "use getmany(max_records=...)",
     "group_id": "this client has no group (GroupedConsumer has)",
     "enable_auto_commit": "this client does not commit (GroupedConsumer does)",
-    "security_protocol": "Kafka 0.8 has plain connections only",
+    "ssl_ciphers": "pass an ssl_context",
+    "ssl_crlfile": "pass an ssl_context",
+    "sasl_kerberos_service_name": "Kerberos is not offered",
+    "sasl_oauth_token_provider": "OAUTHBEARER is not offered",
     "api_version": "the versions of Kafka 0.8 are used; omit it",
 }
 
@@ -76,7 +81,23 @@ def _hint(name: str, known: set[str]) -> str:
     return f", did you mean {near[0]}?" if near else ""
 
 
-class BrokerSettings(TypedDict, total=False):
+class SecuritySettings(TypedDict, total=False):
+    """The credentials and the TLS settings of brokers, and the file with them. ``BrokerConfig`` describes each one."""
+
+    security: str | PathLike[str] | None
+    security_protocol: str | None
+    ssl_context: SSLContext | None
+    ssl_check_hostname: bool | None
+    ssl_cafile: str | PathLike[str] | None
+    ssl_certfile: str | PathLike[str] | None
+    ssl_keyfile: str | PathLike[str] | None
+    ssl_password: str | None
+    sasl_mechanism: str | None
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+
+
+class BrokerSettings(SecuritySettings, total=False):
     """Settings of the connections to brokers. ``BrokerConfig`` describes each setting, with its unit and default."""
 
     client_id: str
@@ -85,7 +106,6 @@ class BrokerSettings(TypedDict, total=False):
     backoff_ms: int
     max_backoff_ms: int
     metadata_max_age_ms: int
-    security: str | PathLike[str] | None
 
 
 def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSettings]) -> BrokerConfig:
@@ -97,9 +117,12 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
         settings: The settings that differ from the defaults.
 
     Raises:
-        ConfigError: There is no address, or an address or a setting is not valid.
+        ConfigError: There is no address, or an address or a setting is not valid. Or the file with the credentials, or
+            a certificate, cannot be read or has a mistake.
     """
-    return BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"), **settings)
+    config = BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"), **settings)
+    check_security(config)
+    return config
 
 
 def check_functions(**settings: Callable[..., Any] | None) -> None:

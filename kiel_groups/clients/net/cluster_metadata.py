@@ -374,7 +374,7 @@ class ClusterMetadata:
         if (unlisted := leaders[topic_partition.partition]) is not None:
             raise LEADER_NOT_AVAILABLE.exception(
                 f"the leader of {topic_partition} is broker {unlisted}, for which the brokers give no address; has it a"
-                " listener in plain text?"
+                " listener like the one that this client uses (plain text, TLS or SASL)?"
             )
         raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
 
@@ -615,7 +615,7 @@ class ClusterMetadata:
             finally:
                 connection.close()
         if closed == _VERSION_TRIES:
-            raise BrokerConnectionError(f"{address} closes the connection on being asked") from failure
+            raise BrokerConnectionError(f"{address} closes the connection on being asked: {failure}") from failure
         raise NoBrokersError(f"{address} does not say which requests it knows: {failure}") from failure
 
     def close(self) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import os
-import socket
 import time
 from collections.abc import Awaitable, Container, Sequence
 from copy import copy
@@ -15,6 +12,7 @@ from mmap import MAP_PRIVATE, mmap
 from typing import Any, TypeVar, cast
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.broker_access import Stream, connection_problem, open_stream
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, ClosedError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
@@ -109,8 +107,11 @@ def _is_unused(buffer: bytearray) -> bool:
 #: Size and correlation id.
 HEADER_BYTES = 8
 
+#: How often a TLS connection is asked whether it has sent all bytes of a request without an answer, in seconds.
+_CARRIER_POLL_S = 0.01
 
-class AnswerStream(asyncio.BufferedProtocol):
+
+class AnswerStream(asyncio.BufferedProtocol, Stream):
     """
     The transport protocol of a connection: passes responses to its owner. No byte is received before ``start``.
 
@@ -139,6 +140,9 @@ class AnswerStream(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._owner = owner
         self._transport.resume_reading()
+        if self._ended.is_set():
+            # TLS notices the end of a connection although nothing is read.
+            owner.lost(None)
 
     def write(self, frame: bytes) -> None:
         """Send a request. If the connection is closing, the request is lost, and ``owner.lost`` is called soon."""
@@ -152,6 +156,9 @@ class AnswerStream(asyncio.BufferedProtocol):
     async def wait_written(self) -> None:
         """Wait until all requests have been handed to the kernel, or the connection has ended."""
         await self._written.wait()
+        # asyncio reports nothing when the transport below TLS has sent its bytes.
+        while self.carrier is not None and self.carrier.get_write_buffer_size() and not self._ended.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(_CARRIER_POLL_S)
 
     async def wait_ended(self) -> None:
         """Wait until the connection has ended, and its owner has been notified of the reason."""
@@ -166,7 +173,8 @@ class AnswerStream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
+        # asyncio's TLS pauses at the limit itself, so with a limit of 0 it would wait for the end of no bytes.
+        self._transport.set_write_buffer_limits(high=0 if self.carrier is None else 1)
         # The owner is set when its connection is known to be the fastest one.
         self._transport.pause_reading()
 
@@ -229,93 +237,6 @@ class AnswerStream(asyncio.BufferedProtocol):
             self._owner.lost(exc)
         self._ended.set()
         self._written.set()
-
-
-#: How long an address may take before the next one is tried beside it, in seconds: the delay of RFC 8305.
-_NEXT_ADDRESS_S = 0.25
-
-
-async def open_stream(address: HostPort, buffers: ReceiveBuffers, timeout_s: float) -> AnswerStream:
-    """
-    Connect to the first address of a server that accepts a connection.
-
-    Addresses are tried in the resolver's order. The next address is tried when an address refuses, or has not answered
-    for 0.25 s, so that a host that drops packets does not use up the time.
-
-    Args:
-        address: The server.
-        buffers: The memory into which the stream receives.
-        timeout_s: How long connecting may take, in seconds.
-
-    Raises:
-        TimeoutError: No address has accepted a connection in time.
-        OSError: All addresses refuse, or the name has no address.
-    """
-    attempts: list[asyncio.Future[AnswerStream]] = []
-    opened: asyncio.Future[AnswerStream] | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            hosts = await _hosts_of(address)
-            for host in hosts:
-                attempts.append(asyncio.ensure_future(_connect(host, address.port, buffers)))
-                opened = await _first_open(attempts, None if len(attempts) == len(hosts) else _NEXT_ADDRESS_S)
-                if opened is not None:
-                    break
-        return (opened or attempts[-1]).result()
-    finally:
-        for attempt in attempts:
-            if attempt is not opened:
-                attempt.cancel()
-                attempt.add_done_callback(_close)
-
-
-async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStream:
-    connected = asyncio.get_running_loop().create_connection(lambda: AnswerStream(buffers), host, port)
-    _, stream = await connected
-    return stream
-
-
-async def _hosts_of(address: HostPort) -> Sequence[str]:
-    """Return the addresses of a host, in the resolver's order. If the resolver fails, return the host's name."""
-    try:
-        ipaddress.ip_address(address.host)
-    except ValueError:
-        pass
-    else:
-        return [address.host]
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except OSError:
-        return [address.host]
-    return list(dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in found))
-
-
-async def _first_open(
-    attempts: Sequence[asyncio.Future[AnswerStream]], patience_s: float | None
-) -> asyncio.Future[AnswerStream] | None:
-    """
-    Return an attempt that has succeeded, or None if the caller should start the next attempt.
-
-    The next attempt is due after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, the
-    result None means that all attempts have failed.
-    """
-    loop = asyncio.get_running_loop()
-    started_s, waiting = loop.time(), {attempt for attempt in attempts if not attempt.done()}
-    while waiting:
-        left_s = None if patience_s is None else started_s + patience_s - loop.time()
-        done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        for attempt in done:
-            if attempt.exception() is None:
-                return attempt
-        if not done or (patience_s is not None and attempts[-1].done()):
-            break
-    return None
-
-
-def _close(attempt: asyncio.Future[AnswerStream]) -> None:
-    """Close the stream of an attempt, if the attempt has succeeded after another attempt."""
-    if not attempt.cancelled() and attempt.exception() is None:
-        attempt.result().close()
 
 
 # Send requests to one broker over one connection, and match the answers to them.
@@ -447,13 +368,15 @@ class Connection:
     async def _connect(self) -> None:
         timeout_ms = self._config.connect_timeout_ms
         try:
-            stream = await open_stream(self.address, self._buffers, timeout_ms / 1000)
+            stream = await open_stream(
+                self.address, lambda: AnswerStream(self._buffers), timeout_ms / 1000, self._config
+            )
         except TimeoutError:
             self._fail(self._broken(f"no connection within {timeout_ms} ms"))
             return
-        except (OSError, OverflowError, ValueError) as error:
-            # A broker may advertise a name or a port that is not valid.
-            self._fail(self._broken(f"cannot connect: {_reason(error)}"))
+        except (OSError, OverflowError, ValueError, ProtocolError) as error:
+            # A broker may advertise a name or a port that is not valid. A file with credentials may have a mistake.
+            self._fail(self._broken(f"cannot connect: {connection_problem(error)}"))
             return
         if self.closed:
             stream.close()
@@ -523,7 +446,7 @@ class Connection:
 
     def lost(self, error: Exception | None) -> None:
         """Fail the requests in flight, because the connection has ended."""
-        self._fail(self._broken(f"the connection broke: {_reason(error)}"))
+        self._fail(self._broken(f"the connection broke: {connection_problem(error)}"))
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
         name = type(asked.request).__name__
@@ -562,16 +485,6 @@ class Connection:
         for asked in in_flight.values():
             if not asked.answer.done():
                 asked.answer.set_exception(copy(error))
-
-
-def _reason(error: Exception | None) -> str:
-    """Return the text of an error, preferably the operating system's text for its number."""
-    if error is None:
-        return "closed by the other side"
-    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        # asyncio replaces the operating system's text by its own text.
-        return os.strerror(error.errno)
-    return str(getattr(error, "strerror", None) or error)
 
 
 #: The purpose of short requests that a broker answers at once.

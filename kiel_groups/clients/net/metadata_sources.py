@@ -107,9 +107,17 @@ class MetadataSources:
         self._pool.check_open()
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
         listed = "; ".join(reasons[:_MOST_REASONS]) + more
-        failure = NoBrokersError(f"no broker answered: {listed}; is it a broker that runs there?")
+        failure = NoBrokersError(f"no broker answered: {listed}{self._hint(reasons)}")
         self._not_answered(failure)
         raise failure
+
+    def _hint(self, reasons: Iterable[str]) -> str:
+        """Return a question that helps to find out why no broker answers, for brokers that need no credentials."""
+        if not self._config.is_plain:
+            return ""  # The reasons are about TLS and SASL, too.
+        if any("closed by the other side" in each or "reset by peer" in each for each in reasons):
+            return "; is it a broker that runs there, and its port for plain text (docs/security.rst)?"
+        return "; is it a broker that runs there?"
 
     def _answered(self, address: HostPort) -> None:
         if self._is_warned:

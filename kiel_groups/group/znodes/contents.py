@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from six import ensure_binary, ensure_text
 
-from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
+from kiel_groups.config import PROTOCOLS, HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.topic_patterns import LONGEST_PATTERN, PatternMatch, is_storable
 from kiel_groups.model import INTERNAL_TOPICS, MemberId, Slot, TopicPartition, numbers_by_topic
@@ -521,26 +521,48 @@ def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
     return {number: replicas[0] for number, replicas in parse_replicas(data, path).items()}
 
 
-def parse_broker(data: bytes, path: str) -> HostPort:
+def parse_broker(data: bytes, path: str, protocol: str = PROTOCOLS[0]) -> HostPort:
     """
-    Return the address of a broker, from its znode under ``/brokers/ids``. Raise ProtocolError if the data is invalid.
+    Return the address of a broker's listener for this protocol, from the broker's znode under ``/brokers/ids``.
+
+    Raises:
+        ProtocolError: The data is invalid, or the broker has no such listener.
     """
     fields = parse_object(data, path)
+    if protocol != PROTOCOLS[0] or fields.get("host") is None:
+        # Without a listener in plain text, the host is null.
+        listeners = parse_listeners(data, path)
+        if protocol in listeners:
+            return listeners[protocol]
+        if listeners or protocol != PROTOCOLS[0]:
+            others = ", ".join(f"{name} at {address}" for name, address in listeners.items()) or "none but plain text"
+            raise ProtocolError(f"{path}: the broker has no listener for {protocol}, but {others} (docs/security.rst)")
     address = HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
     if not address.host or not 0 < address.port < 65536:
         raise ProtocolError(f"{path}: a host and a port from 1 to 65535 were expected, found {address}")
     return address
 
 
+def _endpoints(data: bytes, path: str) -> list[tuple[str, HostPort]]:
+    """Return the protocol and the address of each listener, from a broker's znode. Brokers of 0.8 list none."""
+    fields = parse_object(data, path)
+    listed, protocols = fields.get("endpoints"), fields.get("listener_security_protocol_map")
+    texts = [each.partition("://") for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    parts = [(name, address.rpartition(":")) for name, _, address in texts]
+    numbered = [(name, host.strip("[]"), whole_number(port, 65_535)) for name, (host, _, port) in parts if host]
+    by_name = protocols if isinstance(protocols, dict) else {}
+    return [(str(by_name.get(name, name)), HostPort(host, port)) for name, host, port in numbered if port]
+
+
 def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
     """Return the addresses of all listeners of a broker, from its znode. Brokers of 0.8 have one listener."""
-    fields = parse_object(data, path)
-    listed = fields.get("endpoints")
-    names = [each.partition("://")[2] for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    parts = [name.rpartition(":") for name in names]
-    numbered = [(host.strip("[]"), whole_number(port, 65_535)) for host, _, port in parts if host]
-    found = {HostPort(host, port) for host, port in numbered if port}
-    return frozenset(found) if found else frozenset({parse_broker(data, path)})
+    found = frozenset(address for _, address in _endpoints(data, path))
+    return found or frozenset({parse_broker(data, path)})
+
+
+def parse_listeners(data: bytes, path: str) -> dict[str, HostPort]:
+    """Return the address of the first listener of each protocol, from a broker's znode. Brokers of 0.8 list none."""
+    return dict(reversed(_endpoints(data, path)))
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
+from kiel_groups.clients.net.broker_access import connection_problem, left_s, open_socket, receive
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.config import HostPort
+from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerError, KielGroupsError, ProtocolError
 from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE, NO_ERROR, ErrorCode
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
@@ -94,11 +95,11 @@ class HeartbeatConnection:
     A connection for one request at a time, on one thread. After a failure, the next request connects again.
 
     Args:
-        client_id: The name that brokers log.
+        config: The settings of connections to the brokers. The times of the requests replace those of the settings.
     """
 
-    def __init__(self, client_id: str) -> None:
-        self._client_id = client_id
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
         self._address: HostPort | None = None
         self._socket: socket.socket | None = None
         self._next_id = 0
@@ -109,17 +110,19 @@ class HeartbeatConnection:
 
         Raises:
             OSError: The broker cannot be reached, or has not answered in time.
+            ConfigError: The file with the credentials, or a certificate, cannot be read or has a mistake.
             ProtocolError: The answer cannot be read.
         """
         by_s = time.monotonic() + timeout_s
         try:
             if self._socket is None or self._address != address:
                 self.close()
-                self._socket, self._address = socket.create_connection(address, timeout_s), address
+                self._socket, self._address = open_socket(address, self._config, timeout_s), address
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-            self._socket.settimeout(_left_s(by_s))
-            self._socket.sendall(encode_request(request, self._next_id, self._client_id))
-            found, payload = split_response(self._read(decode_size(self._read(SIZE_BYTES, by_s), _MOST_BYTES), by_s))
+            self._socket.settimeout(left_s(by_s))
+            self._socket.sendall(encode_request(request, self._next_id, self._config.client_id))
+            size = decode_size(receive(self._socket, SIZE_BYTES, by_s), _MOST_BYTES)
+            found, payload = split_response(receive(self._socket, size, by_s))
             if found != self._next_id:
                 raise ProtocolError(f"{address}: an answer to another request: {found}")
             return request.decode_response(payload)
@@ -128,31 +131,11 @@ class HeartbeatConnection:
             self.close()
             raise
 
-    def _read(self, size: int, by_s: float) -> bytes:
-        """Return the next ``size`` bytes of the answer. Raise OSError if these bytes do not arrive before ``by_s``."""
-        assert self._socket is not None
-        received = bytearray()
-        while len(received) < size:
-            self._socket.settimeout(_left_s(by_s))
-            part = self._socket.recv(size - len(received))
-            if not part:
-                raise ConnectionError("closed by the other side")
-            received += part
-        return bytes(received)
-
     def close(self) -> None:
         """Close the connection, if it is open."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-
-def _left_s(by_s: float) -> float:
-    """Return the seconds until the monotonic time ``by_s``. Raise TimeoutError if that time has come."""
-    left_s = by_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError("no answer in time")
-    return left_s
 
 
 #: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and all others.
@@ -242,12 +225,13 @@ class ClusterTransport:
         """Send a heartbeat over a blocking socket, on the calling thread, and wait for its answer."""
         try:
             if self._beats is None:
-                self._beats = HeartbeatConnection(self._cluster.config.client_id)
+                self._beats = HeartbeatConnection(self._cluster.config)
             answer = self._beats.request(self._addresses[coordinator], request, timeout_s)
         except Exception as error:
             # Garbage may fail a decoder in any way, and a broker may advertise an invalid name or port. In any case the
             # membership is not proved, and the member searches for its coordinator.
-            why = str(error) if isinstance(error, (OSError, ProtocolError)) else repr(error)
+            is_known = isinstance(error, (OSError, KielGroupsError))
+            why = connection_problem(error) if is_known else repr(error)
             answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {why}"))
             return
         answered(BeatAnswer(code_of(answer)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from os import PathLike
+from typing import Unpack
 
-from kiel_groups.clients.calls.arguments import broker_config
+from kiel_groups.clients.calls.arguments import SecuritySettings, broker_config
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import (
     BrokerConfig,
@@ -81,8 +81,6 @@ class GenericMember:
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last server.
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
-        security: The path of a file with the credentials and the TLS settings of servers (``docs/security.rst``). By
-            default, the environment variable ``KIEL_GROUPS_SECURITY`` names the file.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the brokers are asked.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat, in
@@ -98,6 +96,10 @@ class GenericMember:
         debounce_initial_delay_ms: How long the first leader of a group waits for more members.
         metrics: Receives the counters and gauges.
         on_failure: Called with the error of a member that stops for good; ``ensure_active`` raises it, too.
+        security_settings: ``security``, the path of a file with the credentials and the TLS settings of servers
+            (``docs/security.rst``); by default, the environment variable ``KIEL_GROUPS_SECURITY`` names the file. With
+            coordinating brokers also ``security_protocol`` and the other settings of ``BrokerConfig`` about TLS and
+            SASL.
 
     Raises:
         ConfigError: An argument is not valid, or does not fit the coordination.
@@ -110,7 +112,6 @@ class GenericMember:
         zk_hosts: str | Iterable[str] | None = None,
         *,
         brokers: str | Iterable[str] | None = None,
-        security: str | PathLike[str] | None = None,
         coordination: str = "zookeeper",
         api_version: tuple[int, ...] | None = None,
         session_timeout_ms: int | None = None,
@@ -123,6 +124,7 @@ class GenericMember:
         debounce_initial_delay_ms: int = 300,
         metrics: Metrics | None = None,
         on_failure: Callable[[KielGroupsError], None] = lambda error: None,
+        **security_settings: Unpack[SecuritySettings],
     ) -> None:
         check_at_least(1, rebalance_timeout_ms=rebalance_timeout_ms)
         self.metrics = metrics or Metrics()
@@ -142,6 +144,8 @@ class GenericMember:
         self._timing: CoordinatorConfig | None = None
         self._brokers: BrokerConfig | None = None
         if coordination == "zookeeper":
+            if others := sorted(security_settings.keys() - {"security"}):
+                raise ConfigError(f"{others[0]}: is about brokers; expected coordination='brokers', or security='FILE'")
             if zk_hosts is None or brokers is not None or api_version is not None:
                 raise ConfigError(
                     "coordination: 'zookeeper' needs zk_hosts, and neither brokers nor api_version; expected"
@@ -152,7 +156,7 @@ class GenericMember:
                 session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_timeout_ms is None else session_timeout_ms,
                 connect_timeout_ms=connect_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
-                security=security,
+                security=security_settings.get("security"),
             )
         elif coordination == "brokers":
             if brokers is None or zk_hosts is not None:
@@ -164,7 +168,7 @@ class GenericMember:
                 rebalance_timeout_ms=rebalance_timeout_ms,
                 find_timeout_ms=connect_timeout_ms,
             )
-            self._brokers = broker_config(brokers, security=security)
+            self._brokers = broker_config(brokers, **security_settings)
             self._versions = GroupVersions(api_version)
         else:
             raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")

@@ -300,7 +300,11 @@ class OwnerZnodes:
 
 
 async def registered_brokers(session: Session) -> dict[int, HostPort]:
-    """Return the addresses of the brokers that are registered at this moment, by broker id, ascending."""
+    """
+    Return the addresses of the brokers that are registered at this moment, by broker id, ascending.
+
+    Brokers without a listener for the client's protocol are logged and left out.
+    """
     numbers = map(whole_number, await session.children(BROKER_IDS) or [])
     ids = sorted(number for number in numbers if number is not None)
     paths = [f"{BROKER_IDS}/{node_id}" for node_id in ids]
@@ -308,7 +312,7 @@ async def registered_brokers(session: Session) -> dict[int, HostPort]:
     for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):
         try:
             if node is not None:
-                found[node_id] = parse_broker(node.data, path)
+                found[node_id] = parse_broker(node.data, path, session.broker_protocol)
         except ProtocolError as error:
             log.warning("%s; ignoring that broker", error)
     return found

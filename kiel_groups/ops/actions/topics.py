@@ -98,8 +98,8 @@ class LiveBroker(NamedTuple):
     """
     A live broker.
 
-    ``address`` is None if the broker registers no address for plain text. ``controller`` is whether the broker is the
-    controller, or None if the controller is unknown.
+    ``address`` is None if the broker registers no listener that this process can use. ``controller`` is whether the
+    broker is the controller, or None if the controller is unknown.
     """
 
     broker: int

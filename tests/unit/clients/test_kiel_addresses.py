@@ -8,7 +8,7 @@ import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.clients.net import connection as broker_stream
+from kiel_groups.clients.net import broker_access
 from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
 from kiel_groups.errors import ConfigError, NoBrokersError, NoZooKeeperError
 from tests.helpers.fake_broker import FakeBroker
@@ -21,11 +21,11 @@ async def test_brokers_have_port_9092_by_default(monkeypatch: pytest.MonkeyPatch
     """A broker's address without a port gets port 9092. If no broker answers, the error names all addresses."""
     connected: list[tuple[str, int]] = []
 
-    async def connect(host: str, port: int, _: object) -> Any:
-        connected.append((host, port))
+    async def connect(host: str, address: HostPort, *_: object) -> Any:
+        connected.append((host, address.port))
         raise OSError("nothing listens here")
 
-    monkeypatch.setattr(broker_stream, "_connect", connect)
+    monkeypatch.setattr(broker_access, "_connect", connect)
     with pytest.raises(NoBrokersError, match=r"kafka-1:9092: .*kafka-2:9093: "):
         await make(["kafka-1", "kafka-2:9093"]).connect()
     assert connected == [("kafka-1", 9092), ("kafka-2", 9093)]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.net import connection as broker_stream
-from kiel_groups.clients.net.connection import ReceiveBuffers, open_stream
-from kiel_groups.config import HostPort
+from kiel_groups.clients.net import broker_access
+from kiel_groups.clients.net.broker_access import open_stream
+from kiel_groups.clients.net.connection import AnswerStream, ReceiveBuffers
+from kiel_groups.config import BrokerConfig, HostPort
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -37,8 +38,8 @@ class Network:
         self.tried: list[str] = []
         self.streams: list[Stream] = []
         patch.setattr(socket, "getaddrinfo", self._getaddrinfo)
-        patch.setattr(broker_stream, "_connect", lambda host, port, buffers: self._connect(host))
-        patch.setattr(broker_stream, "_NEXT_ADDRESS_S", 0.01)
+        patch.setattr(broker_access, "_connect", lambda host, *_: self._connect(host))
+        patch.setattr(broker_access, "_NEXT_ADDRESS_S", 0.01)
 
     def _getaddrinfo(self, *_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 9092)) for host in self.hosts]
@@ -55,7 +56,9 @@ class Network:
 
     async def open(self, timeout_s: float = 5.0) -> Any:
         """Open a stream to the broker."""
-        return await open_stream(BROKER, ReceiveBuffers(), timeout_s)
+        return await open_stream(
+            BROKER, lambda: AnswerStream(ReceiveBuffers()), timeout_s, BrokerConfig(hosts=(BROKER,))
+        )
 
 
 async def test_the_first_address_that_accepts_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

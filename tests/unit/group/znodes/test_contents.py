@@ -287,6 +287,25 @@ def test_topics_and_brokers_are_read_as_kafka_registers_them() -> None:
             parse_broker(data, PATH)
 
 
+def test_a_brokers_listener_is_chosen_by_its_protocol() -> None:
+    """Without a listener in plain text, the host is null. Names of listeners are mapped to protocols from 0.10.2 on."""
+    endpoints = ["SSL://h:9093", "OUT://[::1]:9094", "SSL://later:9095", "?"]
+    document = {"version": 4, "host": None, "port": -1, "endpoints": endpoints}
+    data = json.dumps({**document, "listener_security_protocol_map": {"OUT": "SASL_SSL", "SSL": "SSL"}}).encode()
+    assert parse_broker(data, PATH, "SSL") == ("h", 9093)
+    assert parse_broker(data, PATH, "SASL_SSL") == ("::1", 9094)
+    listeners = r"but SSL at h:9093, SASL_SSL at \[::1\]:9094"
+    for protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
+        with pytest.raises(ProtocolError, match=f"{PATH}: the broker has no listener for {protocol}, {listeners}"):
+            parse_broker(data, PATH, protocol)
+    early = b'{"version":1,"host":"h","port":9092}'
+    with pytest.raises(ProtocolError, match="no listener for SSL, but none but plain text"):
+        parse_broker(early, PATH, "SSL")
+    both = json.dumps({"host": "h", "port": 9092, "endpoints": ["PLAINTEXT://h:9092", "SSL://h:9093"]}).encode()
+    assert parse_broker(both, PATH) == ("h", 9092)
+    assert parse_broker(both, PATH, "SSL") == ("h", 9093)
+
+
 @pytest.mark.parametrize("text", ["9" * 5_000, "2147483648", "٣", "²", "", "-1", "+1", "1_0", " 1"])
 def test_a_number_of_other_digits_is_none(text: str) -> None:
     """Names of znodes come from any program: ``int()`` accepts some of these, and raises an error for 5,000 digits."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from kiel_groups.config import HostPort
+from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import ProtocolError
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.wire.error_codes import NO_ERROR, REBALANCE_IN_PROGRESS
@@ -65,7 +65,7 @@ def server(*behaviours: Callable[[Received], None]) -> Iterator[HostPort]:
 
 @pytest.fixture
 def connection() -> Iterator[HeartbeatConnection]:
-    connection = HeartbeatConnection("client")
+    connection = HeartbeatConnection(BrokerConfig(hosts=(), client_id="client"))
     yield connection
     connection.close()
 
