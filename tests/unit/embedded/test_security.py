@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.clients.net.broker_security import BrokerSecurity
+from kiel_groups.broker_security import BrokerSecurity
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.security import ClusterSecurity
 from kiel_groups.errors import ConfigError, ServerError
