@@ -1,5 +1,5 @@
 """
-Create the certificates and the user of a secured cluster, the settings of its servers, and the file for its clients.
+Create the certificates, the user, the settings of servers and the file for clients of a secured cluster.
 
 ZooKeeper servers keep their plain port, which brokers of 0.8 need, also with digest and SASL, and offer TLS at another
 port. Brokers in KRaft mode offer nothing but SASL_SSL to clients. All secrets are in one folder, which only the user
@@ -86,7 +86,8 @@ class ClusterSecurity:
             table = _ZOOKEEPER_TABLE if self._uses_zookeeper else _KAFKA_TABLE
             user = {"user": USER, "password": self.password}
             write_secret(self.file, _FOR_CLIENTS + table.format(**user))
-            write_secret(folder / "jaas.conf", _JAAS.format(**user))
+            if self._uses_zookeeper:
+                write_secret(folder / "jaas.conf", _JAAS.format(**user))
             write_secret(password, self.password)
         self.password = password.read_text(encoding="utf-8")
 

@@ -31,7 +31,8 @@ def test_the_file_for_clients_is_legal_and_only_the_user_can_read_the_secrets(
     with_user = "\n".join(line.removeprefix("# ") for line in security.file.read_text().splitlines() if " = " in line)
     assert tomllib.loads(with_user)["sasl-password"] == security.password
     assert folder.stat().st_mode & 0o077 == 0
-    for name in ("client.pem", "server.pem", "ca.key", "jaas.conf", "password", "security.toml"):
+    of_zookeeper = ["jaas.conf"] if uses_zookeeper else []
+    for name in ("client.pem", "server.pem", "ca.key", "password", "security.toml", *of_zookeeper):
         assert (folder / name).stat().st_mode & 0o777 == 0o600, name
     authority = (folder / "ca.pem").read_bytes()
     again = ClusterSecurity(uses_zookeeper=uses_zookeeper)
