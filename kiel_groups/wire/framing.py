@@ -19,6 +19,9 @@ AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 _INT32 = Struct(">i")
 
+#: The error of a server that answers with TLS.
+TLS_PORT = "this port is for TLS, which the settings of the client do not ask for (docs/security.rst)"
+
 #: How the records of TLS begin: with their type, an alert or a handshake, and the version.
 _TLS_RECORDS, _TLS_VERSION = (21, 22), 3
 
@@ -115,16 +118,24 @@ def decode_size(header: Buffer, limit: int, least: int = _INT32.size) -> int:
         least: The smallest response, in bytes: by default that of a correlation id.
 
     Raises:
-        ProtocolError: The header does not have four bytes, or the size is below the least or above the limit.
+        ProtocolError: The header does not have four bytes, or the size is below the least or above the limit; or the
+            server speaks TLS.
     """
     if len(header) != SIZE_BYTES:
         raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")
     size: int = _INT32.unpack(header)[0]
     if not least <= size <= limit:
-        is_tls = header[0] in _TLS_RECORDS and header[1] == _TLS_VERSION
-        problem = "This port is for TLS (docs/security.rst)" if is_tls else "Is this a Kafka broker?"
-        raise ProtocolError(f"a response of {size} bytes is announced; expected {least} to {limit}. {problem}")
+        if is_tls(header):
+            raise ProtocolError(TLS_PORT)
+        raise ProtocolError(
+            f"a response of {size} bytes is announced; expected {least} to {limit}. Is this a Kafka broker?"
+        )
     return size
+
+
+def is_tls(head: Buffer) -> bool:
+    """Return whether the first bytes of a response are those of TLS. An alert has less bytes than a header."""
+    return len(head) > 1 and head[0] in _TLS_RECORDS and head[1] == _TLS_VERSION
 
 
 def split_response(frame: Buffer) -> tuple[int, memoryview]:

@@ -16,7 +16,15 @@ from kiel_groups.clients.net.broker_access import Stream, connection_problem, op
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, ClosedError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+from kiel_groups.wire.framing import (
+    SIZE_BYTES,
+    TLS_PORT,
+    Request,
+    decode_size,
+    encode_request,
+    is_tls,
+    split_response,
+)
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
@@ -233,6 +241,8 @@ class AnswerStream(asyncio.BufferedProtocol, Stream):
     def connection_lost(self, exc: Exception | None) -> None:
         # The owner may keep this object for a while.
         self._payload = None
+        if exc is None and is_tls(self._head):
+            exc = ConnectionResetError(TLS_PORT)
         if self._owner is not None:
             self._owner.lost(exc)
         self._ended.set()

@@ -14,6 +14,7 @@ from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
+from kiel_groups.wire.framing import TLS_PORT
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
 
@@ -113,7 +114,7 @@ class MetadataSources:
 
     def _hint(self, reasons: Iterable[str]) -> str:
         """Return a question that helps to find out why no broker answers, for brokers that need no credentials."""
-        if not self._config.is_plain:
+        if not self._config.is_plain or any(TLS_PORT in each for each in reasons):
             return ""  # The reasons are about TLS and SASL, too.
         if any("closed by the other side" in each or "reset by peer" in each for each in reasons):
             return "; is it a broker that runs there, and its port for plain text (docs/security.rst)?"
