@@ -31,10 +31,11 @@ from tests.helpers.secret_scan import SecretScan
 from tests.helpers.waiting import eventually_blocking
 from tests.helpers.worker_groups import ask, until_state
 
-pytestmark = pytest.mark.spark
+# The servers are those of this module, and the session that of all tests of Spark.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-session")]
 
 DIGEST_PASSWORD, KEY_PASSWORD, TOKEN = "digest-word/55+12", "key-word/33+07", "t0ken-of-the-service"
-RECORDS, PARTITIONS = 200, 4
+RECORDS, PARTITIONS = 100, 4
 
 
 class Servers:
@@ -222,17 +223,14 @@ def test_all_parts_run_and_show_no_secret(
         run.start("consume", topic, "--group", group, "--from", "earliest", "--session-timeout-ms", "2000", "-v")
         for _ in range(2)
     ]
-    run.produce(topic, range(RECORDS))
-    printed = consume_although_one_is_killed(run, members, topic)
-    assert set(map(int, printed)) == set(range(2 * RECORDS))
+    count = consume_although_one_is_killed(run, members, topic)
 
     await_state_in_service(servers.scan, serve(run, tmp_path), group)
     run.use(kind.of_workers)
     worker = run.start("workers", "run", "--group", workers, "--port", "0", "-v")
-    copied = copy_by_worker(
-        servers.scan, run.url_in(worker, r"REST interface of this worker is at (\S+)"), topic, tmp_path
-    )
-    assert sorted(map(int, copied)) == list(range(2 * RECORDS))
+    url = run.url_in(worker, r"REST interface of this worker is at (\S+)")
+    copied = copy_by_worker(servers.scan, url, unique("sink"), topic, tmp_path / "copy.txt", count)
+    assert sorted(map(int, copied)) == list(range(count))
     assert json.loads(run.done("workers", "describe", workers, "--json", "--check"))
     run.use(kind.variables)
     run.end()
@@ -240,9 +238,9 @@ def test_all_parts_run_and_show_no_secret(
     operate(run, group, topic)
     write_secret(spark_folder / "security.toml", kind.file.read_text(encoding="utf-8"))
     copy_by_spark(spark, kind, group, topic, copy)
-    again = run.start("consume", copy, "--from", "earliest", "--max", str(2 * RECORDS), "--timeout", "30")
+    again = run.start("consume", copy, "--from", "earliest", "--max", str(count), "--timeout", "30")
     assert again.wait(60) == 0
-    assert sorted(map(int, again.lines)) == list(range(2 * RECORDS))
+    assert sorted(map(int, again.lines)) == list(range(count))
     run.end()
 
     scan = servers.scan
@@ -253,18 +251,24 @@ def test_all_parts_run_and_show_no_secret(
     assert scan.found == []
 
 
-def consume_although_one_is_killed(run: Run, members: list[Running], topic: str) -> list[str]:
-    """Kill one of two members when both have printed records. Return all lines when the other has printed the rest."""
+def consume_although_one_is_killed(run: Run, members: list[Running], topic: str) -> int:
+    """
+    Produce until both members print records, kill one of them, and produce more.
 
-    def printed() -> list[str]:
-        return [line for member in members for line in member.lines]
-
-    eventually_blocking(lambda: all(member.lines for member in members), "both print records", 60)
-    eventually_blocking(lambda: len(set(printed())) == RECORDS, "all records are printed", 60)
+    Return the number of records when the members have printed all of them.
+    """
+    sent = 0
+    while not all(member.lines for member in members):
+        assert sent < 100 * RECORDS, [member.errors for member in members]
+        run.produce(topic, range(sent, sent + RECORDS))
+        sent += RECORDS
     members[0].process.kill()
-    run.produce(topic, range(RECORDS, 2 * RECORDS))
-    eventually_blocking(lambda: len(set(printed())) == 2 * RECORDS, "the other member prints the rest", 60)
-    return printed()
+    run.produce(topic, range(sent, sent + RECORDS))
+    wanted = {str(number) for number in range(sent + RECORDS)}
+    eventually_blocking(
+        lambda: {line for member in members for line in member.lines} == wanted, "all records are printed", 60
+    )
+    return len(wanted)
 
 
 def serve(run: Run, folder: Path) -> str:
@@ -291,9 +295,8 @@ def await_state_in_service(scan: SecretScan, url: str, group: str) -> None:
     assert asked(f"/{group}/offsets")
 
 
-def copy_by_worker(scan: SecretScan, url: str, name: str, topic: str, folder: Path) -> list[str]:
+def copy_by_worker(scan: SecretScan, url: str, name: str, topic: str, file: Path, count: int) -> list[str]:
     """Create a sink that writes a topic to a file, and return the lines of the file when it has all records."""
-    file = folder / "copy.txt"
     config = {"connector.class": "FileStreamSink", "file": str(file), "topics": topic}
 
     async def create() -> object:
@@ -305,7 +308,7 @@ def copy_by_worker(scan: SecretScan, url: str, name: str, topic: str, folder: Pa
     def lines() -> list[str]:
         return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
-    eventually_blocking(lambda: len(lines()) >= 2 * RECORDS, "the file has all records", 60)
+    eventually_blocking(lambda: len(lines()) >= count, "the file has all records", 60)
     return lines()
 
 
@@ -314,7 +317,7 @@ def operate(run: Run, group: str, topic: str) -> None:
     assert group in run.done("groups", "list")
     assert topic in run.done("describe", group)
     assert topic in run.done("topics", "describe", topic)
-    run.done("doctor")
+    run.done("doctor", group)
     run.done("offsets", "reset", group, "--topic", topic, "--to-earliest", "--yes")
 
 
