@@ -266,6 +266,9 @@ def tls_problem(error: ssl.SSLError) -> str:
         return NO_TLS
     # A server refuses a client by an alert, such as SSLV3_ALERT_BAD_CERTIFICATE.
     reason, is_alert, alert = str(error.reason or error).partition("ALERT_")
+    if reason == "UNEXPECTED_MESSAGE":
+        # Kafka 0.9 and Java send this to a client without a certificate.
+        is_alert, alert = reason, reason
     if not is_alert:
         return f"TLS failed: {reason}"
     return f"it refuses this client: {alert.replace('_', ' ').lower()}; is 'tls-certificate' set, and valid there?"

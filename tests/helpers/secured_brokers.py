@@ -24,7 +24,7 @@ __all__ = ["PASSWORD", "USER", "SecuredBrokers"]
 USER, PASSWORD = "reader", "pass-word-7731"
 
 #: The listeners besides the one in plain text, with their protocols. ``EXPIRED`` and ``ELSEWHERE`` have an expired
-#: certificate and one for another host. Sessions of ``BRIEF`` end after a second.
+#: certificate and one for another host. Sessions of ``BRIEF`` end after three seconds.
 LISTENERS = {
     "SSL": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
@@ -64,7 +64,7 @@ class _Broker(KRaftBroker):
             "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": _SCRAM,
             "listener.name.brief.sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.brief.scram-sha-512.sasl.jaas.config": _SCRAM,
-            "listener.name.brief.connections.max.reauth.ms": 1_000,
+            "listener.name.brief.connections.max.reauth.ms": 3_000,
         }
         return super()._command()
 

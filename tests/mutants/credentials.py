@@ -49,4 +49,18 @@ MUTANTS = (
         "ACL(Permissions.ALL, ANYONE_ID_UNSAFE)",
         "tests/unit/zookeeper/test_security.py",
     ),
+    Mutant(
+        "a broker that does not know the password is trusted",
+        "wire/scram.py",
+        "if not hmac.compare_digest(",
+        "if hmac.compare_digest(",
+        "tests/unit/wire/test_scram.py",
+    ),
+    Mutant(
+        "the file with the credentials is used beside arguments that ask for plain text",
+        "broker_security.py",
+        "if not config.has_own_security:",
+        "if config.file is not None or not config.has_own_security:",
+        "tests/unit/test_broker_security.py",
+    ),
 )

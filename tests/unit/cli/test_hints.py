@@ -73,7 +73,7 @@ def test_names_are_quoted_for_the_shell() -> None:
         (["topics", "create", "--topic", "t"], "The topic is an argument"),
         (["groups", "delete", "--topic", "t"], "No such option '--topic'. See"),
         (["lag", "--bootstrap-server", "b"], "Give '--coordination brokers --brokers HOST:PORT'."),
-        (["describe", "g", "--execute"], "No such option '--execute'. See"),
+        (["describe", "g", "--execute"], "No such option '--execute'."),
     ],
 )
 def test_the_options_of_kafkas_tool_are_explained(

@@ -6,10 +6,11 @@ import asyncio
 import socket
 import struct
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
-from kiel_groups.clients.net.connection import Connection
+from kiel_groups.clients.net.connection import AnswerStream, Connection, ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
@@ -149,3 +150,12 @@ async def test_half_an_answer_is_not_kept_after_the_connection(silent: socket.so
         await asked
     await run_ready_tasks()
     assert stream._payload is None
+
+
+async def test_a_request_without_an_answer_waits_for_the_transport_below_tls() -> None:
+    """TLS passes bytes on at once. Those that the kernel has not taken would be lost with the connection."""
+    stream, carrier = AnswerStream(ReceiveBuffers()), Mock()
+    carrier.get_write_buffer_size.side_effect = [5, 5, 0]
+    stream.carrier = carrier
+    await stream.wait_written()
+    assert carrier.get_write_buffer_size.call_count == 3

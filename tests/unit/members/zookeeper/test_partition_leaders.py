@@ -34,6 +34,8 @@ class RecordingHandler:
 class FakeZnodes:
     """The znodes of topics and brokers, and a record of the order of the reads."""
 
+    broker_protocol = "PLAINTEXT"
+
     def __init__(self, nodes: dict[str, bytes]) -> None:
         self.nodes = nodes
         self.versions: dict[str, int] = {}
