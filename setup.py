@@ -42,6 +42,8 @@ ARROW = ["pyarrow>=15"]
 SASL = ["pure-sasl>=0.6.2"]
 MIRROR = ["confluent-kafka>=2.12"]
 SERVICE = ["prometheus-client>=0.20"]
+#: The documentation site; Markdown is for the decision records.
+DOCS = ["sphinx>=8.1", "furo>=2024.8", "myst-parser>=4.0"]
 #: PySpark does not ask for pyarrow by itself.
 SPARK = ["pyspark>=4.0", *ARROW]
 
@@ -81,6 +83,7 @@ setup(
     ],
     extras_require={
         "arrow": ARROW,
+        "docs": [*DOCS, *SPARK],
         "mirror": MIRROR,
         "sasl": SASL,
         "spark": SPARK,
@@ -90,6 +93,7 @@ setup(
             *SERVICE,
             *MIRROR,
             *SASL,
+            *DOCS,
             # The accessibility of pages in a browser, which is Debian's Chromium.
             "axe-playwright-python>=0.1.7",
             "build>=1.2",
@@ -103,6 +107,8 @@ setup(
             "mypy>=1.14",
             "openapi-spec-validator>=0.7",
             "playwright>=1.45",
+            # An example stores its results in PostgreSQL.
+            "psycopg[binary]>=3.2",
             # pytest-xdist 3.8 does not group tests (--dist=loadgroup) under pytest 9.2.
             "pytest>=8.2,<9.2",
             "pytest-timeout>=2.3",

@@ -4,7 +4,7 @@ Measure how fast Spark reads 0.8 topics, and how long a micro-batch takes.
     python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream] [--kafka 3.9.1]
 
 The benchmark runs a real broker, and one Spark session on all cores of this machine, with the settings in
-docs/spark.rst. The figures are medians of the rounds, in which the ways to read take turns.
+docs/spark-installing.rst. The figures are medians of the rounds, in which the ways to read take turns.
 
 - ``batch``: all columns of a topic of 1, 16 or 100 partitions, into Spark's ``noop`` sink; messages of 100 bytes and of
   1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without our data source: ``mapPartitions`` over as

@@ -5,7 +5,7 @@ Run the archive job by spark-submit; the options are those of ``kiel-groups spar
         --conf spark.executorEnv.PYTHONPATH=lake spark_archive.py page-views --brokers broker-1:9092 \
         --output hdfs:///archive
 
-docs/spark.rst shows under "Installing it" how to make ``/jobs/lake`` and ``/jobs/lake.tar.gz``.
+docs/spark-installing.rst shows how to make ``/jobs/lake`` and ``/jobs/lake.tar.gz``.
 """
 
 import sys

@@ -213,20 +213,28 @@ class BrokerConfig:
     """
     The settings of a client's connections to the brokers.
 
-    The client tries ``hosts`` in turn until one of them answers, and discovers the other brokers from the answer.
-    ``client_id`` appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and
-    doubles up to ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
-    ``metadata_max_age_ms``, and asks another broker each time. ``security`` is the path of the file with the
-    credentials and the TLS settings of servers (``docs/security.rst``). With None, the environment variable
-    ``KIEL_GROUPS_SECURITY`` names the file, or there is none.
-
-    If one of the following settings is given, all of them replace what the file says about brokers. They have the
-    names of kafka-python: ``security_protocol`` is one of ``PROTOCOLS``, by default the one that the other settings
-    imply. ``ssl_cafile`` names a file with the only authorities to trust, by default the system's. ``ssl_certfile`` and
-    ``ssl_keyfile`` name the files of the client's own certificate, and ``ssl_password`` is the password of the key. The
-    key may be in the file of the certificate. ``ssl_check_hostname`` says whether the certificate of a broker must have
-    the broker's name (True). ``ssl_context`` replaces these. ``sasl_mechanism`` is one of ``MECHANISMS``, for
-    ``sasl_plain_username`` and ``sasl_plain_password``.
+    Attributes:
+        hosts: The addresses that are tried in turn until one answers. Its answer names the other brokers.
+        client_id: The client's name in the logs and metrics of the brokers.
+        connect_timeout_ms: How long a connection to a broker may take.
+        request_timeout_ms: How long a broker may take to answer a request.
+        backoff_ms: The first pause before a request is tried again. The pause doubles with each try, with jitter.
+        max_backoff_ms: The longest such pause.
+        metadata_max_age_ms: How often a client that fetches or produces asks for the leaders of partitions, each time
+            another broker.
+        security: The path of the file with the credentials and the TLS settings of servers (``docs/security.rst``).
+            With None, the environment variable ``KIEL_GROUPS_SECURITY`` names the file, or there is none. If one of the
+            following settings is given, all of them replace what the file says about brokers.
+        security_protocol: One of ``PROTOCOLS``, by default the one that the other settings imply.
+        ssl_cafile: The file with the only authorities to trust, by default the system's.
+        ssl_certfile: The file of the client's own certificate.
+        ssl_keyfile: The file of its key, which may also be in the file of the certificate.
+        ssl_password: The password of the key.
+        ssl_check_hostname: Whether the certificate of a broker must have the broker's name.
+        ssl_context: Replaces the other settings of TLS.
+        sasl_mechanism: One of ``MECHANISMS``, for the user and the password that follow.
+        sasl_plain_username: The user.
+        sasl_plain_password: The password.
     """
 
     hosts: tuple[HostPort, ...]

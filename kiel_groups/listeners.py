@@ -44,7 +44,8 @@ class RebalanceListener(Protocol):
         The member owns the partitions and knows their start positions. The member delivers no record of these
         partitions before this hook ends. ``consumer.position(partition)`` returns the start position of a partition. A
         log line (INFO) says whether the start position is the stored offset or was chosen by ``auto_offset_reset``. The
-        hook may seek to another position.
+        hook may seek to another position. If the hook raises an exception, records are delivered all the same, from the
+        position at that moment.
         """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:

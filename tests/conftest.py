@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Group the tests on shared clusters of a release that few tests use, too: only one process starts such a cluster.
 
-    Mark the tests that docs/failures.rst names, so that ``-m failures`` selects them in all folders.
+    Mark the tests that docs/failures*.rst names, so that ``-m failures`` selects them in all folders.
     """
     for item in items:
         if _is_on_the_page_of_failures(item):

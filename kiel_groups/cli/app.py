@@ -19,6 +19,7 @@ from typing import Final
 import click
 
 from kiel_groups import __version__
+from kiel_groups.cli.parameters.option_words import with_options
 from kiel_groups.cli.parameters.options import config_option, name_variables, source_of
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG, Lines
 from kiel_groups.errors import BadRecordError, ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
@@ -33,7 +34,7 @@ _USER_ERRORS = (ConfigError, ChrootMissingError)
 
 #: The commands and their help lines, by the sections of the help. So the help imports no command. A command is in the
 #: module of its name in ``cli.commands``, unless ``_SHARED_MODULES`` names another module.
-_SECTIONS = {
+SECTIONS = {
     "Look at groups": {
         "groups": "List and delete the groups of a cluster.",
         "describe": "Show a group: its problems, members, owners and lag.",
@@ -74,7 +75,7 @@ _SECTIONS = {
     },
 }
 
-_COMMANDS = {name: help_line for section in _SECTIONS.values() for name, help_line in section.items()}
+_COMMANDS = {name: help_line for section in SECTIONS.values() for name, help_line in section.items()}
 
 #: Words from kafka-consumer-groups, kafka-topics and zkCli, and the command for each word.
 _MEANT = {
@@ -153,7 +154,7 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, _COMMANDS))
-        for title, commands in _SECTIONS.items():
+        for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), help_line) for name, help_line in commands.items()])
 
@@ -252,6 +253,18 @@ def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
     return own_command(*before, *words, *added)
 
 
+def _in_words_of(arguments: Sequence[str], text: str) -> str:
+    """Return a message in the words of the present call: its command's options, and commands that can be pasted."""
+    command: click.Command = app
+    context = click.Context(app)
+    for word in arguments:
+        if isinstance(command, click.Group):
+            command = command.get_command(context, word) or command
+    if command is not app and isinstance(command, click.Group):
+        command = command.get_command(context, "list") or command  # as 'groups' without a command
+    return pasteable(with_options(text, command), arguments)
+
+
 def run(arguments: Sequence[str]) -> int:
     """
     Run a command. Print an error of the package, of click or of the system as one line on standard error.
@@ -262,7 +275,7 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=_PRINTABLE)
-    lines = Lines(partial(pasteable, given=arguments))
+    lines = Lines(partial(_in_words_of, arguments))
     try:
         status = _invoke(arguments, lines)
         if sys.stdout is not None:

@@ -60,8 +60,7 @@ class GroupedConsumer(Consumer):
         coordination: The system that coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka
             0.9 on. Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings
             of the leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and
-            ``zk_timeout_ms`` have no effect there. ``docs/ownership.rst`` names the settings that replace these
-            settings.
+            ``zk_timeout_ms`` have no effect there. ``docs/ownership-brokers.rst`` says what replaces them.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, the consumer asks the brokers.
             The consumer's request makes brokers of 0.9 drop requests of other clients, so name the release of such
             brokers here.
@@ -526,8 +525,8 @@ class GroupedConsumer(Consumer):
         """
         Return the metrics of the membership by the names of kafka-python and the Java client.
 
-        ``docs/operating.rst`` explains the metrics. ``metrics`` has all counters of this consumer, under the names of
-        this package.
+        ``docs/metrics-clients.rst`` explains the metrics. ``metrics`` has all counters of this consumer, under the
+        names of this package.
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the
@@ -583,6 +582,19 @@ class GroupedConsumer(Consumer):
         return self._member is not None and self._member.leads
 
     @property
+    def is_member(self) -> bool:
+        """
+        Whether this consumer is a live member of its group, for example for the readiness check of a service.
+
+        True while the consumer may deliver records and commit: it has joined, and its session, or its generation, is
+        trusted. False before the first join, while the connection to ZooKeeper is broken or a lost session is replaced,
+        after ``assign``, and once ``close()`` was called. If brokers coordinate the group, also False while the group
+        rebalances and this consumer waits for its next assignment.
+        """
+        connected = self._lifecycle.connected
+        return self._member is not None and connected is not None and connected.reader.owned.may_deliver()
+
+    @property
     def settled(self) -> bool:
         """Whether this member owns exactly the partitions that the group's leader assigned to the member."""
         return self._member is not None and self._member.settled
@@ -597,10 +609,12 @@ class GroupedConsumer(Consumer):
         next owner. Values of ``consume()`` have their tokens in ``Batch.parts``.
 
         Args:
-            of: The record in flight, not a copy. Get the token before the loop asks for the next record, even if a task
-                processes the record for longer. If ``of`` is a partition, the token is the token of the current claim.
-                The current claim is *not* always the claim of records that were delivered earlier: if the partition was
-                lost and claimed again since, the newer token would let late writes pass.
+            of: The record in flight of a loop, not a copy. Get the token before the loop asks for the next record, even
+                if a task processes the record for longer. Records of ``getone()`` and ``getmany()`` have no token; use
+                a loop, or ``consume_batches()``, whose columns have a ``fencing_token``. If ``of`` is a partition, the
+                token is the token of the current claim. The current claim is *not* always the claim of records that
+                were delivered earlier: if the partition was lost and claimed again since, the newer token would let
+                late writes pass.
 
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's

@@ -187,6 +187,10 @@ class RecordCalls:
             self._lifecycle.check_chosen(name)
             self._choose(DeliveryStyle.RECORDS)
         except KielGroupsError as error:
+            if isinstance(error, ClosedError) and self._lifecycle.connected is not None:
+                # As in ``consume()``: the caller has finished what it got before, and the close waits for that.
+                new_consume_call(self, None)
+                self._lifecycle.connected.reader.values.finish([None], ())
             return failed_future(error, label)
         timeout_s = None if timeout_ms == _FOREVER_MS else timeout_ms / 1000
         call = new_consume_call(self, None)

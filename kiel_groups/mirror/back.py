@@ -18,7 +18,7 @@ from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 from kiel_groups.workers.plugins.interfaces import JsonObject, SourcePosition
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,9 @@ class BackCopier:
             "log_level": 2,
         }
         self._consumer = open_client(Consumer, target.config | config)
-        self._consumer.assign([TargetPartition(*partition, offset) for partition, offset in positions.items()])
+        #: The topics that are not copied back any more. Their partitions are not assigned.
+        self._turned: frozenset[str] = frozenset()
+        self._assign()
         self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES)
 
     def copy(self) -> list[SourcePosition]:
@@ -94,8 +96,7 @@ class BackCopier:
         Copy the next records, and return the positions after them when all in-sync replicas of the source have them.
 
         Raises:
-            KielGroupsError: The source refuses a record, the target has deleted records, or a topic is no longer copied
-                back.
+            KielGroupsError: The source refuses a record, or the target has deleted records.
             TaskStoppedError: The task must stop.
         """
         found: dict[TopicPartition, list[Message]] = {}
@@ -105,11 +106,14 @@ class BackCopier:
                 found.setdefault(partition, []).append(message)
             elif error.code() not in PASSING:
                 raise KielGroupsError(self._failure(partition, error))
-        if (found or self._check.is_due) and (turned := self._check.turned()):
-            raise KielGroupsError(
-                f"the claim of {min(turned)} in {CLAIMS_TOPIC} has changed, so its records are not copied back any"
-                " more; restart the connector with its tasks"
+        if (found or self._check.is_due) and (turned := self._check.turned()) != self._turned:
+            log.info(
+                "%s of the target: %s are not copied back now", self._target.servers, some(sorted(turned)) or "none"
             )
+            self._turned = turned
+            # What was read is read again, or by another task after another turn.
+            self._assign()
+            return []
         sent = {partition: self._send(partition, messages) for partition, messages in found.items()}
         for partition, messages in found.items():
             self._await(partition, messages, *sent[partition])
@@ -119,6 +123,10 @@ class BackCopier:
         return [
             SourcePosition(back_partition(partition), {"offset": self._positions[partition]}) for partition in found
         ]
+
+    def _assign(self) -> None:
+        positions = [each for each in self._positions.items() if each[0].topic not in self._turned]
+        self._consumer.assign([TargetPartition(*partition, offset) for partition, offset in positions])
 
     def close(self) -> None:
         """Drop the records in flight, and close the connections."""
@@ -143,7 +151,8 @@ class BackCopier:
         began_s, is_late = time.monotonic(), False
         for outcome in sent:
             while not outcome.done():
-                if self._waiting.should_stop:
+                # A stop in order stores the positions after records in flight, so that these are not copied again.
+                if self._waiting.should_stop and time.monotonic() - began_s > _CLOSE_MS / 1000:
                     raise TaskStoppedError(f"stopped while {self._brokers} stores records")
                 if time.monotonic() - began_s > _LATE_S and not is_late:
                     is_late = True

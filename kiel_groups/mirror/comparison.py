@@ -163,35 +163,26 @@ class Beginning(NamedTuple):
     skips: str = ""
 
 
-def beginning_of(
-    limits: Sequence[tuple[int, int]], starts: tuple[int, int], last: tuple[int, int] | None
-) -> Beginning | None:
+def beginning_of(limits: Sequence[tuple[int, int]], starts: tuple[int, int]) -> Beginning | None:
     """
     Return where the comparison of a partition begins, or None if the sides have no place in common.
 
     Args:
         limits: The checkpoints of the partition, ascending on both sides. The first one is where the mirror begins.
         starts: The starts of the logs of the source and of the target.
-        last: The position of the mirror, and how many records before it to compare; None for all.
     """
     if not limits:
         return Beginning(*starts)
-    kept = [each for each in limits if each[0] >= starts[0] and each[1] >= starts[1]]
-    if last is not None and (late := [each for each in kept if each[0] <= last[0] - last[1]]):
-        return Beginning(*late[-1])
-    lower = {side: [each for each in limits if each[side] <= starts[side]] for side in (0, 1)}
     is_deleted = starts[0] > limits[0][0], starts[1] > limits[0][1]
-    match is_deleted:
-        case (False, False):
-            return Beginning(*limits[0])
-        case (True, False):
-            source, target = lower[0][-1]
-            return Beginning(starts[0], target, "" if source == starts[0] else "target")
-        case (False, True):
-            source, target = lower[1][-1]
-            return Beginning(source, starts[1], "" if target == starts[1] else "source")
-        case _:
-            return Beginning(*kept[0]) if kept else None
+    if is_deleted == (False, False):
+        return Beginning(*limits[0])
+    if is_deleted == (True, True):
+        kept = [each for each in limits if each[0] >= starts[0] and each[1] >= starts[1]]
+        return Beginning(*kept[0]) if kept else None
+    source, target = [each for each in limits if each[0] <= starts[0] or each[1] <= starts[1]][-1]
+    if is_deleted[0]:
+        return Beginning(starts[0], target, "" if source == starts[0] else "target")
+    return Beginning(source, starts[1], "" if target == starts[1] else "source")
 
 
 class _Side:
@@ -310,8 +301,7 @@ def compare(
     bounds = [(beginning.source, beginning.target), *shown]
     sides = _Side(source, [each[0] for each in bounds]), _Side(target, [each[1] for each in bounds])
     position = mirrored.position if mirrored else beginning.source
-    explained = _Explained(position, end, dead_letters, is_compacted)
-    comparison = _Comparison(result, *sides, later, explained)
+    comparison = _Comparison(result, sides, later, position, end, dead_letters, is_compacted)
     try:
         if beginning.skips:
             comparison.skip(beginning.skips)
@@ -324,47 +314,26 @@ def compare(
     result.sums = [(one, other) for one, other in sums if one.records or other.records]
 
 
-class _Explained(NamedTuple):
-    """
-    Why records of the source may be missing on the target.
-
-    Args:
-        position: The source offset up to which records are mirrored.
-        end: The end of the log of the source.
-        dead_letters: The source offsets of dead letters.
-        is_compacted: Whether the topic is compacted.
-    """
-
-    position: int
-    end: int
-    dead_letters: Collection[int]
-    is_compacted: bool
-
-
 class _Comparison:
-    """
-    Compares both sides record by record where they differ.
-
-    Args:
-        result: The differences are added to it.
-        source: The source.
-        target: The target.
-        limits: The checkpoints after the beginning.
-        explained: Why records may be missing.
-    """
+    """Compares both sides record by record where they differ. The arguments are those of ``compare``."""
 
     def __init__(
         self,
         result: PartitionComparison,
-        source: _Side,
-        target: _Side,
+        sides: tuple[_Side, _Side],
         limits: Sequence[tuple[int, int]],
-        explained: _Explained,
+        position: int,
+        end: int,
+        dead_letters: Collection[int],
+        is_compacted: bool,
     ) -> None:
         self._result = result
-        self._source, self._target = source, target
+        self._source, self._target = sides
+        #: The checkpoints after the beginning.
         self._limits = limits
-        self._explained = explained
+        self._position, self._end = position, end
+        self._dead_letters = dead_letters
+        self._is_compacted = is_compacted
         self._history = _History()
         #: The offsets of records that the target lacks so far.
         self._missing: dict[int, None] = {}
@@ -380,7 +349,7 @@ class _Comparison:
                 self._history.add(source.take(count))
                 target.take(count)
                 self._result.equal += count
-            elif not target.digests and (not source.digests or source.offsets[0] >= self._explained.position):
+            elif not target.digests and (not source.digests or source.offsets[0] >= self._position):
                 self._report_waiting()
                 return
             else:
@@ -411,16 +380,16 @@ class _Comparison:
         """Report the first of the records that the target lacks so far. If they come later, they are doubled then."""
         for offset in list(islice(self._missing, count)):
             del self._missing[offset]
-            is_dead, other = offset in self._explained.dead_letters, self._kind_of(MISSING)
+            is_dead, other = offset in self._dead_letters, self._kind_of(MISSING)
             self._result.add(DEAD if is_dead else other, [offset], ())
 
     def _kind_of(self, kind: str) -> str:
-        return COMPACTED if self._explained.is_compacted else kind
+        return COMPACTED if self._is_compacted else kind
 
     def _report_waiting(self) -> None:
         """Report the rest of the source, which is not mirrored yet. It is not read."""
         if self._source.offsets:
-            begin, end = self._source.offsets[0], self._explained.end
+            begin, end = self._source.offsets[0], self._end
             self._result.counts[WAITING] += end - begin
             self._result.add_range(WAITING, (begin, end), None, end - begin)
 
@@ -431,7 +400,7 @@ class _Comparison:
             self._replace(0, len(target.digests))
             return
         if not target.digests:
-            self._replace(bisect_left(source.offsets, self._explained.position), 0)
+            self._replace(bisect_left(source.offsets, self._position), 0)
             return
         self._count_place()
         place = _next_equal(source.digests, target.digests)
@@ -516,7 +485,7 @@ class _Comparison:
         source, target = self._source, self._target
         begin = source.offsets[0], target.offsets[0]
         later = (each for each in self._limits if each[0] > begin[0] and each[1] > begin[1])
-        limit = next(later, (max(begin[0] + 1, self._explained.position), _NO_LIMIT))
+        limit = next(later, (max(begin[0] + 1, self._position), _NO_LIMIT))
         counts = bisect_left(source.offsets, limit[0]), bisect_left(target.offsets, limit[1])
         if counts[0] * counts[1] <= _LARGEST_BLOCK:
             self._replace(*counts)

@@ -16,7 +16,7 @@ from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import MirrorMetrics
 from kiel_groups.mirror.settings import CONFIG
@@ -25,12 +25,14 @@ from kiel_groups.mirror.values import (
     BACK_KEY,
     CLAIMS_TOPIC,
     FORWARD,
+    INTERRUPTED,
     OWN_TOPICS,
     PARTITIONS_KEY,
-    STOPPED,
     Claim,
     MirroredTopic,
     SourceBatch,
+    TopicLimits,
+    Turn,
     WriterSettings,
     set_of,
     target_topic,
@@ -65,8 +67,8 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 60.0
 #: The longest pause before the tasks are prepared again, in seconds. The connector cannot stop meanwhile.
 _LONGEST_PAUSE_S = 4
-#: The pause before a source that does not answer is asked again, in seconds.
-_SOURCE_PAUSE_S = 0.25
+#: The pause before a cluster that does not answer is asked again, in seconds.
+_PAUSE_S = 0.25
 #: The limit of the topic of dead letters: what the writers' producers send at most.
 _DEAD_LETTER_BYTES = 100_000_000
 
@@ -104,6 +106,34 @@ def source_topics(brokers: str, patterns: Iterable[str], *, may_be_mirrors: bool
                 " round; for a chain of clusters that does not lead back, set source.mirrors to true"
             )
     return dict(sorted(found.items()))
+
+
+def check_starts(brokers: str, starts: str, topics: Mapping[str, int]) -> None:
+    """
+    Check that the source has the offsets at which partitions begin.
+
+    Args:
+        brokers: Brokers of the source.
+        starts: The setting ``start.offsets``.
+        topics: The number of partitions of each topic to mirror.
+
+    Raises:
+        ConfigError: A partition is not mirrored, or its log ends before its offset.
+        KielGroupsError: The source does not answer.
+    """
+    found = json.loads(starts or "{}")
+    wanted = {TopicPartition(topic, int(number)): at for topic, each in found.items() for number, at in each.items()}
+    if unknown := [each for each in wanted if each.partition >= topics.get(each.topic, 0)]:
+        raise ConfigError(f"start.offsets: {some(unknown)} given; the mirror has no such partition")
+    if wanted:
+        with SingleConsumer(brokers) as consumer:
+            ends = consumer.end_offsets(list(wanted))
+        for partition, at in sorted(wanted.items()):
+            if at > ends[partition]:
+                raise ConfigError(
+                    f"start.offsets: {at} given for {partition}; expected at most {ends[partition]}, where its log on"
+                    " the source ends: a greater offset would skip records"
+                )
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:
@@ -214,18 +244,41 @@ class MirrorTask(SourceTask):
         self._is_source_gone = False
         #: The topics that are not subscribed yet, because the source has not answered since the start.
         self._unsubscribed: list[str] = []
+        #: The first positions of partitions that begin after records which the target has already.
+        self._begun: list[SourcePosition] = []
         #: The numbers of the mirrored records and of their bytes, by partition.
         self._counts: dict[TopicPartition, tuple[int, int]] = {}
         #: The error of a batch whose other sets were written. The next ``poll`` raises this error.
         self._error: BaseException | None = None
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
+        self._context, self._settings = context, settings
+        is_late = False
+        while True:
+            try:
+                self._start()
+                break
+            except KielGroupsError as error:
+                self._close()
+                if not error.retriable:
+                    raise
+                is_late = True
+                log.warning("%s: %s; trying again", context.connector, error)
+                context.report_problem(f"{error}; trying again")
+                if context.run(context.pause(_PAUSE_S)):
+                    raise TaskStoppedError(f"stopped while {settings['target.bootstrap.servers']} is gone") from error
+        if is_late:
+            context.report_problem("")
+
+    def _start(self) -> None:
+        context, settings = self._context, self._settings
         target = _target_of(settings)
         target.should_stop = lambda: context.should_stop
-        self._context, self._settings = context, settings
         self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
         self._names = {partition.topic: _target_name(settings, partition.topic) for partition in self._partitions}
-        self._check = DirectionCheck(target, context.connector, dict.fromkeys(self._names.values(), FORWARD), context)
+        claims = target.claims()
+        self._claims = {name: claim for name, claim in claims.items() if claim.mirror == context.connector}
+        self._check = self._checked(target, self._names.values(), FORWARD)
         starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
         if self._partitions:
             self._start_forward(target)
@@ -233,12 +286,18 @@ class MirrorTask(SourceTask):
             self._back = self._start_back(target, starts)
             self._copies = cycle([self._copy, self._back.copy]) if self._partitions else repeat(self._back.copy)
 
+    def _checked(self, target: TargetCluster, topics: Iterable[str], direction: str) -> DirectionCheck:
+        """Return the check that target topics still have their present claims, with a direction."""
+        expected = {name: self._claims[name]._replace(direction=direction) for name in topics if name in self._claims}
+        return DirectionCheck(target, self._context.connector, dict.fromkeys(topics) | expected, self._context)
+
     def _start_forward(self, target: TargetCluster) -> None:
         from kiel_groups.mirror.writer import TargetWriter
 
         context, settings, names = self._context, self._settings, self._names
         self._progress = MirrorMetrics(context.metrics, self._partitions)
         field: str = settings["timestamp.field"]
+        topics = target.settings(sorted(set(names.values())))
         shared = WriterSettings(
             mirror=context.connector,
             is_exactly_once=settings["exactly.once"],
@@ -246,9 +305,10 @@ class MirrorTask(SourceTask):
             timestamps=partial(timestamp_of, field) if field else None,
             has_headers=settings["headers.source"],
             dead_letter_topic=settings["dead.letter.topic"],
+            limits={topic: TopicLimits.of(each) for topic, each in topics.items()},
         )
         # A batch that is larger than its topic allows would be refused as a whole.
-        batch_bytes = min(1_000_000, target.largest_messages(sorted(set(names.values()))) * 9 // 10)
+        batch_bytes = min(1_000_000, min(int(each["max.message.bytes"]) for each in topics.values()) * 9 // 10)
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
         self._next = self._positions(context)
@@ -260,19 +320,31 @@ class MirrorTask(SourceTask):
         self._unsubscribed = list(names)
 
     def _begin(self, target: TargetCluster) -> None:
-        """Prepare the checkpoints at the beginning of partitions that the mirror has not begun yet."""
+        """
+        Begin the partitions that the mirror has not begun yet, and those whose topic was turned forward again.
+
+        If the target has the records before a partition's position already, its checkpoint is written at once.
+        """
         starts = json.loads(self._settings["start.offsets"] or "{}")
-        logs = target.logs(sorted(self._names[topic] for topic in starts if topic in self._names))
+        begun: dict[TopicPartition, int | None] = {}
         for partition in self._partitions:
-            if partition in self._next:
-                continue
-            topic, number = partition
-            beginning = 0
-            if (start := starts.get(topic, {}).get(str(number))) is not None:
-                # What is on the target already are the records before this one.
-                self._next[partition] = start
-                _, beginning = logs.get(TopicPartition(self._names[topic], number), (0, 0))
-            self._writers[self._set_of(partition)].beginnings[partition] = beginning
+            claim = self._claims.get(self._names[partition.topic])
+            resumed = claim.resumes[partition.partition :][:1] if claim else ()
+            if resumed and self._next.get(partition, -1) < resumed[0]:
+                begun[partition] = resumed[0]
+            elif partition not in self._next:
+                begun[partition] = starts.get(partition.topic, {}).get(str(partition.partition))
+        known = {partition: start for partition, start in begun.items() if start is not None}
+        logs = target.logs(sorted({self._names[partition.topic] for partition in known}))
+        for number, writer in self._writers.items():
+            beginnings: dict[TopicPartition, tuple[int, int] | None] = {}
+            for partition, start in begun.items():
+                if self._set_of(partition) == number:
+                    _, end = logs.get(TopicPartition(self._names[partition.topic], partition.partition), (0, 0))
+                    beginnings[partition] = None if start is None else (start, end)
+            writer.begin(beginnings)
+        self._next |= known
+        self._begun = [self._position(*each) for each in known.items()]
 
     def _start_back(self, target: TargetCluster, starts: Sequence[tuple[TopicPartition, int]]) -> BackCopier:
         from kiel_groups.mirror.back import BackCopier, back_partition
@@ -283,13 +355,15 @@ class MirrorTask(SourceTask):
         for partition, start in starts:
             target_partition = TopicPartition(_target_name(settings, partition.topic), partition.partition)
             stored = context.run(context.offset(back_partition(target_partition)))
-            positions[target_partition] = max(start, stored["offset"] if stored else 0)
+            claim = self._claims.get(target_partition.topic)
+            turned = max(claim.starts[partition.partition :][:1], default=0) if claim else 0
+            positions[target_partition] = max(start, turned, stored["offset"] if stored else 0)
         return BackCopier(
             target,
             settings["source.bootstrap.servers"],
             topics,
             positions,
-            DirectionCheck(target, context.connector, dict.fromkeys(topics, BACK), context),
+            self._checked(target, topics, BACK),
             context,
             most=settings["batch.records"],
             resets=settings["source.auto.offset.reset"] == "earliest",
@@ -303,6 +377,9 @@ class MirrorTask(SourceTask):
         assert self._consumer is not None
         if self._error is not None:
             raise self._error
+        if self._begun:
+            begun, self._begun = self._begun, []
+            return begun
         self._progress.measure(self._lags)
         try:
             self._subscribe(self._consumer)
@@ -317,7 +394,7 @@ class MirrorTask(SourceTask):
             if not error.retriable:
                 raise
             self._report_source(f"the source does not answer: {error}; trying again")
-            self._context.run(self._context.pause(_SOURCE_PAUSE_S))
+            self._context.run(self._context.pause(_PAUSE_S))
             return []
         self._report_source("")
         self._check_ends({partition: columns[0].first_offset for partition, columns in found.items()})
@@ -392,12 +469,16 @@ class MirrorTask(SourceTask):
 
     def stop(self) -> None:
         self._threads.shutdown()
-        for writer in self._writers.values():
-            writer.close()
+        self._close()
+
+    def _close(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()
         if self._consumer is not None:
             self._consumer.close()
         if self._back is not None:
             self._back.close()
+        self._consumer = self._back = None
 
     def _subscribe(self, consumer: SingleConsumer) -> None:
         """Subscribe to the topics of the task. If the source does not answer, the next call subscribes to the rest."""
@@ -411,9 +492,12 @@ class MirrorTask(SourceTask):
     def _counted(self, batch: SourceBatch) -> SourcePosition:
         """Count the records of a batch that the target has stored, and return the position after them."""
         records, size = self._counts.get(batch.partition, (0, 0))
-        counts = self._counts[batch.partition] = records + batch.records, size + batch.size_bytes
-        offset = {"offset": batch.next_offset, "records": counts[0], "bytes": counts[1]}
-        return SourcePosition(_source_partition(batch.partition), offset)
+        self._counts[batch.partition] = records + batch.records, size + batch.size_bytes
+        return self._position(batch.partition, batch.next_offset)
+
+    def _position(self, partition: TopicPartition, offset: int) -> SourcePosition:
+        records, size = self._counts.get(partition, (0, 0))
+        return SourcePosition(_source_partition(partition), {"offset": offset, "records": records, "bytes": size})
 
     def _report_source(self, problem: str) -> None:
         """Show in the task's status that the source is gone, or, with "", that it is back. Each is shown once."""
@@ -475,12 +559,12 @@ class MirrorConnector(SourceConnector):
         self._settings = settings
         self._target = _target_of(settings)
         self._ended = threading.Event()
-        #: The topics and the directions that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: tuple[Mapping[str, int], Mapping[str, tuple[str, int]]] = {}, {}
+        #: The topics and the turns that the tasks were made for last. The worker calls ``task_configs`` next.
+        self._known: tuple[Mapping[str, int], Mapping[str, tuple[Turn, int]]] = {}, {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
-    def checked_topics(self, name: str, settings: Settings, *, timeout_s: float) -> dict[str, int]:
+    def checked_topics(self, name: str, settings: Settings, *, timeout_s: float, must_move: bool) -> dict[str, int]:
         """
         Check, without a change, whether both clusters permit a mirror. No other method was called before.
 
@@ -488,18 +572,23 @@ class MirrorConnector(SourceConnector):
             name: The name of the mirror.
             settings: The settings of the mirror.
             timeout_s: How long to wait for the target's first answer, in seconds.
+            must_move: Whether each topic must be copied in some direction.
 
         Returns:
             The number of partitions of each topic to mirror.
 
         Raises:
             ConfigError: A setting is wrong, or claims or topics of the target are in the way.
-            KielGroupsError: A cluster does not answer.
+            KielGroupsError: A cluster does not answer, or a topic is stopped that must move.
         """
         self._settings = settings
         known, target = self._topics(), _target_of(settings)
         topics, source = [self._described(*topic) for topic in known.items()], settings["source.bootstrap.servers"]
-        target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        claims = target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        for topic in topics if must_move else ():
+            if (claim := claims.get(topic.target)) and (stop := INTERRUPTED.get(claim.direction)):
+                raise KielGroupsError(f"the topic {topic.source} {stop}")
+        check_starts(source, settings["start.offsets"], known)
         return known
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
@@ -526,21 +615,18 @@ class MirrorConnector(SourceConnector):
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
         claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        check_starts(settings["source.bootstrap.servers"], settings["start.offsets"], known)
         target.create(topics, replication)
-        directions = self._directions(claims)
-        self._known = known, directions
+        turns = self._turns(claims)
+        self._known = known, turns
         if dead := settings["dead.letter.topic"]:
             target.create([MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})], replication)
         moving, starts = list[MirroredTopic](), dict[str, dict[int, int]]()
         for topic in topics:
-            direction, partitions = directions[topic.target]
-            if direction == STOPPED:
-                log.warning(
-                    "%s: topic %s is stopped while 'kiel-groups mirror reverse' turns it round; if that command was"
-                    " interrupted, call it again",
-                    self._context.name,
-                    topic.source,
-                )
+            turn, partitions = turns[topic.target]
+            direction = turn.direction
+            if direction in INTERRUPTED:
+                log.warning("%s: topic %s %s", self._context.name, topic.source, INTERRUPTED[direction])
                 continue
             moving.append(topic)
             if direction == BACK:
@@ -563,13 +649,12 @@ class MirrorConnector(SourceConnector):
             for partitions in partitions_of_tasks(moving, settings["partition.sets"], most)
         ]
 
-    def _directions(self, claims: Mapping[str, Claim]) -> dict[str, tuple[str, int]]:
-        """Return the direction of each target topic of the mirror, and the partitions of those that are copied back."""
-        own = {topic: claim.direction for topic, claim in claims.items() if claim.mirror == self._context.name}
-        counts = self._target.partitions() if BACK in own.values() else {}
-        return {
-            topic: (direction, counts.get(topic, 0) if direction == BACK else 0) for topic, direction in own.items()
-        }
+    def _turns(self, claims: Mapping[str, Claim]) -> dict[str, tuple[Turn, int]]:
+        """Return the turn of each target topic of the mirror, and the partitions of those that are copied back."""
+        own = {topic: claim.turn for topic, claim in claims.items() if claim.mirror == self._context.name}
+        is_back = {topic for topic, turn in own.items() if turn.direction == BACK}
+        counts = self._target.partitions() if is_back else {}
+        return {topic: (turn, counts.get(topic, 0) if topic in is_back else 0) for topic, turn in own.items()}
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):
@@ -594,7 +679,7 @@ class MirrorConnector(SourceConnector):
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):
             try:
-                if (self._topics(), self._directions(self._target.claims())) != self._known:
+                if (self._topics(), self._turns(self._target.claims())) != self._known:
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
                 log.warning("%s: cannot look for new topics: %s", self._context.name, error)

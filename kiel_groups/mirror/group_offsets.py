@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import (
@@ -39,8 +39,7 @@ class GroupTranslation:
     The offsets of a group on the source, and those to continue from on the target.
 
     Args:
-        group: The group on the source.
-        target_group: The group on the target.
+        group: The name of the group on both sides.
         offsets: The offsets of each partition on both sides.
         before: The offsets that the group has on the target, by partition of the target.
         members: The live members on the source, described for people.
@@ -48,7 +47,6 @@ class GroupTranslation:
     """
 
     group: str
-    target_group: str
     offsets: Sequence[TranslatedOffset]
     before: Mapping[model.TopicPartition, int]
     members: Sequence[str] = ()
@@ -93,29 +91,29 @@ class GroupMover:
         source: The servers of the source's ZooKeeper, with its chroot.
         target: The target of the mirror.
         mirror: The name of the mirror's connector.
+        store: The store of groups of other clients that have offsets in ZooKeeper and in Kafka.
         timeout_s: How long to wait for ZooKeeper's first answer, in seconds.
     """
 
-    def __init__(self, source: str, target: TargetCluster, mirror: str, *, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, source: str, target: TargetCluster, mirror: str, *, store: str | None = None, timeout_s: float = 10.0
+    ) -> None:
         self._source = ZooKeeperOffsets(source, timeout_s=timeout_s)
         self._target = target
         self._mirror = mirror
+        self._store = store
         self._admin = AdminClient(target.config, logger=log)
 
-    def translate(self, groups: Mapping[str, str], *, store: str | None = None) -> list[GroupTranslation]:
+    def translate(self, groups: Iterable[str]) -> list[GroupTranslation]:
         """
         Translate the present offsets of groups. Nothing is written.
-
-        Args:
-            groups: The name on the target of each group of the source.
-            store: The store of groups of other clients that have offsets in ZooKeeper and in Kafka.
 
         Raises:
             ConfigError: A group or the mirror does not exist, or a group has offsets in two stores.
             KielGroupsError: A cluster does not answer.
         """
         # Read before the checkpoints: a group that waits for the end of the mirror is then not beyond its position.
-        found = {group: self._source.read(group, store=store, with_logs=False) for group in groups}
+        found = {group: self._source.read(group, store=self._store, with_logs=False) for group in groups}
         claims = self._target.claims_of(self._mirror)
         topics = {claim.topic: target for target, claim in claims.items()}
         turned = {claim.topic for claim in claims.values() if claim.direction == BACK}
@@ -123,13 +121,12 @@ class GroupMover:
         return [
             GroupTranslation(
                 group,
-                name,
-                translate(found[group].offsets, topics, mirrored, logs, turned),
-                self._present(name),
-                (*found[group].members, *found[group].foreign),
-                self._members(name),
+                translate(each.offsets, topics, mirrored, logs, turned),
+                self._present(group),
+                (*each.members, *each.foreign),
+                self._members(group),
             )
-            for group, name in groups.items()
+            for group, each in found.items()
         ]
 
     def write(self, translation: GroupTranslation) -> None:
@@ -140,7 +137,7 @@ class GroupMover:
             KielGroupsError: The group has members on the target, or the target refuses the offsets or does not answer.
         """
         check_empty(translation)
-        changes, group = translation.changes, translation.target_group
+        changes, group = translation.changes, translation.group
         if not changes:
             return
         wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in sorted(changes.items())]
@@ -186,6 +183,6 @@ def check_empty(translation: GroupTranslation) -> None:
     """Check that a group has no members on the target. Raise KielGroupsError otherwise."""
     if members := translation.target_members:
         raise KielGroupsError(
-            f"group {translation.target_group} has members on the target: {some(members)}; only offsets of a group"
+            f"group {translation.group} has members on the target: {some(members)}; only offsets of a group"
             " without members can be set, so stop the members"
         )

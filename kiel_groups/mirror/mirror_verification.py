@@ -59,6 +59,8 @@ class _Partition(NamedTuple):
     mirrored: MirroredPartition | None
     dead_letters: Collection[int]
     is_compacted: bool
+    #: Where the mirror has continued on the source after the last turn forward, or 0.
+    resumed: int
 
 
 class MirrorVerification:
@@ -72,8 +74,6 @@ class MirrorVerification:
         target: The target of the mirror.
         mirror: The name of the mirror's connector.
         topics: The topics of the source to compare. In a name, * matches any characters, and ? matches one.
-        last: How many of the last mirrored records of each partition to compare, at least; None for all. The
-            comparison begins at a checkpoint.
         dead_letter_topic: The topic of the target with the dead letters of the mirror, or "".
         progress: Called about twice a second.
 
@@ -89,7 +89,6 @@ class MirrorVerification:
         mirror: str,
         *,
         topics: Sequence[str] = ("*",),
-        last: int | None = None,
         dead_letter_topic: str = "",
         progress: Progress = lambda *_: None,
     ) -> None:
@@ -97,7 +96,6 @@ class MirrorVerification:
         self._target = target
         self._mirror = mirror
         self._topics = topics
-        self._last = last
         self._dead_letter_topic = dead_letter_topic
         self._progress = progress
         self._done = self._total = 0
@@ -139,7 +137,7 @@ class MirrorVerification:
         ]
         starts, ends = source.beginning_offsets(wanted), source.end_offsets(wanted)
         targets = {each.topic for each in target_logs}
-        policies = self._target.settings(sorted(targets), "cleanup.policy") if targets else {}
+        settings = self._target.settings(sorted(targets))
         dead_letters = self._dead_letters()
         found: list[_Partition] = []
         for each in wanted:
@@ -154,9 +152,10 @@ class MirrorVerification:
                     for number, (start, end) in own.items()
                     if number < len(claim.starts)
                 }
-            is_compacted = "compact" in policies.get(name, "")
+            is_compacted = "compact" in settings.get(name, {}).get("cleanup.policy", "")
             dead: Collection[int] = dead_letters.get(each, ())
-            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted))
+            resumed = max(claim.resumes[each.partition :][:1], default=0)
+            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted, resumed))
         return found
 
     def _compare(self, each: _Partition, source: SingleConsumer, target: Consumer) -> PartitionComparison:
@@ -166,14 +165,17 @@ class MirrorVerification:
             result.refusal = f"{each.target} has no such partition"
             return result
         limits = [] if each.mirrored is None else aligned(each.mirrored, number)
-        last = None if self._last is None or each.mirrored is None else (each.mirrored.position, self._last)
+        # Before the last turn forward, each side may have records twice that were copied back.
+        limits = [limit for limit in limits if limit[0] >= each.resumed]
         starts = each.source_log[0], target_log[0]
-        beginning = beginning_of(limits, starts, last)
+        beginning = beginning_of(limits, starts)
+        if each.resumed and not limits:
+            result.refusal = "the mirror has not continued since its topic was turned forward"
+            return result
         if beginning is None:
             result.refusal = "each side has deleted what the other side has left"
             return result
-        if self._last is None:
-            _note_earlier(result, starts, limits, beginning)
+        _note_earlier(result, starts, limits, beginning)
         compare(
             result,
             each.mirrored,

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kiel_groups.errors import KielGroupsError, ProtocolError
@@ -76,6 +76,8 @@ class MirrorView:
         name: The name of the mirror's connector.
         group: The worker group, with this connector only.
         partitions: The partitions of the mirror's tasks, in their order; empty before the connector has made its tasks.
+        stored: The stored positions: by None or, for what is copied back, "target"; by topic and number of the
+            partition that records are copied from.
         lag_problem: The first reason why ends of logs are unknown, or "".
         target_problem: Why the checkpoints on the target are unknown, or "".
         seen_ms: When the mirror was read, in epoch milliseconds.
@@ -84,6 +86,7 @@ class MirrorView:
     name: str
     group: WorkerGroup
     partitions: tuple[PartitionProgress, ...] = ()
+    stored: Mapping[tuple[str | None, str, int], int] = field(default_factory=dict)
     lag_problem: str = ""
     target_problem: str = ""
     seen_ms: int = 0
@@ -92,6 +95,11 @@ class MirrorView:
     def connector(self) -> ConnectorEntry | None:
         """The stored connector, or None if there is none of this name."""
         return self.group.configuration.connectors.get(self.name)
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether the mirror writes each record once."""
+        return self.connector is not None and self.connector.config.get("exactly.once", "").lower() == "true"
 
     @property
     def topics(self) -> int:
@@ -143,12 +151,14 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
         brokers = broker_addresses(read_brokers(client))
     seen_ms = time.time_ns() // 1_000_000
     workers = worker_group_of(group, found)
-    partitions = mirrored_partitions(name, workers, offsets)
+    stored = stored_offsets(offsets)
+    partitions = mirrored_partitions(name, workers, stored)
     logs = asyncio.run(find_logs(brokers, [each.partition for each in partitions], timeout_s=timeout_s))
     known = [
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
     ]
-    return MirrorView(name, workers, tuple(known), logs.problem, seen_ms=seen_ms)
+    positions = {place: offset["offset"] for place, (offset, _) in stored.items() if "offset" in offset}
+    return MirrorView(name, workers, tuple(known), positions, logs.problem, seen_ms=seen_ms)
 
 
 def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: float) -> MirrorView:
@@ -176,23 +186,35 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
     return replace(view, partitions=tuple(partitions))
 
 
-def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> list[PartitionProgress]:
+def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]:
+    """
+    Return the source offsets of a mirror, and when each was stored in epoch milliseconds.
+
+    The keys are those of ``MirrorView.stored``. A znode with garbage is ignored.
+    """
+    found = {}
+    for path, znode in offsets.items():
+        with suppress(ProtocolError, LookupError):
+            each = SourceOffset.parse(znode.data, path)
+            place = each.partition.get("cluster"), each.partition["topic"], each.partition["partition"]
+            found[place] = each.offset, znode.modified_ms
+    return found
+
+
+def mirrored_partitions(
+    name: str, workers: WorkerGroup, stored: Mapping[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]
+) -> list[PartitionProgress]:
     """
     Return the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
 
     Args:
         name: The name of the mirror's connector.
         workers: The worker group.
-        offsets: The znodes of the connector's source offsets. A znode with garbage is ignored.
+        stored: The source offsets of the mirror.
     """
     entry = workers.configuration.connectors.get(name)
     tasks = () if entry is None else entry.tasks or ()
-    stored = {}
-    for path, znode in offsets.items():
-        with suppress(ProtocolError, LookupError):
-            each = SourceOffset.parse(znode.data, path)
-            place = each.partition.get("cluster"), each.partition["topic"], each.partition["partition"]
-            stored[place] = each.offset, znode.modified_ms
+    nothing: tuple[Mapping[str, Any], int | None] = {}, None
     found = []
     for number, config in enumerate(tasks):
         template = config.get("target.topic.format", TOPIC_IN_FORMAT)
@@ -202,8 +224,8 @@ def mirrored_partitions(name: str, workers: WorkerGroup, offsets: Snapshot) -> l
         for topic, partition, is_back in owned:
             target = target_topic(template, topic)
             place = ("target", target, partition) if is_back else (None, topic, partition)
-            offset, stored_ms = stored.get(place, ({}, None))
-            mirrored, _ = stored.get((None, topic, partition), ({}, None))
+            offset, stored_ms = stored.get(place, nothing)
+            mirrored, _ = stored.get((None, topic, partition), nothing)
             row = PartitionProgress(
                 TopicPartition(topic, partition),
                 target,

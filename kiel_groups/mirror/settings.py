@@ -68,8 +68,8 @@ CONFIG = ConfigDefinition(
         "start.offsets",
         default="",
         documentation='Where the mirror begins partitions, as JSON by topic and partition: {"orders": {"0": 17}}. '
-        "The records before are on the target already, such as by a copy with Spark. Other partitions begin at their "
-        "first record.",
+        "The records before are on the target already, such as by a copy with Spark. An offset beyond the end of its "
+        "log is refused. Other partitions begin at their first record.",
         validator=Validator(_are_offsets, 'offsets as JSON: {"orders": {"0": 17}}'),
         importance="low",
         width="long",
@@ -168,7 +168,7 @@ CONFIG = ConfigDefinition(
         "timestamp.field",
         default="",
         documentation="The field of JSON values that has a record's time: milliseconds since 1970, or a text in ISO "
-        "8601 with a zone. Other records get the time of mirroring.",
+        "8601 with a zone. Other records, and those whose time their topic refuses, get the time of mirroring.",
     ),
     _records(
         "headers.source",
@@ -179,8 +179,8 @@ CONFIG = ConfigDefinition(
     _records(
         "dead.letter.topic",
         default="",
-        documentation="The topic of the target for records that are larger than their topic allows. Without it, such a "
-        "record fails the task.",
+        documentation="The topic of the target for records that their topic never takes: those that are too large, "
+        "and those without a key for a compacted topic. Without it, such a record fails the task.",
         validator=Validator(lambda name: not name or TOPIC_NAME.accepts(name), TOPIC_NAME.expected),
     ),
     _records(

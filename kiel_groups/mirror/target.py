@@ -15,7 +15,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
-from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
+from kiel_groups.errors import (
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    RetriableBrokerError,
+    TaskStoppedError,
+)
 from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
 from kiel_groups.wording import counted, some
@@ -151,9 +158,11 @@ class TargetCluster:
         # Problems of connections reach the callback.
         self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error, "log_level": 2})
 
-    def check(self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float) -> None:
+    def check(
+        self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float
+    ) -> dict[str, Claim]:
         """
-        Check, without a change, whether the target permits a mirror.
+        Check, without a change, whether the target permits a mirror. Return the claims of all mirrors.
 
         Args:
             mirror: The name of the mirror.
@@ -169,7 +178,9 @@ class TargetCluster:
         present = self.partitions(timeout_s)
         _check_sets(present, mirror, sets)
         _check_sizes(present, topics)
-        check_claims(self.claims() if CLAIMS_TOPIC in present else {}, mirror, source, topics)
+        claims = self.claims() if CLAIMS_TOPIC in present else {}
+        check_claims(claims, mirror, source, topics)
+        return claims
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
@@ -414,17 +425,22 @@ class TargetCluster:
         """
         return [(message.key() or b"", message.value()) for message in self.messages(topic, *partitions)]
 
-    def messages(self, topic: str, *partitions: int) -> Iterator[Message]:
-        """Yield the committed records of some partitions. Raise KielGroupsError if the target does not answer."""
+    def messages(self, topic: str, *partitions: int, start: int = 0) -> Iterator[Message]:
+        """
+        Yield the committed records of some partitions from an offset on.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
         with closing(self.consumer()) as consumer:
-            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            consumer.assign([TopicPartition(topic, each, start) for each in partitions])
             left, answered_s = set(partitions), time.monotonic()
             while left:
                 message = consumer.poll(_REQUEST_S)
                 if message is None:
                     self._check_stop()
                     if time.monotonic() - answered_s > _ANSWER_S:
-                        raise KielGroupsError(f"the target {self.servers} does not answer: cannot read {topic}")
+                        raise NoBrokersError(f"the target {self.servers} does not answer: cannot read {topic}")
                     continue
                 answered_s = time.monotonic()
                 if (error := message.error()) is None:
@@ -448,25 +464,30 @@ class TargetCluster:
         }
         return open_client(Consumer, self.config | config)
 
-    def largest_messages(self, topics: Sequence[str]) -> int:
-        """Return the smallest ``max.message.bytes`` of some topics."""
-        return min(map(int, self.settings(topics, "max.message.bytes").values()))
-
-    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
-        """Return the value of a setting for each of some topics."""
+    def settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the settings of each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
 
-        def ask(timeout_s: float) -> dict[str, str]:
-            answers = self._admin.describe_configs(resources, request_timeout=timeout_s)
-            return {resource.name: answer.result()[name].value for resource, answer in answers.items()}
+        def ask(timeout_s: float) -> dict[str, dict[str, str]]:
+            answers = self._admin.describe_configs(resources, request_timeout=timeout_s) if resources else {}
+            return {
+                resource.name: {name: entry.value for name, entry in answer.result().items()}
+                for resource, answer in answers.items()
+            }
 
         # A broker of KRaft learns of a new topic after the controller has created it.
         return self._answer(ask, "read the settings of topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
-        """Return the error for users after the library has raised one. It is a ConfigError if rights are missing."""
-        kind = ConfigError if error_of(error).code() in _DENIED else KielGroupsError
-        return kind(f"the target {self.servers}: cannot {what}: {error_of(error).str()}")
+        """
+        Return the error for users after the library has raised one.
+
+        It is a ConfigError if rights are missing, and a RetriableBrokerError if another try may succeed.
+        """
+        text, code = f"the target {self.servers}: cannot {what}: {error_of(error).str()}", error_of(error).code()
+        if code in PASSING:
+            return RetriableBrokerError(text)
+        return ConfigError(text) if code in _DENIED else KielGroupsError(text)
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
@@ -476,7 +497,7 @@ class TargetCluster:
             self._admin.poll(0)  # This calls ``_on_error``.
             # Brokers before 0.10 close a connection that asks for their versions.
             cause = self._last_error or f"{error_of(error).str()}; expected Kafka 0.11 or later"
-            raise KielGroupsError(f"no broker of the target {self.servers} answers: {cause}") from error
+            raise NoBrokersError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _on_error(self, error: KafkaError) -> None:

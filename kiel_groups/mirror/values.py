@@ -26,6 +26,11 @@ PARTITIONS_KEY, BACK_KEY = "mirror.partitions", "mirror.back"
 #: In the format of the target's topics, the place of the name that the topic has on the source.
 TOPIC_IN_FORMAT = "${topic}"
 
+#: A greater number of milliseconds than any difference of times.
+NO_LIMIT = (1 << 63) - 1
+#: How far the clocks of the task and of a broker may differ, with the time of a write, in milliseconds.
+_CLOCKS_MS = 10_000
+
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
 Timestamps: TypeAlias = Callable[[bytes | None], int]
 
@@ -51,8 +56,27 @@ class MirroredTopic(NamedTuple):
         return self.hashed_partitions or self.partitions
 
 
-#: The directions of a topic: the mirror copies it to the target, copies nothing, or copies it back to the source.
-FORWARD, STOPPED, BACK = "forward", "stopped", "back"
+#: The directions of a topic: the mirror copies it to the target, or back to the source. While a topic is turned, the
+#: mirror copies nothing of it: ``STOPPED`` on the way back, ``RETURNING`` on the way forward again.
+FORWARD, STOPPED, BACK, RETURNING = "forward", "stopped", "back", "returning"
+
+
+#: Why a topic is copied in no direction, and what an operator does about it.
+INTERRUPTED = {
+    STOPPED: "is stopped while 'kiel-groups mirror reverse' turns it round; if that command was interrupted, call it"
+    " again",
+    RETURNING: "is stopped while 'kiel-groups mirror reverse --forward' turns it; if that command was interrupted, call"
+    " it again",
+}
+
+
+class Turn(NamedTuple):
+    """What a turn of a topic changes: its direction, and where its records are copied from. See ``Claim``."""
+
+    mirror: str
+    direction: str
+    starts: Sequence[int]
+    resumes: Sequence[int]
 
 
 class Claim(NamedTuple):
@@ -64,8 +88,11 @@ class Claim(NamedTuple):
         topic: The name of the topic on the source.
         source: The addresses of the source.
         created: The creation zxid of the topic in the source's ZooKeeper, or 0 if it is not known.
-        direction: ``FORWARD``, ``STOPPED`` or ``BACK``.
-        starts: For ``BACK``, the offset of each partition of the target from which records are copied to the source.
+        direction: ``FORWARD``, ``STOPPED``, ``BACK`` or ``RETURNING``.
+        starts: The offset of each partition of the target from which records are copied to the source, since the last
+            turn back; empty before.
+        resumes: The offset of each partition of the source from which records are copied to the target again, since the
+            last turn forward; empty before.
     """
 
     mirror: str
@@ -74,6 +101,12 @@ class Claim(NamedTuple):
     created: int = 0
     direction: str = FORWARD
     starts: Sequence[int] = ()
+    resumes: Sequence[int] = ()
+
+    @property
+    def turn(self) -> Turn:
+        """What the last turn has changed."""
+        return Turn(self.mirror, self.direction, self.starts, self.resumes)
 
     def encode(self) -> bytes:
         """Return the claim as JSON."""
@@ -89,10 +122,10 @@ class Claim(NamedTuple):
         """
         try:
             claim = cls(**json.loads(data))
-            claim = claim._replace(starts=tuple(claim.starts))
+            claim = claim._replace(starts=tuple(claim.starts), resumes=tuple(claim.resumes))
             is_legal = all(isinstance(text, str) for text in claim[:3]) and isinstance(claim.created, int)
-            is_legal &= claim.direction in (FORWARD, STOPPED, BACK)
-            is_legal &= all(isinstance(start, int) and start >= 0 for start in claim.starts)
+            is_legal &= claim.direction in (FORWARD, STOPPED, BACK, RETURNING)
+            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes))
         except (ValueError, TypeError, RecursionError):
             is_legal = False
         if not is_legal:
@@ -128,6 +161,35 @@ class SourceBatch(NamedTuple):
         return sum(each.size_bytes for each in self.columns)
 
 
+class TopicLimits(NamedTuple):
+    """
+    What a topic of the target takes.
+
+    Args:
+        is_compacted: Whether the topic is compacted, and so refuses records without a key.
+        past_ms: How far the timestamp of a record may be in the past, in milliseconds.
+        future_ms: How far it may be in the future.
+    """
+
+    is_compacted: bool = False
+    past_ms: int = NO_LIMIT
+    future_ms: int = NO_LIMIT
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> TopicLimits:
+        """Return the limits of a topic by its settings, which are those of its broker's release."""
+        both = int(settings.get("message.timestamp.difference.max.ms", NO_LIMIT))
+        past, future = (
+            min(both, int(settings.get(f"message.timestamp.{name}.max.ms", NO_LIMIT))) for name in ("before", "after")
+        )
+        return cls("compact" in settings["cleanup.policy"], past, future)
+
+    def legal(self, timestamp_ms: int, now_ms: int) -> int:
+        """Return a timestamp if the topic takes it at the time ``now_ms``, or 0 for the present time."""
+        is_legal = now_ms - self.past_ms + _CLOCKS_MS < timestamp_ms < now_ms + self.future_ms - _CLOCKS_MS
+        return timestamp_ms if is_legal else 0
+
+
 class WriterSettings(NamedTuple):
     """The settings that all writers of a task share."""
 
@@ -136,8 +198,10 @@ class WriterSettings(NamedTuple):
     compression: str
     timestamps: Timestamps | None
     has_headers: bool
-    #: The topic for records that are too large for the target, or "" to fail.
+    #: The topic for records that a topic of the target never takes, or "" to fail.
     dead_letter_topic: str
+    #: The limits of each topic of the target. A topic that is not named has none.
+    limits: Mapping[str, TopicLimits] = {}
 
 
 def target_topic(template: str, topic: str) -> str:

@@ -16,7 +16,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
-from kiel_groups.mirror.values import BEGINNING_SLOT, SourceBatch, Waiting, WriterSettings, checkpoints_topic
+from kiel_groups.mirror.values import (
+    BEGINNING_SLOT,
+    SourceBatch,
+    TopicLimits,
+    Waiting,
+    WriterSettings,
+    checkpoints_topic,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
@@ -64,6 +71,9 @@ _PERMANENT = _UNAUTHORIZED | frozenset(
         KafkaError._INVALID_DIFFERENT_RECORD,
     }
 )
+#: Why a record without a key is not written to a compacted topic. A broker refuses the whole batch, and does not name
+#: the record reliably.
+_NO_KEY = KafkaError(KafkaError.INVALID_RECORD, "the topic is compacted, and the record has no key")
 #: Errors of records that an abort drops.
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
@@ -102,13 +112,15 @@ class TargetWriter:
         self._ends: dict[TopicPartition, int] = {}
         #: The number of partitions of each target topic whose keys are hashed, as first seen.
         self._widths: dict[str, int] = {}
-        #: The records of this batch that are too large for the target, by partition and offset.
+        #: The records of this batch that their topic never takes, by partition and offset.
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
-        #: The partitions that the mirror begins, with the offset of their first record on the target or a smaller one.
-        #: The task adds them.
-        self.beginnings: dict[TopicPartition, int] = {}
+        #: The partitions whose checkpoint at the beginning is not written yet: their offsets on the source and the
+        #: target, or None before the first record.
+        self._beginnings: dict[TopicPartition, tuple[int, int] | None] = {}
+        #: The partitions that had checkpoints at the start of the task.
+        self._known: frozenset[TopicPartition] = frozenset()
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
@@ -166,6 +178,7 @@ class TargetWriter:
         The next checkpoint of a partition, if its batch has no record for the target, repeats the target's position.
         """
         found = parse_checkpoints(self._target.read(self._checkpoints_topic, self._number))
+        self._known = frozenset(found)
         for partition, mirrored in found.items():
             for checkpoint in mirrored.checkpoints:
                 for number, end in checkpoint.targets.items():
@@ -190,6 +203,22 @@ class TargetWriter:
         except KafkaException as error:
             raise self._failure("say where its logs end", error_of(error)) from error
 
+    def begin(self, beginnings: Mapping[TopicPartition, tuple[int, int] | None]) -> None:
+        """
+        Write checkpoints at the beginning of partitions, which need not get a record soon.
+
+        Args:
+            beginnings: For each partition, the offset on the source at which the mirror begins, and the end of the
+                target's partition. None stands for the first record of the source, whose offset is not known yet: its
+                checkpoint is written with the first batch.
+
+        Raises:
+            KielGroupsError, TaskStoppedError: As ``write``.
+        """
+        self._beginnings |= beginnings
+        if any(beginnings.values()):
+            self.write([])
+
     def write(self, batches: Sequence[SourceBatch]) -> None:
         """
         Write records and their checkpoints, and return when the target has stored all.
@@ -201,6 +230,9 @@ class TargetWriter:
             TaskStoppedError: The task must stop.
         """
         self._refused.clear()
+        for batch in batches:
+            if self._beginnings.get(batch.partition, ()) is None:
+                self._beginnings[batch.partition] = batch.columns[0].first_offset, 0
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
@@ -242,18 +274,23 @@ class TargetWriter:
         self._look_up_ends(batches)
         # Without a claim, records of a later owner may be before these ends, and readers of the checkpoint would skip
         # them. The claim is checked after the look-up, so it was valid then. Transactions are fenced by the target.
-        is_exact = self._settings.is_exactly_once or self._waiting.is_owner
+        while not (self._settings.is_exactly_once or self._waiting.is_owner):
+            self._check_stop()
+            time.sleep(_PAUSE_S)
+            self._look_up_ends(batches)
+        for partition, beginning in self._beginnings.items():
+            if beginning is not None:
+                slot = self._next_slot(partition) if partition in self._known else BEGINNING_SLOT
+                self._send_checkpoint([*partition, slot], dict(zip(("source", "target"), beginning, strict=True)))
         for batch in batches:
             self._bury(batch)
-            if is_exact:
-                self._checkpoint(batch)
+            self._checkpoint(batch)
         self._flush()
         if self._settings.is_exactly_once and not self._errors:
             self._commit()
         self._check_errors()
-        if is_exact and not self._errors:
-            for batch in batches:
-                self.beginnings.pop(batch.partition, None)
+        if not self._errors:
+            self._beginnings = {each: None for each, beginning in self._beginnings.items() if beginning is None}
         return not self._errors
 
     def _commit(self) -> None:
@@ -305,9 +342,11 @@ class TargetWriter:
         partition, settings = batch.partition, self._settings
         keys, values = columns.keys.to_list(), columns.values.to_list()
         messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
+        limits = settings.limits.get(batch.topic, TopicLimits())
         if settings.timestamps is not None:
+            now_ms = time.time_ns() // 1_000_000
             for message in messages:
-                message["timestamp"] = settings.timestamps(message["value"])
+                message["timestamp"] = limits.legal(settings.timestamps(message["value"]), now_ms)
         if settings.has_headers:
             for offset, message in zip(columns.offsets, messages, strict=True):
                 message["headers"] = _source_headers(partition, offset)
@@ -316,6 +355,9 @@ class TargetWriter:
             for offset, message in zip(columns.offsets, messages, strict=True):
                 if len(message["key"] or b"") + len(message["value"] or b"") > self._batch_bytes:
                     message["callback"] = partial(self._done, (partition, offset))
+        if limits.is_compacted and None in keys:
+            pairs = zip(columns.offsets, keys, strict=True)
+            self._refused |= {(partition, offset): _NO_KEY for offset, key in pairs if key is None}
         if self._refused:
             refused = {offset for each, offset in self._refused if each == partition}
             return [each for offset, each in zip(columns.offsets, messages, strict=True) if offset not in refused]
@@ -335,26 +377,26 @@ class TargetWriter:
             self._send(topic, value, key, _BY_HASH, self._stored, headers=headers)
 
     def _checkpoint(self, batch: SourceBatch) -> None:
-        """
-        Write the checkpoint at the end of a batch.
-
-        The n-th checkpoint of a partition replaces one with as many zeros at the end of its number in binary. So the
-        topic keeps few checkpoints of each partition: every second one is the latest of its kind, and the others are
-        further and further back. The checkpoint at the beginning of the mirror has a slot of its own, and stays.
-        """
+        """Write the checkpoint at the end of a batch."""
         partition = batch.partition
-        if partition in self.beginnings:
-            beginning = {"source": batch.columns[0].first_offset, "target": self.beginnings[partition]}
-            self._send_checkpoint([*partition, BEGINNING_SLOT], beginning)
-        count = self._counts[partition] = self._counts.get(partition, 0) + 1
-        slot = (count & -count).bit_length() - 1
         value: dict[str, Any] = {"source": batch.next_offset, "target": None}
         if batch.is_hashed:
             ends = {each.partition: end for each, end in self._ends.items() if each.topic == partition.topic}
             value["targets"] = dict(sorted(ends.items()))
         else:
             value["target"] = self._ends.get(partition)
-        self._send_checkpoint([*partition, slot], value)
+        self._send_checkpoint([*partition, self._next_slot(partition)], value)
+
+    def _next_slot(self, partition: TopicPartition) -> int:
+        """
+        Return the slot of the next checkpoint of a partition, which replaces the last one of the same slot.
+
+        The slot of the n-th checkpoint is the number of zeros at the end of n in binary. So the topic keeps few
+        checkpoints of each partition: every second one is the latest of its slot, and the others are further and
+        further back. The checkpoint at the beginning of the mirror has a slot of its own, and stays.
+        """
+        count = self._counts[partition] = self._counts.get(partition, 0) + 1
+        return (count & -count).bit_length() - 1
 
     def _send_checkpoint(self, key: Sequence[object], value: Mapping[str, object]) -> None:
         encoded = json.dumps(value).encode(), json.dumps(key).encode()

@@ -66,8 +66,7 @@ from kiel_groups.ops.zookeeper_reader import (
     registered_address,
 )
 from kiel_groups.security_file import tls_problem
-from kiel_groups.wire.fetch import FetchRequest
-from kiel_groups.wire.versions import VersionRange
+from kiel_groups.wire.versions import VersionRange, supports_early_requests
 from kiel_groups.wording import counted, own_command, some
 from kiel_groups.zookeeper.security import security_of
 
@@ -264,14 +263,9 @@ def _release_of(ranges: dict[int, VersionRange] | None, registered: int | None) 
     """
     if ranges is None:
         return {None: "Kafka 0.8 or 0.9", 1: "Kafka 0.8"}.get(registered, "Kafka 0.9")
-    if not _reads_early_fetches(ranges):
+    if not supports_early_requests(ranges):
         return "Kafka 4.0 or later"
     return next((f"Kafka {release} or later" for key, release in _RELEASES if key in ranges), "Kafka 0.10.0")
-
-
-def _reads_early_fetches(ranges: dict[int, VersionRange]) -> bool:
-    fetches = ranges.get(FetchRequest.API_KEY)
-    return fetches is not None and fetches.least <= FetchRequest.API_VERSION
 
 
 async def _ask_broker(name: str, address: HostPort, registered_version: int | None, timeout_s: float) -> BrokerAnswer:
@@ -291,7 +285,7 @@ async def _ask_broker(name: str, address: HostPort, registered_version: int | No
                 release = _release_of(ranges, registered_version)
                 if ranges is not None:
                     identity = await cluster.identity(with_id=True)
-        is_too_new = ranges is not None and not _reads_early_fetches(ranges)
+        is_too_new = ranges is not None and not supports_early_requests(ranges)
         return BrokerAnswer(name, "", release, is_too_new, identity)
     except TimeoutError:
         return BrokerAnswer(name, f"no answer within {timeout_s:g} s")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiel_groups.metrics import Latency, Metrics
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
+from kiel_groups.rest.metric_meanings import MEANINGS
 from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
 
@@ -32,7 +33,7 @@ def metrics_answer(families: Iterable[Metric]) -> Answer:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
         from prometheus_client.registry import Collector
     except ImportError:
-        text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
+        text = "the metrics need the package prometheus-client: pip install prometheus-client"
         raise RestError(HTTPStatus.NOT_IMPLEMENTED, text) from None
 
     class Once(Collector):
@@ -69,7 +70,8 @@ def sample_families(samples: Iterable[tuple[str, Mapping[str, str], int | float 
         labels = sorted({label for _, given, _ in same for label in given})
         is_summary = isinstance(same[0][2], Latency)
         full = f"kiel_{name}_seconds" if is_summary else f"kiel_{name}"
-        meaning = f"{name.replace('_', ' ').capitalize()}. docs/metrics.rst explains {full}."
+        # A registry may have metrics of the application, too.
+        meaning = MEANINGS[full].text.replace("``", "") if full in MEANINGS else name.replace("_", " ").capitalize()
         if is_summary:
             summary = SummaryMetricFamily(full, meaning, labels=labels)
             for _, given, value in same:

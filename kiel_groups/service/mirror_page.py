@@ -5,7 +5,7 @@ Compute what the console shows of mirrors, from the statuses of their connectors
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kiel_groups.ops.views.report import ago
@@ -30,6 +30,10 @@ _REMEDIES = (
 
 #: What an operator does before the restart of a failed task, by a part of the error.
 _CAUSES = (
+    (
+        "and the record has no key",
+        "name a topic for such records in dead.letter.topic, or let cleanup.policy of the target's topic be delete",
+    ),
     (
         "refuses to store the record",
         "raise max.message.bytes of the target's topic, or name a topic for such records in dead.letter.topic",
@@ -84,7 +88,7 @@ def mirrors(works: Iterable[Work], group: str, url: str, now_ms: int) -> Iterato
         topics = list(_topics(tasks, connector.config.get("target.topic.format", "${topic}"), now_ms))
         problems: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for work in (connector, *tasks):
-            if (problem := _problem(work, group, url)) is not None:
+            if (problem := _problem(work, group, url, connector.config)) is not None:
                 problems[problem].append(work.name)
         shown = [(f"{some(names)}: {text}", remedy) for (text, remedy), names in problems.items()]
         yield Mirror(name, _progress(connector, tasks, topics, now_ms), topics, shown)
@@ -134,8 +138,12 @@ def _progress(connector: Work, tasks: Sequence[Work], topics: Sequence[MirroredT
     return "; ".join(parts) + "."
 
 
-def _problem(work: Work, group: str, url: str) -> tuple[str, str] | None:
-    """Return the problem of a connector or a task with its remedy, or None if it has no problem."""
+def _problem(work: Work, group: str, url: str, config: Mapping[str, str]) -> tuple[str, str] | None:
+    """
+    Return the problem of a connector or a task with its remedy, or None if it has no problem.
+
+    ``config`` has the settings of the connector.
+    """
     if work.state == "FAILED":
         cause = next(remedy for part, remedy in _CAUSES if part in work.problem)
         restart = own_command("connectors", "restart", work.connector, "--with-tasks", "--only-failed", "--url", url)
@@ -143,6 +151,8 @@ def _problem(work: Work, group: str, url: str) -> tuple[str, str] | None:
     if work.problem:
         return work.problem, next(remedy for part, remedy in _REMEDIES if part in work.problem)
     if work.state == "UNASSIGNED":
-        start = own_command("workers", "run", "--group", group)
+        # The brokers of the source are those of the workers.
+        brokers = config.get("source.bootstrap.servers", "")
+        start = own_command("workers", "run", "--group", group, "--brokers", brokers)
         return "no worker runs it", f"a worker takes it within seconds; if none is alive, {start} starts one"
     return None

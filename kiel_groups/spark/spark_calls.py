@@ -99,8 +99,8 @@ def unpacked(packed: bytes) -> Any:
         }
         raise type("RuntimeError", (RuntimeError,), names)(
             f"the Spark worker on {platform.node()} (Python {platform.python_version()}, {sys.executable}) has no"
-            f" module {error.name}: install kiel-groups[spark] there, or ship it with the job, as docs/spark.rst shows"
-            " under 'Installing it'"
+            f" module {error.name}: install kiel-groups[spark] there, or ship it with the job, as"
+            " docs/spark-installing.rst shows"
         ) from None
     made = object.__new__(kind)
     made.__dict__.update(state)

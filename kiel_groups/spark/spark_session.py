@@ -180,7 +180,7 @@ def _known_failure(text: str) -> KielGroupsError | None:
     if found := _NO_MODULE.search(text):
         return ConfigError(
             f"the Python of a Spark worker has no module {found[1]}: install kiel-groups[spark] on every worker, or"
-            " ship it with the job, as docs/spark.rst shows under 'Installing it'"
+            " ship it with the job, as docs/spark-installing.rst shows"
         )
     if found := _NO_PROGRAM.search(text):
         host, program = found.groups()

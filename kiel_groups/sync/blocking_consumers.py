@@ -260,6 +260,7 @@ class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     autocommit = Attribute(clients.GroupedConsumer, lambda consumer: consumer.autocommit)
     closing = Attribute(clients.GroupedConsumer, lambda consumer: consumer.closing)
     is_leader = Attribute(clients.GroupedConsumer, lambda consumer: consumer.is_leader)
+    is_member = Attribute(clients.GroupedConsumer, lambda consumer: consumer.is_member)
     settled = Attribute(clients.GroupedConsumer, lambda consumer: consumer.settled)
 
 

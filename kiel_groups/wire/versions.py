@@ -74,6 +74,23 @@ class ApiVersionsResponse(NamedTuple):
     versions: Mapping[int, VersionRange]
 
 
+#: What is said about brokers that do not support the fetch requests of Kafka 0.8.
+TOO_NEW = (
+    "no longer support the requests of Kafka 0.8, as those of Kafka 4; kiel-groups reads and writes Kafka 0.8 to 3.9:"
+    " use another client there, such as confluent-kafka, or Kafka's own tools"
+)
+
+
+def supports_early_requests(ranges: Mapping[int, VersionRange]) -> bool:
+    """
+    Return whether a broker supports the first fetch requests.
+
+    A broker that does not is of 4.0 or later, and supports neither the first produce and offset requests.
+    """
+    fetches = ranges.get(FetchRequest.API_KEY)
+    return fetches is not None and fetches.least <= FetchRequest.API_VERSION
+
+
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
     """Ask a broker which versions of each request it supports."""

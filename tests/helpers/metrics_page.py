@@ -1,4 +1,4 @@
-"""Read the tables of the page about metrics, and compare what a process exposes with them."""
+"""Read the tables of the pages about metrics, and compare what a process exposes with them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from tests.helpers.waiting import eventually
 
 __all__ = ["FILES", "Described", "check_exposed", "described", "exposed", "names_in_files", "tables"]
 
+#: The pages about metrics.
+PAGES = ("metrics.rst", "metrics-clients.rst")
+
 #: The files for Prometheus and Grafana that have names of metrics.
 FILES = ("rules.yml", "rules-test.yml", "grafana-dashboard.json")
 
@@ -30,7 +33,7 @@ _TASK_LABELS = frozenset({"connector", "task"})
 
 
 class Described(NamedTuple):
-    """A metric on the page: its section, kind, unit, meaning, and labels."""
+    """A metric on a page: its section, kind, unit, meaning, and labels."""
 
     section: str
     kind: str
@@ -58,10 +61,12 @@ def _tables(page: Path) -> list[tuple[str, list[list[str]]]]:
 
 @cache
 def described() -> dict[str, Described]:
-    """Return all metrics of the page by name, without the suffix of counters. A label is named after "By"."""
+    """Return all metrics of the pages by name, without the suffix of counters. A label is named after "By"."""
     found = {}
-    for section, (_, *rows) in _tables(REPOSITORY / "docs" / "metrics.rst"):
-        for name, kind, unit, meaning in rows:
+    sections = [each for page in PAGES for each in _tables(REPOSITORY / "docs" / page)]
+    for section, (headings, *rows) in sections:
+        # Another table has the names of Kafka's clients.
+        for name, kind, unit, meaning in rows if len(headings) == 4 else []:
             assert name not in found
             labels = re.findall(r"[a-z]+", meaning.partition(" By ")[2].partition(":")[0].replace(" of the answer", ""))
             found[name] = Described(section, kind, unit, meaning, frozenset(labels) - {"and"})

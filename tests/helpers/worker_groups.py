@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
@@ -104,7 +105,20 @@ class WorkerPrograms:
     ) -> None:
         self._cluster = cluster
         start = ["-m", "kiel_groups"] if descriptors is None else ["-c", _WITH_LIMIT.format(descriptors)]
-        self._words = [*start, "workers", "run", "--group", group, "--port", "0"]
+        # The kernel kills the workers with this process, which may be killed itself.
+        self._words = [
+            "--pdeathsig",
+            "KILL",
+            "--",
+            sys.executable,
+            *start,
+            "workers",
+            "run",
+            "--group",
+            group,
+            "--port",
+            "0",
+        ]
         self._words += ["--zookeeper", cluster.zk_hosts, "--brokers", ",".join(cluster.brokers)]
         self._words += ["--session-timeout-ms", str(session_timeout_ms)]
         self._stack = ExitStack()
@@ -120,7 +134,7 @@ class WorkerPrograms:
 
     async def add(self, count: int = 1) -> list[Running]:
         """Start workers, and wait until the REST interface of each answers."""
-        added = [self._stack.enter_context(Running(self._words)) for _ in range(count)]
+        added = [self._stack.enter_context(Running(self._words, program="setpriv")) for _ in range(count)]
         self.running += added
         for process in added:
             await eventually(partial(_url, process), "the worker serves its REST interface", 60.0)

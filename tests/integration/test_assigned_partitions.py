@@ -165,7 +165,8 @@ async def test_commits_are_refused(backend: GroupBackend, unique: Unique, make: 
             for refused in (consumer.commit({partition: 2}), consumer.commit_async(), consumer.commit_offsets()):
                 with pytest.raises(IllegalStateError, match="no claim protects a commit"):
                     await refused
-            assert (consumer.member_id, consumer.is_leader, consumer.settled) == (None, False, False)
+            states = (consumer.is_member, consumer.is_leader, consumer.settled)
+            assert (consumer.member_id, states) == (None, (False, False, False))
             assert consumer.fencing_token(partition) is None
             assert backend.stored(consumer.group_name, topic) == {}
         else:

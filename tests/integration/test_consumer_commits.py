@@ -113,6 +113,8 @@ async def test_each_refusal_says_why_and_stores_nothing(
     async with joined(backend, group, topic) as consumer:
         await read(consumer, 3)
         await consumer.commit()
+        assert consumer.is_member
+    assert not consumer.is_member
     async with joined(backend, group, topic) as consumer:
         await read(consumer, 5)
         given = {TopicPartition(topic, each): at for each, at in offsets.items()} if type(offsets) is dict else offsets

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.integration
 
 EXAMPLES = REPOSITORY / "examples"
 TESTED = {
-    "blocking_worker.py",
     "commit_by_hand.py",
     "counter.py",
     "fenced_sink.py",
@@ -40,6 +40,12 @@ TESTED = {
     "spark_lake.py",  # its account, in tests/project/test_lake_example.py
     "worker.py",
 }
+#: Projects, each with a test module of its own: ``test_example_*.py``.
+PROJECTS = {
+    "blocking_worker/send_orders.py",
+    "exactly_once_postgres/count_views.py",
+    "web_service/service.py",
+}
 
 Unique = Callable[[str], str]
 
@@ -47,16 +53,31 @@ Unique = Callable[[str], str]
 def test_no_example_goes_untested() -> None:
     """Every example has a test in this module, or in the module that ``TESTED`` names."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
+    projects = {path.parent for path in EXAMPLES.glob("*/pyproject.toml")}
+    assert {str(path.relative_to(EXAMPLES)) for each in projects for path in each.glob("*.py")} == PROJECTS
 
 
-@pytest.mark.parametrize("example", sorted(TESTED))
+@pytest.mark.parametrize("project", sorted(PROJECTS))
+def test_a_project_is_complete(project: str) -> None:
+    """A project has a README, and metadata from which it can be built, with its module."""
+    path = EXAMPLES / project
+    metadata = tomllib.loads((path.parent / "pyproject.toml").read_text())
+    assert metadata["tool"]["setuptools"]["py-modules"] == [path.stem]
+    assert list(metadata["project"]["scripts"].values()) == [f"{path.stem}:run"]
+    page = (path.parent / "README.rst").read_text()
+    assert path.name in page
+    sections = ["Run it", "What it guarantees", "What to change"]
+    assert [section for section in sections if f"\n{section}\n---" not in page] == []
+
+
+@pytest.mark.parametrize("example", sorted(TESTED | PROJECTS))
 def test_without_arguments_an_example_prints_its_usage(example: str) -> None:
     """An example without arguments prints its usage, without a traceback."""
     command = [sys.executable, str(EXAMPLES / example)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
-    assert done.stderr.startswith(f"usage: {example} ")
+    assert done.stderr.startswith(f"usage: {Path(example).name} ")
 
 
 def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.CompletedProcess[str]:
@@ -196,21 +217,6 @@ def test_the_sink_stores_once_what_is_delivered_twice(tmp_path: Path) -> None:
     assert not before.store(colour(4, b"late"), 7)
     assert before.store(Record("colours", 1, 0, None, b"another partition's"), 7)
     assert after.store(colour(4, b"4"), 9)
-
-
-async def test_the_blocking_worker_commits_at_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """The worker prints the counts of the words. Ctrl-C while it waits ends it, and everything is committed."""
-    topic = unique("topic")
-    await cluster_39.create_topic(topic, 1)
-    arguments = [str(EXAMPLES / "blocking_worker.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]
-    with Running(arguments) as worker:
-        assert send_lines(cluster_39, topic, ["the cat sat", "the dog sat", "the end"]).returncode == 0
-        assert worker.wait_for_lines(3)[2].startswith("the: 3, sat: 2, ")
-        with zookeeper(cluster_39) as client:
-            await eventually(lambda: stored_offsets(client, "word-count", topic) == {0: 3}, "all of it is committed")
-            assert worker.end(signal.SIGINT) == 0
-            assert client.get_children("/kiel-groups/word-count/members") == []
-        assert worker.errors == ["left the group"]
 
 
 class Site(ThreadingHTTPServer):

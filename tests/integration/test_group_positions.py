@@ -184,6 +184,29 @@ async def test_getmany_finishes_what_it_returned_before(release_backend: GroupBa
         await last
 
 
+async def test_a_call_during_the_close_finishes_what_the_caller_got(backend: GroupBackend, unique: Unique) -> None:
+    """The call raises a ClosedError. The records that the caller got before are finished, so the close commits them."""
+    topic, _ = await topic_of(backend.cluster, unique, 5)
+    group = unique("group")
+    received, closing = asyncio.Event(), asyncio.Event()
+    async with consumer_of(backend, topic, group) as consumer:
+
+        async def work() -> None:
+            await getmany_until(consumer, 5)
+            received.set()
+            await closing.wait()
+            with pytest.raises(ClosedError):
+                await consumer.getmany()
+
+        working = asyncio.create_task(work())
+        await received.wait()
+        closed = consumer.close()
+        closing.set()
+        await working
+        await closed
+    assert backend.stored(group, topic) == {0: 5}
+
+
 async def test_a_partition_with_records_of_getmany_is_not_released(backend: GroupBackend, unique: Unique) -> None:
     """A release waits for the records that a call has returned, and stores them when their coroutine asks again."""
     topic, _ = await topic_of(backend.cluster, unique, 40, partitions=2)

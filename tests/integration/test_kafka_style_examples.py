@@ -28,15 +28,18 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.integration
 
 PROGRAMS = REPOSITORY / "examples" / "kafka_style"
-NAMES = ["dead_letters.py", "pausing_batcher.py", "replayer.py", "manual_committer.py", "aggregator.py"]
-PAGE = (REPOSITORY / "docs" / "coming-from-kafka-python.rst").read_text(encoding="utf-8")
+#: The programs, in the order of the pages.
+NAMES = ["dead_letters.py", "manual_committer.py", "aggregator.py", "pausing_batcher.py", "replayer.py"]
+PAGES = "".join(
+    (REPOSITORY / "docs" / f"programs-{name}.rst").read_text(encoding="utf-8") for name in ("aiokafka", "kafka-python")
+)
 
 Unique = Callable[[str], str]
 
 
 def blocks() -> list[str]:
-    """Return the page's programs: theirs and ours by turns."""
-    found = re.findall(r"^\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", PAGE, re.MULTILINE)
+    """Return the programs of the pages: theirs and ours by turns."""
+    found = re.findall(r"^\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", PAGES, re.MULTILINE)
     return [textwrap.dedent(block).strip() + "\n" for block in found]
 
 

@@ -37,10 +37,31 @@ MUTANTS = (
     ),
     Mutant(
         "a topic is turned although a producer writes to the source",
-        "mirror/directions.py",
+        "mirror/reversal.py",
         "if not last[name].is_turned and last[name].ends != plan.ends:",
         "if not last[name].is_turned and last[name].ends < plan.ends:",
+        "tests/unit/mirror/test_reversal.py",
+    ),
+    Mutant(
+        "a topic is turned although a task may write its records again",
+        "mirror/reversal.py",
+        "    if not view.is_exactly_once:\n",
+        "    if False:\n",
+        "tests/unit/mirror/test_reversal.py",
+    ),
+    Mutant(
+        "a task continues after a turn and a turn back, and mirrors what was copied back",
+        "mirror/directions.py",
+        "claim.turn != expected.turn",
+        "claim.direction != expected.direction",
         "tests/unit/mirror/test_directions.py",
+    ),
+    Mutant(
+        "after a turn forward, what was copied back is mirrored",
+        "mirror/connector.py",
+        "                begun[partition] = resumed[0]\n",
+        "                pass\n",
+        "tests/unit/mirror/test_mirror_connector.py",
     ),
     Mutant(
         "records that the mirror has written are copied back",
@@ -73,8 +94,8 @@ MUTANTS = (
     Mutant(
         "a task without its claim writes a checkpoint",
         "mirror/writer.py",
-        "        is_exact = self._settings.is_exactly_once or self._waiting.is_owner\n",
-        "        is_exact = True\n",
+        "        while not (self._settings.is_exactly_once or self._waiting.is_owner):\n",
+        "        while False:\n",
         "tests/unit/mirror/test_writer.py",
     ),
     Mutant(
@@ -94,7 +115,7 @@ MUTANTS = (
     Mutant(
         "records that are missing in the middle count as not mirrored yet",
         "mirror/comparison.py",
-        "source.offsets[0] >= self._explained.position):",
+        "source.offsets[0] >= self._position):",
         "source.offsets[0] >= 0):",
         "tests/unit/mirror/test_comparison.py",
     ),

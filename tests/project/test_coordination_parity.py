@@ -77,7 +77,7 @@ ARGUMENTS["initial_delay_ms"] = "debounce_initial_delay_ms"
 
 def documented(word: str) -> Iterator[str]:
     """Yield the settings for which the table of the differences has this word. An ellipsis stands for any text."""
-    page = (REPOSITORY / "docs" / "ownership.rst").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "ownership-brokers.rst").read_text(encoding="utf-8")
     found = re.search(r'\n(=+ +)=+\nwith ``coordination="brokers"``.*?\n=+ +=+\n(.*?)\n=', page, re.S)
     assert found
     rule, table = found.groups()

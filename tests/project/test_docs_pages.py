@@ -16,6 +16,7 @@ pytestmark = pytest.mark.unit
 REPOSITORY = Path(__file__).parents[2]
 DOCS, PACKAGE = REPOSITORY / "docs", REPOSITORY / "kiel_groups"
 PAGES = sorted([*REPOSITORY.glob("*.rst"), *DOCS.glob("*.rst"), *(REPOSITORY / "zookeeper").glob("*.rst")])
+EXAMPLES = sorted((REPOSITORY / "examples").rglob("README.rst"))
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 #: The pages that explain the code.
 GUIDES = ("docs/architecture.rst", "CONTRIBUTING.rst", "docs/index.rst", "README.rst")
@@ -33,7 +34,7 @@ def test_there_are_pages() -> None:
     assert {DOCS / "index.rst", REPOSITORY / "README.rst", REPOSITORY / "CONTRIBUTING.rst"} <= set(PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_a_page_parses(page: Path) -> None:
     """docutils parses each page without a problem, such as a missing included file."""
     complaints = io.StringIO()
@@ -42,11 +43,17 @@ def test_a_page_parses(page: Path) -> None:
     assert complaints.getvalue() == ""
 
 
-@pytest.mark.parametrize("page", [*PAGES, *DECISIONS], ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES, *DECISIONS], ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_lines_of_a_page_are_short(page: Path) -> None:
     """The lines of a page have at most 120 characters, as in the code. Literal blocks may have longer ones."""
     lines = page.read_text(encoding="utf-8").splitlines()
     assert not [line for line in lines if len(line) > 120 and not line.startswith("    ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == DOCS], ids=lambda page: page.name)
+def test_a_page_is_short(page: Path) -> None:
+    """A page answers one question. A longer one is shortened, or divided by the questions of its readers."""
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 300
 
 
 def test_the_index_has_every_page() -> None:

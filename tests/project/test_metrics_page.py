@@ -1,4 +1,4 @@
-"""The page about metrics has each metric that the code sets, and no other one."""
+"""The pages about metrics have each metric that the code sets, and no other one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from kiel_groups.members.zookeeper.monitors import KINDS
 from kiel_groups.service.group_metrics import families
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.metrics_page import described
+from tests.helpers.metrics_page import PAGES, described
+from tests.helpers.metrics_tables import with_tables
 
 pytestmark = pytest.mark.unit
 
@@ -59,3 +60,12 @@ def test_the_metrics_of_clusters_and_groups() -> None:
             family.type,
             family.documentation,
         )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_have_the_meanings_of_the_code(name: str) -> None:
+    """A page equals what ``python -m tests.helpers.metrics_tables`` writes."""
+    page = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+    assert with_tables(page) == page
+    assert with_tables(page.replace("Sessions with ZooKeeper", "Sessions")) == page
+    assert with_tables(page.replace("Records that arrived.", "")) == page

@@ -1,4 +1,4 @@
-"""The page about worker groups: its commands, options, routes and metrics exist, and none is missing."""
+"""The pages about worker groups: their commands, options, routes and metrics exist, and none is missing."""
 
 from __future__ import annotations
 
@@ -18,21 +18,29 @@ from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
-PAGE = (REPOSITORY / "docs" / "workers.rst").read_text(encoding="utf-8")
-TREE = publish_doctree(PAGE, settings_overrides={"report_level": 2, "warning_stream": io.StringIO()})
+#: The pages about workers.
+TREES = [
+    publish_doctree(
+        (REPOSITORY / "docs" / name).read_text(encoding="utf-8"),
+        settings_overrides={"report_level": 2, "warning_stream": io.StringIO()},
+    )
+    for name in ("workers.rst", "workers-rest.rst")
+]
 
 
 def rows(heading: str) -> list[list[str]]:
     """Return the rows of the table whose first column has this heading, without the headings."""
     tables = [
-        [[cell.astext() for cell in row] for row in table.findall(nodes.row)] for table in TREE.findall(nodes.table)
+        [[cell.astext() for cell in row] for row in table.findall(nodes.row)]
+        for tree in TREES
+        for table in tree.findall(nodes.table)
     ]
     (found,) = [table for table in tables if table[0][0] == heading]
     return found[1:]
 
 
 def commands() -> list[str]:
-    blocks = [block.astext() for block in TREE.findall(nodes.literal_block)]
+    blocks = [block.astext() for tree in TREES for block in tree.findall(nodes.literal_block)]
     return [line for block in blocks for line in block.splitlines() if line.startswith("kiel-groups ")]
 
 

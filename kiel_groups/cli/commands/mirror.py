@@ -22,7 +22,6 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
-from kiel_groups.wording import counted, own_command
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.mirror_view import MirrorView
@@ -85,7 +84,8 @@ def mirror() -> None:
 @click.option(
     "--dead-letter-topic",
     metavar="NAME",
-    help="A topic of the target for records that are too large for it.  [default: such a record ends the mirror]",
+    help="A topic of the target for records that it never takes: too large, or without a key in a compacted topic. "
+    " [default: such a record ends the mirror]",
 )
 @click.option(
     "--set", "more", multiple=True, metavar="NAME=VALUE", help="Another setting of the connector; can be repeated."
@@ -157,7 +157,7 @@ def start(
         session_timeout_ms=session_timeout_ms,
     )
     config["source.bootstrap.servers"] = settings.brokers
-    logs = _checked_logs(clusters, config)
+    logs = _checked_logs(clusters, config, waits=until_caught_up)
     first = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
     _check_stored(lines, first, config, quiet=quiet)
     run = MirrorRun(
@@ -198,9 +198,11 @@ def _more_settings(given: Sequence[str], options: Mapping[str, str]) -> dict[str
     return found
 
 
-def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
+def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str], *, waits: bool) -> Logs:
     """
     Check the settings, both clusters and the topics before anything is written. Return the logs of the topics.
+
+    If the command ``waits`` for all topics, none may be stopped.
 
     Raises:
         KielGroupsError: There is a mistake, or a cluster does not answer.
@@ -216,7 +218,7 @@ def _checked_logs(clusters: MirrorClusters, config: Mapping[str, str]) -> Logs:
 
     try:
         settings = checked_config(MirrorConnector, config).settings
-        topics = MirrorConnector().checked_topics(clusters.name, settings, timeout_s=_TARGET_WAIT_S)
+        topics = MirrorConnector().checked_topics(clusters.name, settings, timeout_s=_TARGET_WAIT_S, must_move=waits)
     except ConfigError as error:
         name, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(name, name)}{colon}{rest}") from error
@@ -235,7 +237,7 @@ def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str], *,
     Raises:
         ConfigError: The name belongs to another connector, or processes run the mirror with other settings.
     """
-    from kiel_groups.cli.terminal.mirror_run import changed_settings
+    from kiel_groups.cli.terminal.mirror_run import changed_settings, check_same
     from kiel_groups.errors import ConfigError
 
     if (stored := found.connector) is None:
@@ -245,13 +247,9 @@ def _check_stored(lines: Lines, found: MirrorView, config: Mapping[str, str], *,
     kind = stored.config.get("connector.class", "")
     if kind.replace(":", ".").rpartition(".")[2].removesuffix("Connector") != "Mirror":
         raise ConfigError(f"--name: {found.name!r} is the name of a connector of the class {kind}; choose another name")
+    if found.group.workers:
+        check_same(found.name, stored.config, config)
     changed = changed_settings(stored.config, config)
-    if changed and found.group.workers:
-        raise ConfigError(
-            f"the mirror {found.name!r} runs in {counted(found.group.workers, 'other process', 'other processes')} with"
-            f" other settings ({', '.join(changed)}): give the same ones, or stop these processes first; the session of"
-            " a process that was killed ends after --session-timeout-ms"
-        )
     if changed and not quiet:
         lines.say("info", f"the settings of the mirror {found.name!r} change: {', '.join(changed)}")
     if stored.config.get("exactly.once", "").lower() == "true" and "exactly.once" in changed:
@@ -274,18 +272,10 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     """
     from kiel_groups.cli.terminal.mirror_report import mirror_document, mirror_problems, mirror_report
     from kiel_groups.cli.terminal.rendering import show_result
-    from kiel_groups.errors import UnknownConnectorError
-    from kiel_groups.mirror.mirror_view import read_mirror, with_checkpoints
+    from kiel_groups.mirror.mirror_view import with_checkpoints
 
-    found = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
-    if found.connector is None:
-        again = own_command("mirror", "start", "--help")
-        raise UnknownConnectorError(
-            f"there is no mirror {clusters.name!r} in the worker group {clusters.group!r} in ZooKeeper at"
-            f" {clusters.source}; {again} shows how to start one"
-        )
     given = clusters.target_config if clusters.target else clusters.properties
-    found = with_checkpoints(found, given, timeout_s=SERVER_WAIT_S)
+    found = with_checkpoints(clusters.read_mirror(), given, timeout_s=SERVER_WAIT_S)
     show_result(mirror_document(found), *mirror_report(found), as_json=as_json)
     return FAILED if any(mirror_problems(found)) else DONE
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 @click.command(epilog=EPILOG)
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
 @mirror_options(needs_target=True)
-@click.option("--as", "target_group", metavar="NAME", help="The name of the group on the target.  [default: GROUP]")
 @click.option(
     "--every",
     "interval_s",
@@ -42,7 +41,6 @@ def offsets(
     *,
     groups: tuple[str, ...],
     clusters: MirrorClusters,
-    target_group: str | None,
     interval_s: float | None,
     store: str | None,
     as_json: bool,
@@ -52,7 +50,8 @@ def offsets(
     Move the offsets of groups to the target of a mirror.
 
     A GROUP is one in the source's ZooKeeper, of Java's consumers or of ours. The checkpoints of the mirror translate
-    its offsets. On the target, the group misses no record, and reads some again: 'read again' is the most it can be.
+    its offsets. On the target, the group of the same name misses no record, and reads some again: 'read again' is the
+    most it can be.
 
     The group must have no members on the target. An offset there that is further already stays. So stop the members on
     the source, move the offsets, and start the consumers on the target. With --every, the offsets follow the members on
@@ -62,64 +61,57 @@ def offsets(
     """
     from kiel_groups.config import check_name
 
-    context = click.get_current_context()
-    if target_group is not None and len(set(groups)) > 1:
-        raise click.UsageError("--as names one group on the target; give one GROUP.", context)
     if dry_run and interval_s is not None:
-        raise click.UsageError("--dry-run does not go with --every.", context)
-    names = {
-        group: check_name(group, "group") if target_group is None else check_name(target_group, "--as")
-        for group in groups
-    }
+        raise click.UsageError("--dry-run does not go with --every.", click.get_current_context())
+    names = [check_name(group, "group") for group in dict.fromkeys(groups)]
     target = clusters.open_target()
-    from kiel_groups.mirror.group_offsets import GroupMover
+    from kiel_groups.mirror.group_offsets import GroupMover, check_empty
 
-    command = _Command(lines, clusters, store, as_json=as_json, dry_run=dry_run)
-    mover = GroupMover(clusters.source, target, clusters.name, timeout_s=SERVER_WAIT_S)
-    if interval_s is None:
-        return command.move(mover, names)
-    return command.follow(mover, names, interval_s)
+    mover = GroupMover(clusters.source, target, clusters.name, store=store, timeout_s=SERVER_WAIT_S)
+    command = _Command(lines, clusters.target, mover, as_json=as_json, dry_run=dry_run)
+    translations = mover.translate(names)
+    for each in translations:
+        check_empty(each)
+    for each in translations:
+        command.move(each)
+    if interval_s is not None:
+        return command.follow(names, interval_s)
+    return DONE if all(each.offsets and not each.left_out for each in translations) else FAILED
 
 
 class _Command:
     """
-    Moves the offsets of groups once or repeatedly, and shows them.
+    Moves the offsets of groups, and shows them.
 
     Args:
         lines: Prints messages.
-        clusters: The clusters of the mirror.
-        store: The store of groups of other clients, if the user has given it.
+        place: The addresses of the target.
+        mover: Translates and writes offsets.
         as_json: Whether to print JSON in place of tables.
         dry_run: Whether to write nothing.
     """
 
-    def __init__(
-        self, lines: Lines, clusters: MirrorClusters, store: str | None, *, as_json: bool, dry_run: bool
-    ) -> None:
+    def __init__(self, lines: Lines, place: str, mover: GroupMover, *, as_json: bool, dry_run: bool) -> None:
         self._lines = lines
-        self._clusters = clusters
-        self._store = store
+        self._place = place
+        self._mover = mover
         self._as_json = as_json
         self._dry_run = dry_run
-        #: What was shown last of each group.
-        self._shown: dict[str, Any] = {}
+        #: The offsets of each group that were left out last.
+        self._left_out: dict[str, Any] = {}
 
-    def move(self, mover: GroupMover, names: dict[str, str]) -> int:
-        """Move the offsets of groups once, and return the exit status."""
-        from kiel_groups.mirror.group_offsets import check_empty
+    def move(self, translation: GroupTranslation) -> None:
+        """Write the offsets of a group, and show them if something has changed since the last call."""
+        if not self._dry_run:
+            self._mover.write(translation)
+        group, left_out = translation.group, [each._replace(again=0, note="") for each in translation.left_out]
+        if translation.changes or self._left_out.get(group) != left_out:
+            if group not in self._left_out or self._as_json:
+                self._show(translation)
+            self._summarize(translation)
+        self._left_out[group] = left_out
 
-        translations = mover.translate(names, store=self._store)
-        for each in translations:
-            check_empty(each)
-        for each in translations:
-            self._show(each)
-            if not self._dry_run:
-                mover.write(each)
-            self._summarize(each)
-        is_moved = all(each.offsets and not each.left_out for each in translations)
-        return DONE if is_moved else FAILED
-
-    def follow(self, mover: GroupMover, names: dict[str, str], interval_s: float) -> int:
+    def follow(self, groups: Sequence[str], interval_s: float) -> int:
         """
         Move the offsets of groups repeatedly, until a signal or until each group has members on the target.
 
@@ -128,47 +120,22 @@ class _Command:
         from kiel_groups.cli.terminal.rendering import clock
         from kiel_groups.cli.terminal.termination import BlockingTermination
         from kiel_groups.errors import KielGroupsError
-
-        ending, left, is_first = BlockingTermination(), dict(names), True
-        while left and ending.status is None:
-            try:
-                translations = mover.translate(left, store=self._store)
-                for each in translations:
-                    if each.target_members:
-                        self._end(each, is_first=is_first)
-                        del left[each.group]
-                        continue
-                    self._follow(mover, each)
-                is_first = False
-            except KielGroupsError as error:
-                if is_first:
-                    raise
-                self._lines.say("error", f"{clock()}, trying again: {error}")
-            ending.asked.wait(interval_s if left else 0)
-        return ending.status or DONE
-
-    def _end(self, translation: GroupTranslation, *, is_first: bool) -> None:
-        """Report that a group has members on the target. Raise KielGroupsError if none of its offsets was written."""
-        from kiel_groups.mirror.group_offsets import check_empty
         from kiel_groups.wording import some
 
-        if is_first:
-            check_empty(translation)
-        self._lines.say(
-            "info",
-            f"group {translation.target_group} has members on the target, {some(translation.target_members)}: its"
-            " offsets are no longer moved",
-        )
-
-    def _follow(self, mover: GroupMover, translation: GroupTranslation) -> None:
-        """Show the offsets of a group if something has changed since the last call, and write them."""
-        mover.write(translation)
-        state = translation.changes, [each._replace(again=0, note="") for each in translation.left_out]
-        if translation.changes or self._shown.get(translation.group, ({}, None))[1] != state[1]:
-            if translation.group not in self._shown or self._as_json:
-                self._show(translation)
-            self._summarize(translation)
-        self._shown[translation.group] = state
+        ending, left = BlockingTermination(), list(groups)
+        while left and not ending.asked.wait(interval_s):
+            try:
+                for each in self._mover.translate(left):
+                    if each.target_members:
+                        left.remove(each.group)
+                        members = some(each.target_members)
+                        text = f"group {each.group} has members on the target, {members}: its offsets are no longer"
+                        self._lines.say("info", f"{text} moved")
+                    else:
+                        self.move(each)
+            except KielGroupsError as error:
+                self._lines.say("error", f"{clock()}, trying again: {error}")
+        return ending.status or DONE
 
     def _show(self, translation: GroupTranslation) -> None:
         from kiel_groups.cli.terminal.rendering import show, show_json
@@ -180,18 +147,17 @@ class _Command:
 
     def _summarize(self, translation: GroupTranslation) -> None:
         """Print the line about the outcome for a group."""
-        group, place = translation.group, self._clusters.target
+        group, place = translation.group, self._place
         if translation.members:
             live = counted(translation.members, "live member")
             self._lines.say("info", f"group {group} has {live} on the source, so its offsets there still move")
         if not translation.offsets:
             self._lines.say("error", f"group {group} has no offsets on the source")
             return
-        renamed = "" if translation.target_group == group else f" as {translation.target_group}"
         done = "to set" if self._dry_run else "set"
-        facts = [f"{counted(len(translation.changes), 'offset')} {done} at {place}{renamed}"]
+        facts = [f"{counted(len(translation.changes), 'offset')} {done} at {place}"]
         if not translation.changes and not translation.left_out:
-            facts = [f"its offsets are at {place} already{renamed}"]
+            facts = [f"its offsets are at {place} already"]
         facts += [f"at most {counted(translation.again, 'record')} to read again"] if translation.again else []
         left_out = len(translation.left_out)
         facts += [f"{counted(left_out, 'offset is', 'offsets are')} left out"] if left_out else []
@@ -235,7 +201,6 @@ def _document(translation: GroupTranslation, *, dry_run: bool) -> dict[str, Any]
     changes = {} if dry_run else translation.changes
     return {
         "group": translation.group,
-        "target_group": translation.target_group,
         "members": list(translation.members),
         "dry_run": dry_run,
         "offsets": [

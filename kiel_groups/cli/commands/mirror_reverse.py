@@ -16,13 +16,14 @@ from kiel_groups.wording import counted, some
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.mirror.directions import TopicReversal
+    from kiel_groups.mirror.reversal import TopicReversal
 
 
 @click.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @mirror_options(needs_target=True)
-@seconds_option("--settle", "How long to watch that no producer writes to the source any more.", 5.0)
+@click.option("--forward", is_flag=True, help="Turn topics that are copied back: copy them to the target again.")
+@seconds_option("--settle", "How long to watch that no producer writes any more.", 5.0)
 @change_options
 @quiet_option
 @click.pass_obj
@@ -32,6 +33,7 @@ def reverse(
     *,
     topics: Sequence[str],
     clusters: MirrorClusters,
+    forward: bool,
     settle_s: float,
     how: ChangeOptions,
     quiet: bool,
@@ -40,48 +42,55 @@ def reverse(
     Turn topics round: copy new records of the target back.
 
     TOPIC is a name on the source. From then on, the mirror copies records that producers write to the target to the
-    source, for consumers that have stayed there. It never copies back what it has mirrored.
+    source, for consumers that have stayed there. It never copies back what it has mirrored. With --forward, it copies
+    new records of the source to the target again, and none that it has copied back.
 
-    First, stop the producers of the source, and let the mirror copy the rest. The command refuses a topic with records
-    that are not mirrored yet, or to which a producer still writes. Then start the producers on the target. If the
-    command is killed, the topic is stopped, and the same command completes the change.
+    First, stop the producers of the side that is copied, and let the mirror copy the rest. The command refuses a topic
+    with records that are not copied yet, or to which a producer still writes. Then start the producers on the other
+    side. If the command is killed, the topic is stopped, and the same command completes the change.
     """
     import time
 
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.mirror.connector import open_target
-    from kiel_groups.mirror.directions import check_mirrored, continue_forward, plan_reversal, turn_round
+    from kiel_groups.mirror.reversal import check_copied, continue_copying, plan_reversal, turn_round
+    from kiel_groups.mirror.values import BACK, FORWARD
 
-    target, brokers, wanted = (
-        open_target(clusters.target_config),
-        clusters.source_brokers(),
-        list(dict.fromkeys(topics)),
-    )
+    target, brokers, name = open_target(clusters.target_config), clusters.source_brokers(), clusters.name
+    direction, wanted = FORWARD if forward else BACK, list(dict.fromkeys(topics))
+    sides = (clusters.target, clusters.source) if forward else (clusters.source, clusters.target)
 
     def plan() -> list[TopicReversal]:
-        return plan_reversal(target, clusters.name, brokers, wanted)
+        return plan_reversal(target, clusters.read_mirror(), brokers, wanted, direction)
 
     plans = plan()
     try:
         for each in plans:
-            check_mirrored(each)
+            check_copied(each, name)
     except KielGroupsError:
         # A former call was killed, and records have come since: the mirror has to copy them.
         if not how.dry_run:
-            continue_forward(target, [each.target for each in plans])
+            continue_copying(target, [each.target for each in plans], direction)
         raise
     how.show({"topics": [_document(each) for each in plans]}, *(() if quiet else (_table(plans),)))
     waiting = [each for each in plans if not each.is_turned]
     names = some(each.claim.topic for each in waiting)
     if not waiting:
-        lines.say("info", "all these topics are turned round already")
-    elif how.is_confirmed(f"Turn {names} round? No producer may write to {clusters.source} any more."):
-        turn_round(target, waiting, plan, lambda: time.sleep(settle_s))
+        lines.say("info", f"all these topics are turned {'forward' if forward else 'round'} already")
+        return DONE
+    if forward or not clusters.read_mirror().is_exactly_once:
+        lines.say(
+            "warning",
+            f"the mirror writes to {sides[1]} at least once: if one of its processes hangs, end it first; it may write"
+            " records again when it continues, and these would be copied as new ones",
+        )
+    if how.is_confirmed(f"Turn {names} {'forward' if forward else 'round'}? No producer may write to {sides[0]}."):
+        turn_round(target, name, waiting, plan, lambda: time.sleep(settle_s))
         if not quiet:
             lines.say(
                 "info",
-                f"{names}: turned round; records that are written to {clusters.target} from now on are copied to"
-                f" {clusters.source}, once the mirror {clusters.name!r} runs, and has looked for changes",
+                f"{names}: turned {'forward' if forward else 'round'}; records that are written to {sides[1]} from now"
+                f" on are copied to {sides[0]}, once the mirror {name!r} runs, and has looked for changes",
             )
     return DONE
 
@@ -92,7 +101,7 @@ def _document(plan: TopicReversal) -> dict[str, Any]:
         "target": plan.target,
         "direction": plan.claim.direction,
         "partitions": [
-            {"partition": number, "source_end": each.end, "target_start": each.start}
+            {"partition": number, "source_end": each.end, "left": each.left, "start": each.start}
             for number, each in enumerate(plan.partitions)
         ],
     }
@@ -111,4 +120,4 @@ def _table(plans: Sequence[TopicReversal]) -> Table:
         )
         for plan in plans
     ]
-    return plain_table(("topic", "on the target", "direction", "partitions", "mirrored"), rows, right=("mirrored",))
+    return plain_table(("topic", "on the target", "direction", "partitions", "source end"), rows, right=("source end",))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 #: How many ranges of a topic are printed; the document has all of them.
 _MOST_RANGES = 20
-#: How often a line shows the progress where no bar can be shown, in seconds.
-_LINE_INTERVAL_S = 10.0
 
 
 @click.command(epilog=EPILOG)
@@ -35,31 +32,10 @@ _LINE_INTERVAL_S = 10.0
     metavar="NAMES",
     help="Topics of the source, as for 'mirror start'.  [default: all that are mirrored]",
 )
-@click.option(
-    "--last",
-    type=click.IntRange(1),
-    metavar="RECORDS",
-    help="Compare the last mirrored RECORDS of each partition only, or some more: from a checkpoint on.",
-)
-@click.option(
-    "--dead-letter-topic",
-    metavar="NAME",
-    help="The topic of the target with the dead letters of the mirror.  [default: that of the connector]",
-)
 @quiet_option
 @json_option
 @click.pass_obj
-def verify(
-    lines: Lines,
-    /,
-    *,
-    clusters: MirrorClusters,
-    topics: str,
-    last: int | None,
-    dead_letter_topic: str | None,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: str, quiet: bool, as_json: bool) -> int:
     """
     Check that a mirror has each record once, in order.
 
@@ -70,64 +46,42 @@ def verify(
     The exit status is 1 if nothing explains a difference. Dead letters explain missing records, and a restart explains
     doubled ones unless the mirror writes exactly once. What one side has deleted, by its retention, is not compared.
     """
-    from kiel_groups.cli.terminal.rendering import show_result
+    from kiel_groups.cli.terminal.rendering import progress, show_result
     from kiel_groups.mirror.mirror_view import read_mirror
 
     target = clusters.open_target()
     from kiel_groups.mirror.mirror_verification import MirrorVerification
 
-    connector = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S).connector
-    config: Mapping[str, str] = {} if connector is None else connector.config
-    is_exactly_once = config.get("exactly.once", "").lower() == "true"
-    with _progress(lines, quiet=quiet) as progress:
+    view = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
+    config: Mapping[str, str] = {} if view.connector is None else view.connector.config
+    began_s = time.monotonic()
+    with progress(lines, 1.0, quiet=quiet) as update:
+
+        def show(partition: TopicPartition, done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - began_s, 1e-3)
+            left = f", {(total - done) / rate:,.0f} s left" if rate else ""
+            text = f"{partition}: {done:,} of {total:,} records, {rate:,.0f} records/s{left}"
+            update(text, done / max(total, 1))
+
         verification = MirrorVerification(
             clusters.source_brokers(),
             target,
             clusters.name,
             topics=[name.strip() for name in topics.split(",")],
-            last=last,
-            dead_letter_topic=config.get("dead.letter.topic", "") if dead_letter_topic is None else dead_letter_topic,
-            progress=progress,
+            dead_letter_topic=config.get("dead.letter.topic", ""),
+            progress=show,
         )
         found = list(verification.run())
-    if connector is None and not quiet:
+    if view.connector is None and not quiet:
         lines.say(
             "info",
             f"the worker group {clusters.group!r} has no connector {clusters.name!r} any more: doubled records count as"
             " explained",
         )
-    report = _Report(clusters.name, found, is_exactly_once=is_exactly_once)
+    report = _Report(clusters.name, found, is_exactly_once=view.is_exactly_once)
     if as_json or not quiet or not report.is_complete:
         show_result(report.document(), *report.texts(), as_json=as_json)
     return DONE if report.is_complete else FAILED
-
-
-@contextmanager
-def _progress(lines: Lines, *, quiet: bool) -> Iterator[Callable[[TopicPartition, int, int], None]]:
-    """Show the progress within the block, and yield a function that updates it."""
-    from kiel_groups.cli.terminal.rendering import bar, has_bar
-
-    began_s = shown_s = time.monotonic()
-
-    def text(partition: TopicPartition, done: int, total: int) -> str:
-        rate = done / max(time.monotonic() - began_s, 1e-3)
-        left = f", {(total - done) / rate:,.0f} s left" if rate else ""
-        return f"{partition}: {done:,} of {total:,} records, {rate:,.0f} records/s{left}"
-
-    if quiet:
-        yield lambda *_: None
-    elif has_bar():
-        with bar(1.0, "reading both clusters") as show:
-            yield lambda partition, done, total: show(text(partition, done, total), done / max(total, 1))
-    else:
-
-        def line(partition: TopicPartition, done: int, total: int) -> None:
-            nonlocal shown_s
-            if time.monotonic() - shown_s > _LINE_INTERVAL_S:
-                shown_s = time.monotonic()
-                lines.say("info", text(partition, done, total))
-
-        yield line
 
 
 class _Report:

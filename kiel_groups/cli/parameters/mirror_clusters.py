@@ -16,6 +16,7 @@ from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
+    from kiel_groups.mirror.mirror_view import MirrorView
     from kiel_groups.mirror.target import TargetCluster
 
 #: How long the target may take to answer a command first, in seconds.
@@ -58,6 +59,26 @@ class MirrorClusters(NamedTuple):
         target = open_target(self.target_config)
         target.partitions(_TARGET_WAIT_S)
         return target
+
+    def read_mirror(self) -> MirrorView:
+        """
+        Return the mirror as ZooKeeper and the logs of the source show it.
+
+        Raises:
+            UnknownConnectorError: The worker group has no such mirror.
+            CoordinationError: ZooKeeper does not answer, or has no such chroot.
+        """
+        from kiel_groups.errors import UnknownConnectorError
+        from kiel_groups.mirror.mirror_view import read_mirror
+
+        found = read_mirror(self.source, self.group, self.name, timeout_s=SERVER_WAIT_S)
+        if found.connector is None:
+            again = own_command("mirror", "start", "--help")
+            raise UnknownConnectorError(
+                f"there is no mirror {self.name!r} in the worker group {self.group!r} in ZooKeeper at {self.source};"
+                f" {again} shows how to start one"
+            )
+        return found
 
     def source_brokers(self) -> str:
         """

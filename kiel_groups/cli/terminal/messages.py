@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,18 +33,6 @@ EPILOG: Final = _STATUSES.format("")
 EPILOG_OF_ARCHIVES: Final = _STATUSES.format(" 3 done but for records that were lost before,")
 
 
-#: The options of commands, by the names of the same settings in the package's Python interface and its errors.
-_OPTIONS: Final = {
-    "zk_hosts": "--zookeeper",
-    "partition_allocator": "--allocator",
-    "session_timeout_ms": "--session-timeout-ms",
-    "instance_id": "--instance-id",
-    "coordination": "--coordination",
-}
-#: One of these names before ``:`` or ``=``, unless the name is quoted, an argument of a call, or part of another word.
-_SETTING: Final = re.compile(rf"""(?<![\w'"(-])(?:{"|".join(_OPTIONS)}(?=[:=]))(?![\w'"-])""")
-
-
 #: Replaces control characters, with which a text from outside could change the terminal, hide a line or forge one.
 VISIBLE = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
@@ -56,7 +43,8 @@ class Lines:
     before.
 
     Args:
-        complete: Completes the commands in a text by the options of the present call, so that a shell can run them.
+        complete: Puts a text into the words of the present call, and completes the commands in it by its options, so
+            that a shell can run them.
     """
 
     def __init__(self, complete: Callable[[str], str] = lambda text: text) -> None:
@@ -109,9 +97,8 @@ class Lines:
 
 
 def _line(text: str) -> str:
-    """Return a message as one line. Names of settings are replaced by options, and control characters by ``?``."""
-    line = " ".join(line.strip() for line in text.splitlines()).translate(VISIBLE)
-    return _SETTING.sub(lambda found: _OPTIONS[found[0]], line)
+    """Return a message as one line. Control characters are replaced by ``?``."""
+    return " ".join(line.strip() for line in text.splitlines()).translate(VISIBLE)
 
 
 _KAZOO = ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")

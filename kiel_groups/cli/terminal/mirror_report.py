@@ -137,7 +137,7 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
     connector = view.connector
     config: Mapping[str, str] = {} if connector is None else connector.config
     lag = "unknown" if view.lag is None else f"{view.lag:,}"
-    delivery = "exactly once" if config.get("exactly.once") == "true" else "at least once"
+    delivery = "exactly once" if view.is_exactly_once else "at least once"
     processes = counted(view.group.workers, "process", "processes")
     report: list[RenderableType] = [
         f"mirror {view.name} to {config.get('target.bootstrap.servers')}, {delivery}, in {processes}",
@@ -168,7 +168,7 @@ def mirror_document(view: MirrorView) -> dict[str, Any]:
     return {
         "name": view.name,
         "target": config.get("target.bootstrap.servers"),
-        "exactly_once": config.get("exactly.once") == "true",
+        "exactly_once": view.is_exactly_once,
         "processes": len(view.group.workers),
         "problems": list(mirror_problems(view)),
         "topics": view.topics,

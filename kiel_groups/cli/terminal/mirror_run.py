@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,11 +13,11 @@ import click
 
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S
+from kiel_groups.cli.terminal import rendering
 from kiel_groups.cli.terminal.messages import DONE, Lines
 from kiel_groups.cli.terminal.mirror_report import MirrorProgress
-from kiel_groups.cli.terminal.rendering import bar, has_bar
 from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError
 from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
 from kiel_groups.ops.loaded_groups import Logs
@@ -30,8 +29,6 @@ from kiel_groups.workers.values import Work
 
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
 _INTERVAL_S, _PAUSE_FACTOR = 0.5, 4.0
-#: How often a line shows the progress where no bar can be shown, in seconds.
-_LINE_INTERVAL_S = 10.0
 #: The type of an error at the beginning of its text.
 _TYPE = re.compile(r"^\w*Error: ")
 
@@ -74,7 +71,12 @@ class MirrorRun:
         """
         began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
-            with self._shown(progress) as show:
+            total = progress.left
+            with rendering.progress(self.lines, total, quiet=self.quiet, timed=self.logs is None) as update:
+
+                def show(text: str) -> None:
+                    update(text, None if total is None else total - (progress.left or 0))
+
                 return asyncio.run(self._run(progress, show))
         finally:
             took_s = time.monotonic() - began_s
@@ -85,27 +87,6 @@ class MirrorRun:
                 self.lines.say("warning", f"the last positions of the mirror are not known: {error}")
             if progress.last.partitions and not self.quiet:
                 click.echo(progress.summary(took_s))
-
-    @contextmanager
-    def _shown(self, progress: MirrorProgress) -> Iterator[Callable[[str], None]]:
-        """Show the progress within the block: by a bar, or by lines. Yield a function that shows the newest text."""
-        if self.quiet:
-            yield lambda text: None
-        elif has_bar():
-            total = progress.left
-            with bar(total, "starting") as show:
-                yield lambda text: show(text, None if total is None else total - (progress.left or 0))
-        else:
-            shown_s, shown = time.monotonic(), ""
-
-            def show_line(text: str) -> None:
-                nonlocal shown_s, shown
-                if text != shown and time.monotonic() - shown_s >= _LINE_INTERVAL_S:
-                    shown_s, shown = time.monotonic(), text
-                    stamp = "" if self.logs else time.strftime("%Y-%m-%d %H:%M:%S")
-                    self.lines.say("info", text, stamp=stamp)
-
-            yield show_line
 
     async def _run(self, progress: MirrorProgress, show: Callable[[str], None]) -> int:
         ending = Termination()
@@ -128,18 +109,30 @@ class MirrorRun:
         return ending.status or DONE
 
     async def _configure(self, requests: WorkerRequests) -> None:
-        """Store the settings of the connector, unless other processes run it with these settings, and resume it."""
+        """
+        Store the settings of the connector, unless other processes run it with these settings, and resume it.
+
+        Raises:
+            ConfigError: Another process has stored other settings meanwhile.
+        """
         name, stored, is_running = self.clusters.name, self.first.connector, bool(self.first.group.workers)
-        if stored is not None and not is_running and changed_settings(stored.config, self.config):
+        is_changed = stored is not None and bool(changed_settings(stored.config, self.config))
+        if is_changed and not is_running:
             # The tasks with the former settings must not start, and may fail. The source offsets stay.
             await requests.delete(name)
-        if stored is None or not is_running:
+        if stored is None or is_changed:
+            try:
+                await requests.create(name, self.config)
+            except ConnectorExistsError:
+                check_same(name, await requests.config(name), self.config)
+        elif not is_running:
             await requests.put_config(name, self.config)
         await requests.resume(name)
 
     async def _follow(self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None]) -> None:
         """Show the progress until the mirror has reached the ends. Raise KielGroupsError if a task has failed."""
         warned: set[Work] = set()
+        known = self.config
         while True:
             began_s = time.monotonic()
             try:
@@ -149,6 +142,13 @@ class MirrorRun:
                 await asyncio.sleep(_INTERVAL_S)
                 continue
             show(progress.add(view))
+            if view.connector is not None and (changed := changed_settings(known, view.connector.config)):
+                known = view.connector.config
+                self.lines.say(
+                    "warning",
+                    f"another process has changed the settings of the mirror ({', '.join(changed)}), which this one"
+                    " follows",
+                )
             self._check(view, urlsplit(worker.url).netloc, warned)
             if progress.is_caught_up:
                 return
@@ -174,6 +174,21 @@ class MirrorRun:
     def _read(self) -> MirrorView:
         clusters = self.clusters
         return read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
+
+
+def check_same(name: str, stored: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """
+    Check that processes which run a mirror have the settings of this one.
+
+    Raises:
+        ConfigError: They have other settings.
+    """
+    if changed := changed_settings(stored, given):
+        raise ConfigError(
+            f"the mirror {name!r} runs in another process with other settings ({', '.join(changed)}): give the same"
+            " ones, or stop all its processes first; the session of a process that was killed ends after"
+            " --session-timeout-ms"
+        )
 
 
 def changed_settings(stored: Mapping[str, str], given: Mapping[str, str]) -> list[str]:

@@ -307,6 +307,36 @@ def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
         yield update
 
 
+#: How often a line shows the progress where no bar can be shown, in seconds.
+_LINE_INTERVAL_S: Final = 10.0
+
+
+@contextmanager
+def progress(lines: Lines, total: float | None, *, quiet: bool, timed: bool = False) -> Iterator[UpdateBar]:
+    """
+    Show progress within the block: by a bar or, if standard error cannot redraw a line, by lines. Yield its update.
+
+    Args:
+        lines: Prints the lines: a text that has changed, at most every ten seconds.
+        total: The final value of ``completed``, or None for work without an end.
+        quiet: Whether to show nothing.
+        timed: Whether lines begin with the time.
+    """
+    shown_s, shown = time.monotonic(), ""
+
+    def line(text: str, completed: float | None = None) -> None:
+        nonlocal shown_s, shown
+        if not quiet and text != shown and time.monotonic() - shown_s >= _LINE_INTERVAL_S:
+            shown_s, shown = time.monotonic(), text
+            lines.say("info", text, stamp=time.strftime("%Y-%m-%d %H:%M:%S") if timed else "")
+
+    if quiet or not has_bar():
+        yield line
+    else:
+        with bar(total, "starting") as update:
+            yield update
+
+
 #: How often a bar moves while a command waits, in seconds.
 _MOVE_S: Final = 0.5
 

@@ -19,6 +19,7 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
+    ConfigError,
     KielGroupsError,
     NoBrokersError,
     RetriableBrokerError,
@@ -31,7 +32,13 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataResponse, TopicIdsRequest
-from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
+from kiel_groups.wire.versions import (
+    TOO_NEW,
+    ApiVersionsRequest,
+    FetchProbeRequest,
+    VersionRange,
+    supports_early_requests,
+)
 from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
@@ -64,6 +71,10 @@ _VERSION_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
 #: Such a broker is of 0.10.0, or of 4.0 or later: a broker of 0.9 that is starting or stopping does not close the
 #: connection each time.
 _REFUSED = 2
+
+#: A broker is asked for its versions if it ends two connections within this time, and then not again for this time, in
+#: seconds.
+_AGAIN_S = 30.0
 
 
 class BrokerVersions(NamedTuple):
@@ -115,7 +126,7 @@ class ClusterMetadata:
         self._names_unknown = names_unknown
         self._random = random
         self._backoff = self.new_backoff()
-        self._pool = ConnectionPool(config, metrics)
+        self._pool = ConnectionPool(config, metrics, self._lost)
         self._brokers: dict[int, HostPort] = {}
         self._topics: dict[str, ListedTopic] = {}
         self._tracked: set[str] = set()
@@ -138,6 +149,11 @@ class ClusterMetadata:
         self.leaders_version = 0
         self._running: _Refresh | None = None
         self._not_before_s = 0.0
+        #: When each broker has ended a connection with a request in flight last, and was asked then for its versions.
+        self._lost_s: dict[HostPort, float] = {}
+        self._examined_s: dict[HostPort, float] = {}
+        #: The brokers that do not support the requests of this package.
+        self._too_new: set[HostPort] = set()
         #: Held while a broker is asked for its versions, on a connection that one caller uses at a time.
         self._asking_versions = asyncio.Lock()
 
@@ -486,6 +502,7 @@ class ClusterMetadata:
 
         Raises:
             BrokerConnectionError: The metadata lists no live broker of this id.
+            ConfigError: The broker does not support the requests of this package.
             ClosedError: The client was closed.
         """
         self._pool.check_open()
@@ -493,6 +510,8 @@ class ClusterMetadata:
         if address is None:
             known = sorted(self._brokers)
             raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
+        if address in self._too_new:
+            raise ConfigError(f"brokers: {address} and the other brokers of its release {TOO_NEW}")
         return self._pool.get(address, purpose)
 
     def connection_to(self, address: HostPort, purpose: str) -> Connection:
@@ -566,6 +585,27 @@ class ClusterMetadata:
         found = ranges.get(request.API_KEY)
         return found is not None and found.least <= request.API_VERSION <= found.most
 
+    def _lost(self, address: HostPort) -> None:
+        """
+        Ask a broker for its versions if it ends connections with requests in flight again and again.
+
+        Brokers of 4.0 or later answer metadata requests, and close the connection on other requests of this package.
+        """
+        now_s = time.monotonic()
+        never_s = float("-inf")
+        if now_s - self._lost_s.get(address, never_s) < _AGAIN_S <= now_s - self._examined_s.get(address, never_s):
+            # Other connections may end before the question is sent.
+            self._examined_s[address] = now_s
+            spawn(self._examine(address), f"versions of {address}")
+        self._lost_s[address] = now_s
+
+    async def _examine(self, address: HostPort) -> None:
+        with suppress(KielGroupsError):
+            async with self._asking_versions:
+                found = await self.ask_versions(lambda: address, "versions")
+            if found.ranges is not None and not supports_early_requests(found.ranges):
+                self._too_new.add(address)
+
     async def ask_versions(
         self, address_of: Callable[[], HostPort], purpose: str, *, then: Request[Any] | None = None
     ) -> BrokerVersions:
@@ -591,6 +631,7 @@ class ClusterMetadata:
         for attempt in range(_VERSION_TRIES):
             await asyncio.sleep(backoff.delay_s(attempt))
             address = address_of()
+            self._examined_s[address] = time.monotonic()
             connection = self.connection_to(address, purpose)
             is_open = is_probed = False
             try:

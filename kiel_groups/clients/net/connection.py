@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from copy import copy
 from dataclasses import dataclass
 from mmap import MAP_PRIVATE, mmap
@@ -283,15 +283,22 @@ class Connection:
     A pipelined connection to the broker at ``address``, on one event loop. The first request opens the connection.
 
     All connections of a client share the client's ``buffers``; by default, the connection has buffers of its own.
+    ``on_lost`` is called if the connection ends while requests are in flight.
     """
 
     def __init__(
-        self, address: HostPort, config: BrokerConfig, metrics: Metrics, buffers: ReceiveBuffers | None = None
+        self,
+        address: HostPort,
+        config: BrokerConfig,
+        metrics: Metrics,
+        buffers: ReceiveBuffers | None = None,
+        on_lost: Callable[[HostPort], None] | None = None,
     ) -> None:
         self.address = address
         self._config = config
         self._metrics = metrics
         self._buffers = buffers or ReceiveBuffers()
+        self._on_lost = on_lost
         self._opening: asyncio.Task[None] | None = None
         self._stream: AnswerStream | None = None
         #: The requests in flight by correlation id, oldest first.
@@ -456,6 +463,8 @@ class Connection:
 
     def lost(self, error: Exception | None) -> None:
         """Fail the requests in flight, because the connection has ended."""
+        if self._in_flight and self._on_lost is not None:
+            self._on_lost(self.address)
         self._fail(self._broken(f"the connection broke: {connection_problem(error)}"))
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
@@ -509,11 +518,15 @@ class ConnectionPool:
     Keeps one connection for each address and purpose. A closed connection is replaced at the next use.
 
     Requests with different purposes do not wait for each other, for example metadata requests and long fetches.
+    ``on_lost`` is called with the address if a connection ends while requests are in flight.
     """
 
-    def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
+    def __init__(
+        self, config: BrokerConfig, metrics: Metrics, on_lost: Callable[[HostPort], None] | None = None
+    ) -> None:
         self._config = config
         self._metrics = metrics
+        self._on_lost = on_lost
         self._connections: dict[tuple[HostPort, str], Connection] = {}
         self._blamed_at_s: dict[HostPort, float] = {}
         self._buffers = ReceiveBuffers()
@@ -530,7 +543,8 @@ class ConnectionPool:
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:
-            connection = self._connections[key] = Connection(address, self._config, self._metrics, self._buffers)
+            connection = Connection(address, self._config, self._metrics, self._buffers, self._on_lost)
+            self._connections[key] = connection
         return connection
 
     def note_failure(self, address: HostPort) -> None:

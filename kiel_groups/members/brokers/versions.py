@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from kiel_groups.clients.net.cluster_metadata import BrokerVersions, ClusterMetadata
 from kiel_groups.errors import BrokerConnectionError, ConfigError
-from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.group_requests import JoinGroupRequestV1, ListGroupsRequest
 from kiel_groups.wire.metadata import TopicIdsRequest
-from kiel_groups.wire.versions import VersionRange
+from kiel_groups.wire.versions import TOO_NEW, VersionRange, supports_early_requests
 
 #: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
 #: and to refuse the fetch requests of this package.
@@ -39,7 +38,7 @@ class GroupVersions:
             if api_version < _COORDINATING:
                 raise ConfigError(f"api_version: {api_version} given; {_TOO_OLD}")
             if api_version >= _WITHOUT_FETCH:
-                raise ConfigError(f"api_version: {api_version} given, whose brokers {_TOO_NEW}")
+                raise ConfigError(f"api_version: {api_version} given, whose brokers {TOO_NEW}")
         self._api_version = api_version
         self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
         self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
@@ -68,16 +67,12 @@ class GroupVersions:
 
     def _read(self, found: BrokerVersions) -> None:
         self.ranges = found.ranges or {}
-        fetches, joins = self.ranges.get(FetchRequest.API_KEY), self.ranges.get(JoinGroupRequestV1.API_KEY)
-        if found.ranges is not None and (fetches is None or fetches.least > FetchRequest.API_VERSION):
-            raise ConfigError(f"brokers: {found.address} and the other brokers of its release {_TOO_NEW}")
+        joins = self.ranges.get(JoinGroupRequestV1.API_KEY)
+        if found.ranges is not None and not supports_early_requests(found.ranges):
+            raise ConfigError(f"brokers: {found.address} and the other brokers of its release {TOO_NEW}")
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
         metadata = self.ranges.get(TopicIdsRequest.API_KEY)
         self.has_topic_ids = metadata is not None and metadata.most >= TopicIdsRequest.API_VERSION
 
 
 _TOO_OLD = "brokers coordinate groups from Kafka 0.9 on; with older ones, use coordination='zookeeper'"
-_TOO_NEW = (
-    "do not know the fetch requests of Kafka 0.8 any more, as those of Kafka 4; this version of kiel-groups reads from"
-    " Kafka 0.8 to 3.9"
-)

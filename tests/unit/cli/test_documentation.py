@@ -16,6 +16,8 @@ from kiel_groups.cli.app import app
 pytestmark = pytest.mark.unit
 
 DOCS = Path(__file__).parents[3] / "docs"
+#: The pages about the command line.
+PAGES = ("cli.rst", "cli-records.rst")
 
 
 def examples(page: str) -> list[str]:
@@ -38,13 +40,13 @@ def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def test_each_group_of_commands_has_an_example() -> None:
-    """The page shows examples of the most important commands. Users find commands by their examples."""
-    shown = {example.split()[0] for example in examples("cli.rst")}
+    """The pages show examples of the most important commands. Users find commands by their examples."""
+    shown = {example.split()[0] for page in PAGES for example in examples(page)}
     important = {"cluster", "topics", "produce", "consume", "describe", "workers", "connectors", "spark", "completion"}
     assert important <= shown
 
 
-@pytest.mark.parametrize("example", [*examples("cli.rst"), *examples("leaving-0.8.rst")])
+@pytest.mark.parametrize("example", [each for page in (*PAGES, "leaving-0.8.rst") for each in examples(page)])
 def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each example can be parsed if the environment has the addresses of brokers and ZooKeeper, as the page says."""
     monkeypatch.chdir(tmp_path)

@@ -58,10 +58,10 @@ class FakeCheck:
     is_due = True
 
     def __init__(self, *turned: str) -> None:
-        self._turned = frozenset(turned)
+        self.found = frozenset(turned)
 
     def turned(self) -> frozenset[str]:
-        return self._turned
+        return self.found
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     monkeypatch.setattr(module, "Producer", lambda *_, **__: found)
     monkeypatch.setattr(module, "_SLICE_S", 0.02)
     monkeypatch.setattr(module, "_LATE_S", 0.05)
+    monkeypatch.setattr(module, "_CLOSE_MS", 100)
     return found
 
 
@@ -135,10 +136,17 @@ def test_a_position_that_the_target_does_not_have_fails_the_task(kafka: MockKafk
 
 
 def test_a_topic_that_is_not_turned_any_more_is_not_copied(kafka: MockKafka, source: FakeSource) -> None:
-    """The claims are checked between the read and the write."""
-    with pytest.raises(KielGroupsError, match="the claim of copy in kiel-mirror-claims has changed"):
-        copied(copier_of(kafka, 0, check=FakeCheck("copy")))
+    """
+    The claims are checked between the read and the write. A topic that was stopped only for a moment is continued at
+    the first record that was not copied.
+    """
+    check = FakeCheck("copy")
+    copier = copier_of(kafka, 1, check=check)
+    assert [copier.copy() for _ in range(5)] == [[]] * 5
     assert source.records == {}
+    check.found = frozenset()
+    assert copied(copier) == [SourcePosition(back_partition(COPY), {"offset": 4})]
+    assert [key for key, _ in source.records[TopicPartition("a", 0)]] == [b"k1", b"k2", b"k3"]
 
 
 def test_a_task_waits_for_a_source_that_is_gone(kafka: MockKafka, source: FakeSource) -> None:

@@ -23,7 +23,7 @@ from kiel_groups.ops.views.offset_changes import GroupOffsets
 
 pytestmark = pytest.mark.unit
 
-GROUP = {"g": "moved"}
+GROUP = ["moved"]
 
 
 def settled(result: object) -> Future[Any]:

@@ -19,6 +19,7 @@ from kiel_groups.mirror import metrics as mirror_metrics
 from kiel_groups.mirror.connector import (
     MirrorConnector,
     MirrorTask,
+    check_starts,
     hashed_partitions,
     partitions_of_tasks,
     source_topics,
@@ -29,6 +30,7 @@ from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
     PARTITIONS_KEY,
+    RETURNING,
     STOPPED,
     Claim,
     MirroredTopic,
@@ -177,6 +179,10 @@ class FakeWriter:
 
     def __init__(self, error: Exception | None = None, positions: Mapping[TopicPartition, int] = {}) -> None:
         self.error, self._positions = error, positions
+        self.begun: dict[TopicPartition, tuple[int, int] | None] = {}
+
+    def begin(self, beginnings: Mapping[TopicPartition, tuple[int, int] | None]) -> None:
+        self.begun |= beginnings
 
     def write(self, _: object) -> None:
         if self.error is not None:
@@ -260,6 +266,32 @@ def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
     assert [bool(problem) for problem in context.problems] == [True, False]
 
 
+def test_a_task_that_starts_while_the_target_is_gone_waits() -> None:
+    """The status shows it. The next try begins anew; a refusal fails the task, and a stop ends the wait."""
+    errors: list[Exception] = [NoBrokersError("gone"), NoBrokersError("gone")]
+    context, task = RecordingTaskContext(), MirrorTask()
+    writer = SimpleNamespace(close=lambda: closed.append(True))
+    closed: list[bool] = []
+
+    def start() -> None:
+        assert task._writers == {}
+        task._writers[0] = cast("Any", writer)
+        if errors:
+            raise errors.pop()
+
+    vars(task).update(_start=start)
+    task.start(context, {"target.bootstrap.servers": "new:9092"})
+    assert context.problems == ["gone; trying again", "gone; trying again", ""]
+    assert len(closed) == 2
+    task._writers.clear()
+    errors.append(KielGroupsError("fenced"))
+    with pytest.raises(KielGroupsError, match="fenced"):
+        task.start(context, {})
+    errors.append(NoBrokersError("gone"))
+    with pytest.raises(TaskStoppedError):
+        task.start(RecordingTaskContext(stop_after=1), {"target.bootstrap.servers": "new:9092"})
+
+
 class FakeColumns(NamedTuple):
     """The columns of records up to an offset."""
 
@@ -335,6 +367,83 @@ def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicParti
     assert task_of(FakeConsumer(), current, FakeWriter(), context=context)._positions(context) == {FIRST: 8}
 
 
+@pytest.mark.parametrize(
+    ("stored", "starts", "resumes", "begun", "position"),
+    [
+        (None, "", (), {FIRST: None}, None),
+        (None, "9", (), {FIRST: (9, 70)}, 9),
+        (4, "9", (), {}, None),
+        (4, "", (9, 9), {FIRST: (9, 70)}, 9),
+        (None, "5", (9, 9), {FIRST: (9, 70)}, 9),
+        (12, "", (9, 9), {}, None),
+    ],
+    ids=["new", "after a bulk copy", "begun", "turned forward", "turned forward, new", "continued"],
+)
+def test_where_partitions_begin(
+    stored: int | None,
+    starts: str,
+    resumes: tuple[int, ...],
+    begun: Mapping[TopicPartition, tuple[int, int] | None],
+    position: int | None,
+) -> None:
+    """
+    What the target has already has a checkpoint at once, and its position is stored by the next poll. After a turn
+    forward, that is what was copied back.
+    """
+    writer, context = FakeWriter(), RecordingTaskContext()
+    task = task_of(FakeConsumer({}), writer, FakeWriter(), context=context)
+    offsets = json.dumps({"a": {str(FIRST.partition): int(starts)}}) if starts else ""
+    vars(task).update(
+        _settings={**task._settings, "start.offsets": offsets},
+        _partitions=[FIRST],
+        _next={} if stored is None else {FIRST: stored},
+        _claims={"a": Claim("c", "a", "old:9092", resumes=resumes)},
+    )
+    task._counts[FIRST] = 3, 30
+    target = SimpleNamespace(logs=lambda topics: {FIRST: (0, 70)} if topics else {})
+    task._begin(cast("Any", target))
+    assert writer.begun == begun
+    assert task._next.get(FIRST) == (position or stored)
+    found = [SourcePosition(FIRST._asdict(), {"offset": position, "records": 3, "bytes": 30})] if position else []
+    assert [task.poll(), task._begun] == [found, []]
+
+
+@pytest.mark.parametrize(
+    ("starts", "text"),
+    [
+        ({"a": {"0": 8}}, "start.offsets: 8 given for a:0; expected at most 7, where its log on the source ends"),
+        ({"a": {"0": 7, "3": 0}}, "start.offsets: a:3 given; the mirror has no such partition"),
+        ({"b": {"0": 0}}, "start.offsets: b:0 given; the mirror has no such partition"),
+    ],
+)
+def test_offsets_that_the_source_does_not_have_are_refused(
+    starts: Mapping[str, Mapping[str, int]], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task would read from a position where the log may once be, and skip all records before it."""
+    source = SimpleNamespace(end_offsets=lambda wanted: dict.fromkeys(wanted, 7))
+    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
+    with pytest.raises(ConfigError, match=text):
+        check_starts("old:9092", json.dumps(starts), {"a": 3})
+    check_starts("old:9092", '{"a": {"0": 7}}', {"a": 3})
+
+
+@pytest.mark.parametrize(
+    ("direction", "must_move"), [(STOPPED, True), (RETURNING, True), (STOPPED, False), (BACK, True)]
+)
+def test_a_run_with_an_end_waits_for_no_topic_that_is_stopped(
+    direction: str, must_move: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for the command that turns the topic, which was perhaps killed."""
+    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: {"a": claim})
+    claim = Claim("c", "a", "old:9092", direction=direction)
+    monkeypatch.setattr(connector, "_topics", lambda: {"a": 1})
+    monkeypatch.setattr(connector_module, "_target_of", lambda _: target)
+    stops = must_move and direction != BACK
+    expected = pytest.raises(KielGroupsError, match="the topic a is stopped while") if stops else nullcontext()
+    with expected:
+        connector.checked_topics("c", typed(MirrorConnector, CONFIG), timeout_s=1, must_move=must_move)
+
+
 def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, RecordingConnectorContext]:
     connector, context = MirrorConnector(), RecordingConnectorContext(CONFIG)
     ended = SimpleNamespace(wait=lambda _: False)
@@ -369,6 +478,7 @@ def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: py
     claims = {
         "forward": Claim("c", "forward", "old:9092"),
         "stopped": Claim("c", "stopped", "old:9092", 0, STOPPED),
+        "returning": Claim("c", "returning", "old:9092", 0, RETURNING, (7, 8, 9)),
         # The third partition is newer than the turn.
         "back": Claim("c", "back", "old:9092", 0, BACK, (7, 8)),
     }
@@ -384,6 +494,7 @@ def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: py
     assert json.loads(config[PARTITIONS_KEY]) == [["forward", number] for number in range(3)]
     assert json.loads(config[BACK_KEY]) == [["back", 0, 7], ["back", 1, 8], ["back", 2, 0]]
     assert "topic stopped is stopped while 'kiel-groups mirror reverse' turns it round" in caplog.text
+    assert "topic returning is stopped while 'kiel-groups mirror reverse --forward' turns it" in caplog.text
 
 
 def test_a_passing_error_of_the_target_is_tried_again(

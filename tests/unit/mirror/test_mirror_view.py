@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
-from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress, mirrored_partitions
+from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress, mirrored_partitions, stored_offsets
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TaskId
@@ -53,7 +53,7 @@ def test_partitions_of_tasks_have_the_stored_positions() -> None:
             ("/x", Znode(b"garbage")),
         ]
     )
-    assert mirrored_partitions("m", group_of(*tasks), offsets) == [
+    assert mirrored_partitions("m", group_of(*tasks), stored_offsets(offsets)) == [
         PartitionProgress(FIRST, "a", TaskId("m", 1), position=7, records=6, size_bytes=60, stored_ms=5),
         PartitionProgress(SECOND, "copy.a", TaskId("m", 0), position=4),
         PartitionProgress(BACK, "b", TaskId("m", 1), is_back=True, position=12, records=1, size_bytes=10, stored_ms=5),

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import SourceBatch, WriterSettings
+from kiel_groups.mirror.values import SourceBatch, Timestamps, TopicLimits, WriterSettings
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
@@ -37,8 +37,10 @@ class FakeProducer:
     def __init__(self, config: Mapping[str, Any], logger: object) -> None:
         self.config, self.calls = config, list[str]()
         self.written: dict[str, list[bytes | None]] = {}
-        #: The key and the partition of each record.
+        #: The topic of each record, and its key and partition.
+        self.topics: list[str] = []
         self.placed: list[tuple[bytes | None, int]] = []
+        self.timestamps: list[int] = []
         self.made.append(self)
 
     def init_transactions(self, _: float) -> None:
@@ -52,13 +54,15 @@ class FakeProducer:
         key: bytes | None,
         partition: int,
         done: Callable[[KafkaError], None],
-        **_: object,
+        **more: Any,
     ) -> None:
+        self.timestamps += [more["timestamp"]] if "timestamp" in more else []
         records = self.written.setdefault(topic, [])
         if len(value or b"") > self.limits.get(topic, LIMIT):
             done(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         else:
             records.append(value)
+            self.topics.append(topic)
             self.placed.append((key, partition))
 
     def produce_batch(
@@ -71,6 +75,10 @@ class FakeProducer:
         for message in messages:
             self.produce(topic, message["value"], message["key"], partition, message.get("callback", done))
         return len(messages)
+
+    def placed_keys(self, topic: str) -> list[bytes | None]:
+        """Return the keys of the records of a topic."""
+        return [key for name, (key, _) in zip(self.topics, self.placed, strict=True) if name == topic]
 
     def __len__(self) -> int:
         return 0
@@ -107,6 +115,8 @@ class FakeTarget:
         return {"copy": 4}
 
     def ends(self, partitions: Sequence[TopicPartition], _: float) -> Sequence[int]:
+        if not partitions:
+            return []
         found = self._answers.pop(0) if self._answers[1:] else self._answers[0]
         assert len(found) == len(partitions)
         return found
@@ -125,9 +135,15 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def writer_of(
-    target: FakeTarget | None = None, waiting: RecordingTaskContext | None = None, *, exactly_once: bool = True
+    target: FakeTarget | None = None,
+    waiting: RecordingTaskContext | None = None,
+    *,
+    exactly_once: bool = True,
+    dead: str = "dead",
+    limits: TopicLimits | None = None,
+    timestamps: Timestamps | None = None,
 ) -> tuple[TargetWriter, FakeProducer]:
-    settings = WriterSettings("m", exactly_once, "none", None, False, "dead")
+    settings = WriterSettings("m", exactly_once, "none", timestamps, False, dead, {"copy": limits or TopicLimits()})
     cluster = cast("TargetCluster", target or FakeTarget())
     writer = TargetWriter(cluster, settings, 0, LIMIT, waiting or RecordingTaskContext())
     return writer, FakeProducer.made[-1]
@@ -201,23 +217,85 @@ def test_where_keys_are_hashed_a_checkpoint_has_the_end_of_each_partition_of_the
     assert checkpoints(producer) == [{"source": 3, "target": None, "targets": {"0": 1, "1": 2, "2": 3, "3": 4}}]
 
 
-@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_without_its_claim_a_task_writes_no_checkpoint(exactly_once: bool) -> None:
+class Regained(RecordingTaskContext):
+    """The context of a task that has its claim for certain again after two looks."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "is_owner":
+            self.looks += 1
+            return self.looks > 2
+        return super().__getattribute__(name)
+
+
+def test_without_its_claim_a_task_writes_no_checkpoint() -> None:
     """
-    The records of a later owner may be before the ends of the logs, and readers would skip them. A transaction needs no
-    claim. The mirror's first record has a checkpoint of its own, once.
+    The records of a later owner may be before the ends of the logs, and readers would skip them. So the task waits, and
+    looks the ends up again: each stored position has a checkpoint. A transaction needs no claim.
     """
-    context = RecordingTaskContext()
-    writer, producer = writer_of(FakeTarget(None, [1], [2], [3]), context, exactly_once=exactly_once)
-    context.is_owner = False
-    writer.beginnings[PARTITION] = 5
+    writer, producer = writer_of(FakeTarget(None, [1], [2], [3], [9]), Regained(), exactly_once=False)
     writer.write([batch(5, 10)])
-    context.is_owner = True
-    writer.write([batch(6, 10)])
-    writer.write([batch(7, 10)])
-    begin, *ends = checkpoints(producer)
-    assert begin == {"source": 5 if exactly_once else 6, "target": 5}
-    assert [end["source"] for end in ends] == ([6, 7, 8] if exactly_once else [7, 8])
+    assert checkpoints(producer) == [{"source": 6, "target": 3}]
+    lost = RecordingTaskContext()
+    writer, producer = writer_of(FakeTarget(None, [1]), lost)
+    lost.is_owner = False
+    writer.write([batch(5, 10)])
+    assert checkpoints(producer) == [{"source": 6, "target": 1}]
+    stopped = RecordingTaskContext(stop_after=0, is_owner=False)
+    writer, producer = writer_of(FakeTarget(None, [1]), stopped, exactly_once=False)
+    with pytest.raises(TaskStoppedError):
+        writer.write([batch(5, 10)])
+    assert "kiel-mirror-m" not in producer.written
+
+
+def test_the_beginning_of_a_partition_has_a_checkpoint_of_its_own() -> None:
+    """It is written at once if its offset is known, else with the first batch. Its slot keeps the first one only."""
+    writer, producer = writer_of(FakeTarget(None, [1], [2]))
+    writer.begin({PARTITION: None})
+    assert producer.calls == []
+    for first in (5, 6):
+        writer.write([batch(first, 10)])
+    assert [each["source"] for each in checkpoints(producer)] == [5, 6, 7]
+    assert producer.placed_keys("kiel-mirror-m") == [b'["a", 3, -1]', b'["a", 3, 0]', b'["a", 3, 1]']
+
+    writer, producer = writer_of(FakeTarget({'["a", 3, -1]': {"source": 7, "target": 5}}))
+    writer.positions()
+    other = TopicPartition("a", 5)
+    writer.begin({PARTITION: (9, 8), other: (20, 30)})
+    assert checkpoints(producer) == [{"source": 9, "target": 8}, {"source": 20, "target": 30}]
+    assert producer.placed_keys("kiel-mirror-m") == [b'["a", 3, 0]', b'["a", 5, -1]']
+    assert [call for call in producer.calls if call != "flush"] == ["begin", "commit"]
+
+
+def test_a_compacted_topic_gets_no_record_without_a_key() -> None:
+    """A broker would refuse the whole batch. Such a record is a dead letter, or fails the task with its offset."""
+    limits, keys = TopicLimits(is_compacted=True), (b"1", None, b"2")
+    writer, producer = writer_of(limits=limits)
+    writer.write([batch(4, 10, 11, 12, keys=keys)])
+    assert [len(value or b"") for value in producer.written["copy"]] == [10, 12]
+    assert producer.written["dead"] == [b"x" * 11]
+    assert "abort" not in producer.calls
+    writer, producer = writer_of(limits=limits, dead="")
+    with pytest.raises(KielGroupsError, match="store the record at offset 5 of a:3: the topic is compacted, and the"):
+        writer.write([batch(4, 10, 11, 12, keys=keys)])
+    assert "commit" not in producer.calls
+
+
+def test_a_time_that_the_topic_refuses_is_the_time_of_mirroring() -> None:
+    """From 4.0 on, brokers refuse records of the future by default, and with them their batch."""
+    hour_ms, now_ms = 3_600_000, 1_700_000_000_000
+    defaults = {"cleanup.policy": "delete", "message.timestamp.after.max.ms": str(hour_ms)}
+    limits = TopicLimits.of(defaults)
+    assert limits.legal(now_ms + hour_ms // 2, now_ms) == now_ms + hour_ms // 2
+    assert limits.legal(now_ms + 2 * hour_ms, now_ms) == 0
+    assert limits.legal(1, now_ms) == 1
+    old = TopicLimits.of({"cleanup.policy": "compact,delete", "message.timestamp.difference.max.ms": str(hour_ms)})
+    assert old == TopicLimits(True, hour_ms, hour_ms)
+    assert [old.legal(now_ms + sign * 2 * hour_ms, now_ms) for sign in (-1, 1)] == [0, 0]
+    writer, producer = writer_of(limits=limits, timestamps=lambda value: 4_000_000_000_000 if value else 1)
+    writer.write([batch(0, 10, 0)])
+    assert producer.timestamps == [0, 1]
 
 
 def test_transactions_may_last_as_long_as_brokers_allow() -> None:

@@ -10,6 +10,7 @@ from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
+from kiel_groups.rest.metric_meanings import MEANINGS
 from kiel_groups.rest.metrics_text import metrics_answer, registry_families, serving_metrics
 
 pytestmark = pytest.mark.unit
@@ -35,10 +36,8 @@ def test_counters_gauges_and_durations() -> None:
         "kiel_buffered_bytes": "gauge",
         "kiel_commit_seconds": "summary",
     }
-    assert (
-        found["kiel_buffered_bytes"].documentation == "Buffered bytes. docs/metrics.rst explains kiel_buffered_bytes."
-    )
-    assert found["kiel_commit_seconds"].documentation == "Commit. docs/metrics.rst explains kiel_commit_seconds."
+    assert found["kiel_commit_seconds"].documentation == MEANINGS["kiel_commit_seconds"].text
+    assert found["kiel_records_consumed"].documentation == "Records consumed"
     values = {sample.labels["topic"]: sample.value for sample in found["kiel_records_consumed"].samples}
     assert values == {"pv": 3.0, 'odd "name"\n': 4.0}
     assert {each.name: each.value for each in found["kiel_commit_seconds"].samples} == {

@@ -11,7 +11,11 @@ from kiel_groups.service.mirror_page import MirroredTopic, mirrors
 pytestmark = pytest.mark.unit
 
 NOW_MS = 1_700_000_000_000
-CONFIG = {"connector.class": "kiel_groups.mirror.connector:MirrorConnector", "target.topic.format": "old.${topic}"}
+CONFIG = {
+    "connector.class": "kiel_groups.mirror.connector:MirrorConnector",
+    "source.bootstrap.servers": "old:9092",
+    "target.topic.format": "old.${topic}",
+}
 CONNECTOR = Work("m", None, "source", "RUNNING", "h:1", "", CONFIG)
 
 
@@ -65,7 +69,17 @@ def test_topics_and_progress() -> None:
         ("FAILED", "KielGroupsError: the target n refuses to store the record at offset 3 of a:1: x", "raise max.m"),
         ("FAILED", "KielGroupsError: the target n has fenced this task: x", "no other mirror may have the same name"),
         ("FAILED", "ValueError: x", "remove the cause; 'kiel-groups connectors restart m --with-tasks --only-failed"),
-        ("UNASSIGNED", "", "a worker takes it within seconds; if none is alive, 'kiel-groups workers run --group g'"),
+        (
+            "UNASSIGNED",
+            "",
+            "a worker takes it within seconds; if none is alive,"
+            " 'kiel-groups workers run --group g --brokers old:9092' starts",
+        ),
+        (
+            "FAILED",
+            "KielGroupsError: x store the record at x: the topic is compacted, and the record has no key",
+            "nam",
+        ),
     ],
 )
 def test_problems_have_remedies(state: str, problem: str, remedy: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from kiel_groups.cli.app import run
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, parse_properties
 from kiel_groups.cli.terminal import mirror_run
 from kiel_groups.cli.terminal.mirror_report import mirror_problems
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError
 from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.mirror import mirror_view
 from kiel_groups.mirror.connector import MirrorConnector
@@ -179,7 +179,7 @@ def test_without_its_library_a_mirror_does_not_start(monkeypatch: pytest.MonkeyP
         (
             CONFIG | {"topics": "b"},
             1,
-            "error: the mirror 'mirror' runs in 1 other process with other settings",
+            "error: the mirror 'mirror' runs in another process with other settings (topics): give the same ones",
         ),
         (CONFIG | {"connector.class": "x:FileStreamSink"}, 0, "error: --name: 'mirror' is the name of a connector of"),
         (CONFIG | {"topics": "b"}, 0, "info: the settings of the mirror 'mirror' change: topics"),
@@ -303,14 +303,18 @@ def test_a_lost_checkpoint_is_a_problem() -> None:
 
 
 class RecordingRequests:
-    """Records the changes of a connector that a run requests from its worker."""
+    """Records the changes of a connector that a run requests from its worker, which may have one already."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: Mapping[str, str] | None = None) -> None:
         self.calls: list[str] = []
+        self._stored = stored
 
     def __getattr__(self, name: str) -> Any:
-        async def call(*_: object) -> None:
+        async def call(*_: object) -> Any:
             self.calls.append(name)
+            if name == "create" and self._stored is not None:
+                raise ConnectorExistsError("mirror")
+            return self._stored
 
         return call
 
@@ -318,10 +322,10 @@ class RecordingRequests:
 @pytest.mark.parametrize(
     ("config", "workers", "expected"),
     [
-        (None, 0, ["put_config", "resume"]),
-        (None, 1, ["put_config", "resume"]),
+        (None, 0, ["create", "resume"]),
+        (None, 1, ["create", "resume"]),
         (CONFIG, 0, ["put_config", "resume"]),
-        (CONFIG | {"topics": "b"}, 0, ["delete", "put_config", "resume"]),
+        (CONFIG | {"topics": "b"}, 0, ["delete", "create", "resume"]),
         (CONFIG, 1, ["resume"]),
     ],
     ids=["new", "new in a group with workers", "resumed", "changed", "running"],
@@ -338,3 +342,14 @@ def test_the_settings_are_stored_before_tasks_start(
     requests: Any = RecordingRequests()
     asyncio.run(replace(runs[0], first=mirror(config, workers=workers))._configure(requests))
     assert requests.calls == expected
+
+
+def test_of_two_first_starts_with_different_settings_one_fails(command: Any, runs: list[mirror_run.MirrorRun]) -> None:
+    """The settings of the first one stay. A start with the same settings shares its tasks."""
+    command(*START)
+    first = replace(runs[0], first=mirror(None))
+    other, same = RecordingRequests(CONFIG | {"topics": "b"}), RecordingRequests(CONFIG)
+    with pytest.raises(ConfigError, match=r"runs in another process with other settings \(topics\)"):
+        asyncio.run(first._configure(cast("Any", other)))
+    asyncio.run(first._configure(cast("Any", same)))
+    assert [other.calls, same.calls] == [["create", "config"], ["create", "config", "resume"]]

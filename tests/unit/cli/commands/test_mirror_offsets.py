@@ -24,7 +24,7 @@ OFFSETS = ("mirror", "offsets", "g", "--from", "z:2181", "--to", "new:9092")
 
 
 def translation(*rows: TranslatedOffset, **more: Any) -> GroupTranslation:
-    return GroupTranslation("g", "g", rows, more.pop("before", {}), **more)
+    return GroupTranslation("g", rows, more.pop("before", {}), **more)
 
 
 def row(number: int, source: int | None, target: int | None = None, again: int | None = None, **more: str) -> Any:
@@ -138,10 +138,8 @@ def test_a_repeated_move_of_a_group_with_members_is_refused(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("h", "--as", "x"), "--as names one group on the target; give one GROUP."),
         (("--every", "5", "--dry-run"), "--dry-run does not go with --every."),
-        (("--as", "a/b"), "--as: 'a/b' is not a legal name"),
-        (("--as", ""), "--as: '' is not a legal name"),
+        (("a/b",), "group: 'a/b' is not a legal name"),
         (("--every", "0"), "'0' is not a number of seconds ≥ 0.1"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +15,14 @@ from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.errors import ConfigError
 from kiel_groups.mirror import mirror_verification, mirror_view
 from kiel_groups.mirror.comparison import ALL, Difference, PartitionComparison, RangeSum
+from kiel_groups.mirror.mirror_view import MirrorView
 from kiel_groups.model import TopicPartition
+from kiel_groups.workers.stores.worker_group_view import WorkerGroup
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry
 
 pytestmark = pytest.mark.unit
 
+NOTHING = WorkerGroup({}, ConfigSnapshot(1, {}), {}, {}, ())
 VERIFY = ("mirror", "verify", "--from", "z:2181", "--to", "new:9092", "--name", "leave-0.8")
 
 
@@ -50,7 +54,8 @@ class FakeVerification:
 def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the settings of the stored connector."""
     config: dict[str, str] = {}
-    view = SimpleNamespace(connector=SimpleNamespace(config=config))
+    configuration = ConfigSnapshot(1, {"leave-0.8": ConnectorEntry(config)})
+    view = MirrorView("leave-0.8", replace(NOTHING, configuration=configuration))
     monkeypatch.setattr(mirror_verification, "MirrorVerification", FakeVerification)
     monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: view)
     monkeypatch.setattr(MirrorClusters, "source_brokers", lambda _: "old:9092")
@@ -65,7 +70,7 @@ MISSING = Difference("missing", (99, 100), None, 1)
 def test_a_report_names_each_range(capsys: pytest.CaptureFixture[str], fakes: dict[str, str]) -> None:
     """What needs action comes first. Doubled records are explained unless the mirror writes exactly once."""
     FakeVerification.found = [compared(0, 100, DOUBLED), compared(1, 99, MISSING)]
-    assert run([*VERIFY, "--topics", "o*, b", "--last", "9"]) == 1
+    assert run([*VERIFY, "--topics", "o*, b"]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "mirror leave-0.8: not complete; 199 of 199 records of the source are equal",
@@ -74,7 +79,7 @@ def test_a_report_names_each_range(capsys: pytest.CaptureFixture[str], fakes: di
         "    orders:0 doubled: 20 records, source offsets 5 to 24, target offsets 105 to 124",
     ]
     assert err == ""
-    assert (FakeVerification.given["topics"], FakeVerification.given["last"]) == (["o*", "b"], 9)
+    assert FakeVerification.given["topics"] == ["o*", "b"]
 
     FakeVerification.found = [compared(0, 100, DOUBLED)]
     assert run([*VERIFY, "--quiet"]) == 0
@@ -89,7 +94,7 @@ def test_a_verification_without_a_mirror_says_nothing_of_its_connector(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line about a deleted connector is printed only if the target has the mirror."""
-    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: SimpleNamespace(connector=None))
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: MirrorView("leave-0.8", NOTHING))
     FakeVerification.found = [compared(0, 100)]
     assert run(VERIFY) == 0
     assert "has no connector 'leave-0.8' any more" in capsys.readouterr().err

@@ -34,19 +34,6 @@ def test_a_text_of_several_lines_is_one_line(lines: Lines, capsys: pytest.Captur
     assert capsys.readouterr().err == "error: first second\n"
 
 
-def test_settings_have_the_names_of_options(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """The package's errors have the names that programs give; a name that was quoted, or a part of one, stays."""
-    show_logs(lines, verbose=False)
-    log.warning("zk_hosts: none given")
-    lines.say("error", "give all the same partition_allocator, of topic 'zk_hosts', my-zk_hosts; session_timeout_ms: 5")
-    lines.say("error", "coordination: 'brokers' given; use GroupedConsumer(instance_id=None) or mixed coordination")
-    assert capsys.readouterr().err == (
-        "warning: --zookeeper: none given\n"
-        "error: give all the same --allocator, of topic 'zk_hosts', my-zk_hosts; --session-timeout-ms: 5\n"
-        "error: --coordination: 'brokers' given; use GroupedConsumer(instance_id=None) or mixed coordination\n"
-    )
-
-
 def test_the_error_that_ends_a_command_is_not_printed_twice(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
     """
     The error that ends a command is not printed if its text was just logged. An error with another text is printed.

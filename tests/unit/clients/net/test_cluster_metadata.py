@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from kiel_groups.clients.net import cluster_metadata
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import find_offsets, list_offsets
 from kiel_groups.config import BrokerConfig, HostPort
@@ -15,6 +16,7 @@ from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
     ClosedError,
+    ConfigError,
     KielGroupsError,
     NoBrokersError,
     ProtocolError,
@@ -26,7 +28,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, FakeBroker, Fault, Request
+from tests.helpers.coordinator_answers import API_VERSIONS, versions
+from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
@@ -306,6 +309,29 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
             broker.leaders = {T0: 2, T1: 2}
         two.logs[T0].end = 3
         assert await list_offsets(cluster, [T0], -1) == {T0: 3}
+        cluster.close()
+
+
+async def test_a_broker_of_kafka_4_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It answers metadata requests, and closes the connection on requests of Kafka 0.8 and on the probe. It is asked for
+    its versions once.
+    """
+    monkeypatch.setattr(cluster_metadata, "_FIRST_PAUSE_S", 0.001)
+
+    def script(request: Request) -> bytes | Fault | None:
+        if request.api_key == API_VERSIONS:
+            return versions({FETCH: (4, 17)})
+        return None if request.api_key == METADATA else Fault.CLOSE
+
+    async with FakeBroker({"t": 1}, script=script) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        with pytest.raises(ConfigError, match=rf"^brokers: {broker.address} and .* no longer support the requests of"):
+            await list_offsets(cluster, [T0], -1)
+        assert [broker.count(API_VERSIONS), broker.count(FETCH)] == [1, 2]
+        assert broker.count(LIST_OFFSETS) < 5
+        with pytest.raises(ConfigError):
+            cluster.connection(0, "fetch-0")
         cluster.close()
 
 

@@ -95,7 +95,7 @@ async def test_brokers_are_asked_again_by_each_connect() -> None:
         ),
         (release(Fault.CLOSE, Fault.CLOSE), ConfigError, "with older ones, use coordination='zookeeper'"),
         (release(Fault.CLOSE, versions({FETCH: (4, 17), JOIN_GROUP: (0, 9)})), ConfigError, "as those of Kafka 4"),
-        (release(ONE_TOPIC, versions({JOIN_GROUP: (0, 9)})), ConfigError, "reads from Kafka 0.8 to 3.9"),
+        (release(ONE_TOPIC, versions({JOIN_GROUP: (0, 9)})), ConfigError, "reads and writes Kafka 0.8 to 3.9"),
         (release(Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
         (release(ONE_TOPIC, Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
         (release(b"\x00"), NoBrokersError, "answer to a FetchProbeRequest"),
@@ -180,7 +180,7 @@ def test_a_given_release_says_what_its_brokers_know(given: tuple[int, ...], expe
         ([0, 9], "expected a release as a tuple"),
         ((), "brokers coordinate groups from Kafka 0.9 on"),
         ((0, 8, 2), r"api_version: \(0, 8, 2\) given; brokers coordinate groups from Kafka 0.9 on"),
-        ((4, 0), r"api_version: \(4, 0\) given, whose brokers do not know the fetch requests"),
+        ((4, 0), r"api_version: \(4, 0\) given, whose brokers no longer support the requests"),
     ],
 )
 def test_a_release_that_cannot_be_used_is_refused(given: Any, words: str) -> None:
