@@ -11,7 +11,6 @@ import click
 #: The parameters of commands by the names of the same settings in the Python interface, where the two differ.
 _PARAMETERS: Final = {
     "zk_hosts": "zookeeper",
-    "zk_security": "zookeeper_security",
     "partition_allocator": "allocator",
     "auto_offset_reset": "start",
     "required_acks": "acks",
