@@ -280,7 +280,9 @@ class BrokerConfig:
         return self.security is None and not self.has_own_security
 
     @classmethod
-    def of_tool(cls, hosts: Collection[HostPort], limit_s: float) -> BrokerConfig:
+    def of_tool(
+        cls, hosts: Collection[HostPort], limit_s: float, security: str | os.PathLike[str] | None = None
+    ) -> BrokerConfig:
         """
         Return the settings of a tool that waits for the brokers for ``limit_s`` seconds in all.
 
@@ -290,7 +292,7 @@ class BrokerConfig:
         """
         limit_ms = max(1, round(limit_s * 1000))
         connect_ms = min(limit_ms, max(2_000, limit_ms * 4 // 5 // len(hosts)))
-        return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms)
+        return cls(hosts=tuple(hosts), connect_timeout_ms=connect_ms, request_timeout_ms=limit_ms, security=security)
 
 
 #: The settings of ``BrokerConfig`` that replace what the file says about brokers, and their types.

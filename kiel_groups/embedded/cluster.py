@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from kiel_groups.embedded.kafka import KafkaBroker, KRaftBroker, KRaftController, cluster_id, stop_brokers
-from kiel_groups.embedded.processes import Server, Startable, in_thread, try_lock
-from kiel_groups.embedded.releases import DEFAULT_KAFKA, DEFAULT_ZOOKEEPER, kafka_release
+from kiel_groups.embedded.processes import Server, Startable, in_thread, server_folder, try_lock
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, DEFAULT_ZOOKEEPER, EARLIER_ZOOKEEPER, kafka_release
+from kiel_groups.embedded.security import ClusterSecurity
 from kiel_groups.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.errors import ConfigError, ServerError
 from kiel_groups.ops.actions.broker_topics import BrokerTopics
@@ -91,9 +92,13 @@ class Cluster(Startable):
         broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
         data: A folder in which the files of all servers are kept. A later cluster with the same versions and numbers of
             servers can use the folder again. With None, all files are removed at the end.
+        secure: True for servers that ask clients who they are. ZooKeeper servers then also offer SASL, and TLS with
+            client certificates at ports of their own. Their plain ports stay open, because brokers of 0.8 need them.
+            Brokers in KRaft mode offer SASL_SSL only. ``security`` has the certificates and the users.
 
     Raises:
-        ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid, or does not fit KRaft mode.
+        ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid, or does not fit KRaft mode, or
+            ZooKeeper 3.4.6 is to be secured, which has no TLS.
     """
 
     #: The class of the ZooKeeper servers.
@@ -113,10 +118,14 @@ class Cluster(Startable):
         zookeeper_port: int = 0,
         broker_port: int = 0,
         data: Path | None = None,
+        secure: bool = False,
     ) -> None:
         if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
             raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
         self._release = kafka_release(kafka)
+        if secure and zookeeper == EARLIER_ZOOKEEPER:
+            raise ConfigError(f"secure: ZooKeeper {zookeeper} knows no TLS; expected {DEFAULT_ZOOKEEPER}")
+        self._security = ClusterSecurity(uses_zookeeper=self._release.uses_zookeeper) if secure else None
         settings: dict[str, Any] = {
             "max_session_timeout_ms": max_session_timeout_ms,
             "port": zookeeper_port,
@@ -125,14 +134,16 @@ class Cluster(Startable):
         self._ensemble: ZooKeeperEnsemble | None = None
         self._controller: KRaftController | None = None
         if self._release.uses_zookeeper:
-            self._ensemble = self.ENSEMBLE(zookeepers, zookeeper or DEFAULT_ZOOKEEPER, **settings)
+            self._ensemble = self.ENSEMBLE(
+                zookeepers, zookeeper or DEFAULT_ZOOKEEPER, **settings, security=self._security
+            )
         else:
             _refuse_zookeeper(
                 kafka, {"zookeeper": zookeeper, "zookeepers": zookeepers - 1, "chroot": chroot, **settings}
             )
             self._cluster_id = cluster_id(data)
             if brokers > 1:
-                self._controller = KRaftController(self._cluster_id, kafka)
+                self._controller = KRaftController(self._cluster_id, kafka, security=self._security)
         self.kafka: list[KafkaBroker] = []
         self._chroot = chroot
         self._count = brokers
@@ -170,6 +181,18 @@ class Cluster(Startable):
         return f"{self.ensemble.hosts}{self._chroot}"
 
     @property
+    def tls_hosts(self) -> str:
+        """ZooKeeper's connection string for clients with TLS, if the cluster is secured."""
+        return f"{self.ensemble.tls_hosts}{self._chroot}"
+
+    @property
+    def security(self) -> ClusterSecurity:
+        """The certificates and the users. Raise ConfigError if the cluster is not secured."""
+        if self._security is None:
+            raise ConfigError("the cluster is not secured; expected Cluster(secure=True)")
+        return self._security
+
+    @property
     def brokers(self) -> list[str]:
         """The addresses of the brokers, each as ``127.0.0.1:port``."""
         return [broker.address for broker in self.kafka]
@@ -204,7 +227,8 @@ class Cluster(Startable):
         if not running:
             raise ServerError("no broker of the cluster runs; start one")
         # A change is complete when each broker knows it, so all have to know each other before.
-        return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running))
+        security = self._security.file if self._security is not None else None
+        return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running), security=security)
 
     async def stop_brokers(self) -> None:
         """
@@ -226,6 +250,8 @@ class Cluster(Startable):
             self._data_lock = _lock_data(self._data, self._kind())
             for server in self._first_servers:
                 server.keep_in(self._data / server.name)
+        if self._security is not None:
+            self._security.create(self._data / "security" if self._data is not None else server_folder("security"))
         if self._ensemble is not None:
             self._ensemble._start()
             create_chroot(self.zk_hosts)
@@ -246,7 +272,7 @@ class Cluster(Startable):
         }
         if self._release.uses_zookeeper:
             return KafkaBroker(self.zk_hosts, number, **settings)
-        return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
+        return KRaftBroker(self._cluster_id, number, controller=self._controller, security=self._security, **settings)
 
     def _overrides_of(self, number: int) -> dict[str, object]:
         """Return the settings that are added to a broker's ``server.properties``, or replace settings there."""
@@ -260,6 +286,8 @@ class Cluster(Startable):
         kind: dict[str, object] = {"kafka": self._release.version, "brokers": self._count}
         if self._ensemble is not None:
             kind |= {"zookeeper": self._ensemble.version, "zookeepers": len(self._ensemble.servers)}
+        if self._security is not None:
+            kind["secured"] = True
         return kind
 
     def _close(self) -> None:
@@ -276,6 +304,8 @@ class Cluster(Startable):
             if self._data is None:
                 self._controller._kill()
             self._controller._close()
+        if self._security is not None and self._data is None:
+            self._security.remove()
         if self._data_lock is not None:
             self._data_lock.close()
             self._data_lock = None

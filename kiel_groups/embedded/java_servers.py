@@ -19,8 +19,9 @@ from kiel_groups.errors import ServerError
 Settings: TypeAlias = Mapping[str, object]
 
 LOOPBACK = "127.0.0.1"
-#: The names of the listeners of a server in KRaft mode: for clients and brokers, and for the controller's requests.
-CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
+#: The names of the listeners of a server in KRaft mode: for clients and brokers, in plain text or, on a secured server,
+#: with TLS and SASL; and for the controller's requests.
+CLIENTS, SASL_SSL, CONTROLLER = "PLAINTEXT", "SASL_SSL", "CONTROLLER"
 
 #: All servers but ZooKeeper 3.9 and Kafka 4 log through log4j 1. Like the others, they log to standard output.
 LOG4J = """\
@@ -112,7 +113,8 @@ def kraft_settings(
         "controller.listener.names": CONTROLLER,
         "listeners": ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items()),
         "listener.security.protocol.map": ",".join(
-            f"{name}:PLAINTEXT" for name in dict.fromkeys((CLIENTS, CONTROLLER, *listeners))
+            f"{name}:{name if name == SASL_SSL else 'PLAINTEXT'}"
+            for name in dict.fromkeys((CLIENTS, CONTROLLER, *listeners))
         ),
         "log.dirs": data,
         "auto.create.topics.enable": "false",
@@ -123,7 +125,14 @@ def kraft_settings(
     }
 
 
-def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
+def java_command(
+    classes: ClassPath,
+    folder: Path,
+    main: str,
+    *arguments: object,
+    heap_mb: int,
+    properties: Settings | None = None,
+) -> list[str]:
     """
     Return the command that runs the main class of a server or of a tool. Write a log4j configuration for the program.
 
@@ -133,6 +142,7 @@ def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object
         main: The class with the main method.
         arguments: The arguments of the main method, such as a configuration file.
         heap_mb: The largest heap, in MiB.
+        properties: Further properties of Java.
 
     Raises:
         ServerError: Java is not installed, or the jars cannot be fetched.
@@ -158,6 +168,7 @@ def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object
         f"-Dlog4j.configuration=file:{logging}",
         # Kafka 4 logs through log4j 2, whose default configuration logs to standard output, but errors only.
         "-Dorg.apache.logging.log4j.level=INFO",
+        *(f"-D{name}={value}" for name, value in (properties or {}).items()),
         "-cp",
         java_class_path(classes),
         main,

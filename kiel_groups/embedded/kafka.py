@@ -20,6 +20,7 @@ from pathlib import Path
 from kiel_groups.embedded.java_servers import (
     CLIENTS,
     CONTROLLER,
+    SASL_SSL,
     as_properties,
     broker_settings,
     java_command,
@@ -27,6 +28,7 @@ from kiel_groups.embedded.java_servers import (
 )
 from kiel_groups.embedded.processes import ChildProcess, Server, log_tail
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, KafkaRelease, kafka_release
+from kiel_groups.embedded.security import ClusterSecurity, write_secret
 from kiel_groups.errors import CoordinationError, ServerError
 from kiel_groups.ops import zookeeper_client
 
@@ -88,7 +90,8 @@ class KafkaBroker(Server):
         port: int = 0,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(f"kafka-{broker_id}", port)
+        # Without ZooKeeper, the broker may be a controller, which has a port of its own.
+        super().__init__(f"kafka-{broker_id}", port, further_ports=int(not zk_connect))
         self.version = version
         self.broker_id = broker_id
         self.zk_connect = zk_connect
@@ -151,14 +154,23 @@ class KRaftController(Server):
         cluster: The cluster's id.
         version: ``"3.9.1"`` or ``"4.1.0"``.
         overrides: Settings that are added to ``server.properties``, or replace settings there.
+        security: The users of a secured cluster, or None.
     """
 
-    def __init__(self, cluster: str, version: str, *, overrides: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        version: str,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        security: ClusterSecurity | None = None,
+    ) -> None:
         super().__init__("kafka-controller")
         self.version = version
         self._cluster = cluster
         self._release = kafka_release(version)
         self._overrides = overrides or {}
+        self._security = security
 
     @property
     def voters(self) -> dict[int, int]:
@@ -168,7 +180,7 @@ class KRaftController(Server):
     def _command(self) -> list[str]:
         data = self.folder / "data"
         settings = kraft_settings(self._release, data, CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
-        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster)
+        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster, self._security)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -189,9 +201,8 @@ class KRaftBroker(KafkaBroker):
         version: ``"3.9.1"`` or ``"4.1.0"``.
         port: The broker's port. 0 lets the system choose a port.
         overrides: Settings that are added to ``server.properties``, or replace settings there.
+        security: The certificates and the users of a secured cluster, or None.
     """
-
-    _FURTHER_PORTS = 1
 
     def __init__(
         self,
@@ -202,20 +213,24 @@ class KRaftBroker(KafkaBroker):
         version: str,
         port: int = 0,
         overrides: Mapping[str, object] | None = None,
+        security: ClusterSecurity | None = None,
     ) -> None:
         super().__init__("", broker_id, version=version, port=port, overrides=overrides)
         self._cluster = cluster
         self._controller = controller
+        self._security = security
 
     def _command(self) -> list[str]:
-        listeners = {CLIENTS: self.port}
+        listeners = {CLIENTS if self._security is None else SASL_SSL: self.port}
         if self._controller is not None:
             voters = self._controller.voters
         else:
             listeners[CONTROLLER] = self._port_number(1)
             voters = {self.broker_id: listeners[CONTROLLER]}
         settings = kraft_settings(self._release, self.folder / "data", self.broker_id, listeners, voters)
-        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster)
+        if self._security is not None:
+            settings |= self._security.broker_settings()
+        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster, self._security)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -226,25 +241,36 @@ def _has_started(server: Server) -> bool:
     return _STARTED.search(server._logged()) is not None
 
 
-def _command(release: KafkaRelease, folder: Path, settings: Mapping[str, object], cluster: str = "") -> list[str]:
+def _command(
+    release: KafkaRelease,
+    folder: Path,
+    settings: Mapping[str, object],
+    cluster: str = "",
+    security: ClusterSecurity | None = None,
+) -> list[str]:
     """
     Write a server's configuration, and return the command that runs the server.
 
-    In KRaft mode, ``cluster`` is the cluster's id. A data folder that was never formatted is formatted with this id.
+    In KRaft mode, ``cluster`` is the cluster's id. A data folder that was never formatted is formatted with this id,
+    and the user of ``security``.
 
     Raises:
         ServerError: Java is not installed, the jars cannot be fetched, or the data folder cannot be formatted.
     """
     configuration = folder / "server.properties"
-    configuration.write_text(as_properties(settings), encoding="utf-8")
+    write_secret(configuration, as_properties(settings))
     if cluster and not (folder / "data" / "meta.properties").exists():
-        _format(release, folder, cluster, configuration)
+        arguments = ["format", "-g", "-t", cluster, "-c", configuration]
+        if security is not None:
+            # A command line would show the password. The tool reads arguments from a file.
+            write_secret(folder / "scram", f"--add-scram\n{security.scram_user}\n")
+            arguments.append(f"@{folder / 'scram'}")
+        _format(release, folder, arguments)
     return java_command(release.classes, folder, _MAIN, configuration, heap_mb=_HEAP_MB)
 
 
-def _format(release: KafkaRelease, folder: Path, cluster: str, configuration: Path) -> None:
+def _format(release: KafkaRelease, folder: Path, arguments: Sequence[object]) -> None:
     log = folder / "format.log"
-    arguments = ("format", "-g", "-t", cluster, "-c", configuration)
     command = java_command(release.classes, folder, _FORMAT, *arguments, heap_mb=64)
     process = ChildProcess(command, log=log, folder=folder)
     if not process.wait(_FORMAT_LIMIT_S):

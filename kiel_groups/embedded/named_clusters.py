@@ -55,8 +55,9 @@ class RunningCluster:
     The record of a running cluster.
 
     ``pid`` and ``start_ticks`` identify the supervisor's process. ``start_ticks`` is the start time of this process in
-    clock ticks since boot. ``zookeeper`` is the connection string, or None in KRaft mode. ``data`` is the folder of
-    kept data, or None if the cluster keeps no data.
+    clock ticks since boot. ``zookeeper`` is the connection string, of a secured cluster that of the ports for TLS, or
+    None in KRaft mode. ``data`` is the folder of kept data, or None if the cluster keeps no data. ``security`` is the
+    file for clients of a secured cluster, or None.
     """
 
     name: str
@@ -69,6 +70,7 @@ class RunningCluster:
     brokers: tuple[str, ...]
     servers: tuple[RunningServer, ...]
     data: str | None
+    security: str | None
 
     @property
     def is_alive(self) -> bool:
@@ -98,10 +100,11 @@ class RunningCluster:
             started_at_ms=round(time.time() * 1000),
             kafka_version=settings.kafka,
             zookeeper_version=cluster.zookeeper.version if cluster.uses_zookeeper else None,
-            zookeeper=cluster.zk_hosts if cluster.uses_zookeeper else None,
+            zookeeper=(cluster.tls_hosts if settings.secure else cluster.zk_hosts) if cluster.uses_zookeeper else None,
             brokers=tuple(cluster.brokers),
             servers=tuple(RunningServer(s.name, s.address, s.pid, str(s.log)) for s in cluster.servers),
             data=settings.data,
+            security=str(cluster.security.file) if settings.secure else None,
         )
 
     @classmethod
@@ -256,6 +259,7 @@ class ClusterSettings:
     zookeeper_port: int = 0
     broker_port: int = 0
     data: str | None = None
+    secure: bool = False
 
     def cluster(self) -> Cluster:
         """Create a cluster with these settings, and do not start it. Raise ConfigError if a setting is invalid."""

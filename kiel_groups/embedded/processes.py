@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, ClassVar, ParamSpec, Self, TypeVar
+from typing import IO, ParamSpec, Self, TypeVar
 
 from kiel_groups.errors import ServerError
 
@@ -347,14 +347,12 @@ class Server(Startable):
     Args:
         name: The name of the server in messages, and of its folder.
         port: The port for clients. 0 lets the system choose a port.
+        further_ports: How many other ports the server has. The system chooses these ports.
     """
 
-    #: How many ports a server of this class has beside the port for clients. The system chooses these ports.
-    _FURTHER_PORTS: ClassVar[int] = 0
-
-    def __init__(self, name: str, port: int = 0) -> None:
+    def __init__(self, name: str, port: int = 0, *, further_ports: int = 0) -> None:
         self.name = name
-        self._wanted_ports = (port, *(0,) * self._FURTHER_PORTS)
+        self._wanted_ports = (port, *(0,) * further_ports)
         self._lock = threading.RLock()
         self._ports: list[ReservedPort] = []
         self._folder: Path | None = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import ClassVar
 
 from kiel_groups.embedded.java_servers import (
     LOOPBACK,
@@ -24,6 +23,7 @@ from kiel_groups.embedded.java_servers import (
 )
 from kiel_groups.embedded.processes import ReservedPort, Server, Startable, accepts
 from kiel_groups.embedded.releases import DEFAULT_ZOOKEEPER, zookeeper_class_path
+from kiel_groups.embedded.security import ClusterSecurity
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops import zookeeper_client
 
@@ -57,8 +57,10 @@ class ZooKeeperServer(Server):
         overrides: Mapping[str, object] | None = None,
         number: int = 1,
         peers: Callable[[int], Mapping[int, Peer]] | None = None,
+        security: ClusterSecurity | None = None,
     ) -> None:
-        super().__init__(f"zookeeper-{version}" if peers is None else f"zookeeper-{version}-{number}", port)
+        name = f"zookeeper-{version}" if peers is None else f"zookeeper-{version}-{number}"
+        super().__init__(name, port, further_ports=int(security is not None))
         self.version = version
         self._classes = zookeeper_class_path(version)
         self._tick_time_ms = tick_time_ms
@@ -67,11 +69,17 @@ class ZooKeeperServer(Server):
             self._overrides = {"maxSessionTimeout": max_session_timeout_ms, **self._overrides}
         self._number = number
         self._peers = peers
+        self._security = security
 
     @property
     def hosts(self) -> str:
         """The server's connection string for clients, as ``127.0.0.1:port``."""
         return self.address
+
+    @property
+    def tls_hosts(self) -> str:
+        """The connection string of a secured server for clients with TLS."""
+        return f"{LOOPBACK}:{self._port_number(1)}"
 
     def _command(self) -> list[str]:
         data = self.folder / "data"
@@ -80,9 +88,12 @@ class ZooKeeperServer(Server):
         if self._peers is not None:
             (data / "myid").write_text(f"{self._number}\n", encoding="utf-8")
             settings |= ensemble_settings(self._peers(self._number))
+        if self._security is not None:
+            settings |= self._security.zookeeper_settings(self._port_number(1))
         configuration = self.folder / "zoo.cfg"
         configuration.write_text(as_properties({**settings, **self._overrides}), encoding="utf-8")
-        return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=128)
+        properties = self._security.zookeeper_properties if self._security is not None else None
+        return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=128, properties=properties)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -109,13 +120,12 @@ class ZooKeeperEnsemble(Startable):
             ticks.
         port: The client port of the first server. All other servers get the next ports. 0 lets the system choose.
         overrides: Settings that are added to every ``zoo.cfg``, or replace settings there.
+        security: The certificates and the users of a secured cluster, or None. A secured server also offers SASL, and
+            TLS with client certificates at a port that the system chooses.
 
     Raises:
         ConfigError: The number of servers is even or below 1, or the version is not in the table.
     """
-
-    #: The class of the servers.
-    SERVER: ClassVar[type[ZooKeeperServer]] = ZooKeeperServer
 
     def __init__(
         self,
@@ -126,6 +136,7 @@ class ZooKeeperEnsemble(Startable):
         max_session_timeout_ms: int | None = None,
         port: int = 0,
         overrides: Mapping[str, object] | None = None,
+        security: ClusterSecurity | None = None,
     ) -> None:
         if servers < 1 or servers % 2 == 0:
             raise ConfigError(f"servers: {servers} given; expected an odd number: 1, 3, 5, …")
@@ -133,7 +144,7 @@ class ZooKeeperEnsemble(Startable):
         #: The ports of each server for its followers and for elections, by its number.
         self._ports: dict[int, tuple[ReservedPort, ReservedPort]] = {}
         self.servers = [
-            self.SERVER(
+            ZooKeeperServer(
                 version,
                 tick_time_ms=tick_time_ms,
                 max_session_timeout_ms=max_session_timeout_ms,
@@ -141,6 +152,7 @@ class ZooKeeperEnsemble(Startable):
                 overrides=overrides,
                 number=index + 1,
                 peers=self._peers_of if servers > 1 else None,
+                security=security,
             )
             for index in range(servers)
         ]
@@ -150,6 +162,11 @@ class ZooKeeperEnsemble(Startable):
     def hosts(self) -> str:
         """The ensemble's connection string for clients, as ``127.0.0.1:port,127.0.0.1:port,…``."""
         return ",".join(server.hosts for server in self.servers)
+
+    @property
+    def tls_hosts(self) -> str:
+        """The connection string of a secured ensemble for clients with TLS."""
+        return ",".join(server.tls_hosts for server in self.servers)
 
     def _peers_of(self, number: int) -> Mapping[int, Peer]:
         """Return the addresses of all servers by number, for the configuration of server ``number``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 from kiel_groups.backoff import Backoff
@@ -56,15 +57,16 @@ class BrokerSession:
         timeout_s: How long a broker may take for an answer, in seconds.
         of_groups: False if the brokers need not coordinate groups. Then the session does not ask which requests the
             brokers know, and ``ranges`` stays empty.
+        security: The file with the credentials, if it is not the one that the environment names.
 
     Raises:
         ConfigError: An address is not legal. On entry: the brokers are too old, or too new.
         NoBrokersError: On entry: no broker answers.
     """
 
-    def __init__(self, brokers: str, *, timeout_s: float, of_groups: bool = True) -> None:
+    def __init__(self, brokers: str, *, timeout_s: float, of_groups: bool = True, security: Path | None = None) -> None:
         hosts = parse_hosts(brokers, KAFKA_PORT, "brokers")
-        self.cluster = ClusterMetadata(BrokerConfig.of_tool(hosts, timeout_s), Metrics())
+        self.cluster = ClusterMetadata(BrokerConfig.of_tool(hosts, timeout_s, security), Metrics())
         self.place = f"at brokers {', '.join(map(str, hosts))}"
         self.timeout_s = timeout_s
         self.metadata = MetadataResponse((), ())
@@ -170,7 +172,12 @@ class BrokerSession:
 
 
 def in_session(
-    brokers: str, timeout_s: float, work: Callable[[BrokerSession], Awaitable[T]], *, of_groups: bool = True
+    brokers: str,
+    timeout_s: float,
+    work: Callable[[BrokerSession], Awaitable[T]],
+    *,
+    of_groups: bool = True,
+    security: Path | None = None,
 ) -> T:
     """
     Open a session, call ``work`` with the session, and return the result of ``work``.
@@ -182,7 +189,7 @@ def in_session(
     """
 
     async def run() -> T:
-        async with BrokerSession(brokers, timeout_s=timeout_s, of_groups=of_groups) as session:
+        async with BrokerSession(brokers, timeout_s=timeout_s, of_groups=of_groups, security=security) as session:
             return await work(session)
 
     return asyncio.run(run())

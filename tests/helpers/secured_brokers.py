@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.kafka import KafkaBroker, KRaftBroker
 from kiel_groups.embedded.processes import ReservedPort
-from tests.helpers.secured_cluster import Authority
+from kiel_groups.embedded.security import Authority
 
 __all__ = ["PASSWORD", "USER", "SecuredBrokers"]
 

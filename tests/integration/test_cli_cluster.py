@@ -72,6 +72,7 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
         f"export KIEL_GROUPS_BROKERS={first['brokers'][0]}",
         f"export KIEL_GROUPS_ZOOKEEPER={first['zookeeper']}",
         "unset KIEL_GROUPS_COORDINATION",
+        "unset KIEL_GROUPS_SECURITY",
     ]
     assert all(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
     ZooKeeperTopics(first["zookeeper"]).create("kept", 1)
@@ -97,38 +98,46 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
         assert (await anext(consumer)).value == b"a record"
 
 
-@pytest.mark.parametrize(("count", "servers"), [(1, ["kafka-0"]), (2, ["kafka-controller", "kafka-0", "kafka-1"])])
+@pytest.mark.parametrize(
+    ("count", "servers", "options"),
+    [(1, ["kafka-0"], []), (2, ["kafka-controller", "kafka-0", "kafka-1"], ["--secure"])],
+)
 async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
-    cluster: Cluster, tmp_path: Path, count: int, servers: list[str]
+    cluster: Cluster, tmp_path: Path, count: int, servers: list[str], options: list[str]
 ) -> None:
     """
     Kafka 3.9.1 runs with a controller in place of ZooKeeper if it has several brokers. ``env`` unsets the address of a
-    ZooKeeper that an earlier cluster had. Records remain in the folder of ``--data``.
+    ZooKeeper that an earlier cluster had. Records remain in the folder of ``--data``, and so do users of a secured
+    cluster.
     """
-    up = ("up", "--detach", "--kafka-version=3.9.1", f"--broker-count={count}", f"--data={tmp_path}/data")
+    up = ("up", "--detach", "--kafka-version=3.9.1", f"--broker-count={count}", f"--data={tmp_path}/data", *options)
     status, out, err = cluster(*up)
     assert (status, err) == (0, "")
     assert out.startswith("cluster 'default' is ready: Kafka 3.9.1\n")
     first = only(cluster)
+    security = first["security"]
+    assert security == (f"{tmp_path}/data/security/security.toml" if options else None)
     assert first["zookeeper"] is first["zookeeper_version"] is None
     assert [server["name"] for server in first["servers"]] == servers
     assert cluster("env")[1].splitlines() == [
         f"export KIEL_GROUPS_BROKERS={','.join(first['brokers'])}",
         "unset KIEL_GROUPS_ZOOKEEPER",
         "export KIEL_GROUPS_COORDINATION=brokers",
+        f"export KIEL_GROUPS_SECURITY={security}" if options else "unset KIEL_GROUPS_SECURITY",
     ]
     status, table, err = cluster("status")
     assert (status, err, table.count("3.9.1")) == (0, "", len(servers))
-    where = ("--coordination=brokers", f"--brokers={','.join(first['brokers'])}")
+    where = ["--coordination=brokers", f"--brokers={','.join(first['brokers'])}"]
+    where += ["--security", security] if options else []
     created = kiel_groups("topics", "create", "kept", f"--replication={count}", "--wait=30", *where)
     assert (created.returncode, created.stderr) == (0, "info: topic kept created with 1 partition\n")
-    async with Producer(first["brokers"]) as producer:
+    async with Producer(first["brokers"], security=security) as producer:
         await producer.produce("kept", b"a record")
     assert cluster("down") == (0, "", "")
     assert not any(alive(server["pid"]) for server in first["servers"])
 
     assert cluster(*up)[0] == 0
-    async with SingleConsumer(only(cluster)["brokers"]) as consumer:
+    async with SingleConsumer(only(cluster)["brokers"], security=security) as consumer:
         await consumer.subscribe("kept", consumer.BEGINNING)
         assert (await anext(consumer)).value == b"a record"
 
@@ -167,9 +176,9 @@ async def test_a_killed_server_is_reported_and_restarted_and_a_killed_supervisor
 def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
     """The command prints the addresses of the cluster and how to end it. After its end, no files remain."""
     with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
-        printed = command.wait_for_lines(7)
+        printed = command.wait_for_lines(8)
         assert printed[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
-        assert printed[6] == "Ctrl-C stops it and deletes its data."
+        assert printed[7] == "Ctrl-C stops it and deletes its data."
         assert only(cluster)["pid"] == command.process.pid
         assert command.end(signal.SIGINT) == 0
         assert command.errors == []

@@ -1,4 +1,4 @@
-"""The README and the tutorials of workers and of a mirror run as printed, and paths and options exist."""
+"""The README, the tutorials of workers and of a mirror and the trial of security run as printed; names in it exist."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 README = page("README.rst")
 WORKERS = page("docs/tutorial-workers.rst")
 MIRROR = page("docs/tutorial-mirror.rst")
+SECURITY = page("docs/security.rst")
 
 
 @pytest.fixture
@@ -44,6 +45,14 @@ def test_the_tutorial_of_a_mirror_runs_as_printed(shell: Shell) -> None:
     found = steps(MIRROR)
     assert len(found) >= 35
     shell.enter("mirror", MIRROR)
+    check_steps(shell, found)
+
+
+def test_the_trial_of_security_runs_as_printed(shell: Shell) -> None:
+    """A reader starts a secured ZooKeeper, uses it with the file, and is refused without it."""
+    found = steps(SECURITY)
+    assert len(found) >= 10
+    shell.enter("security", SECURITY)
     check_steps(shell, found)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
-from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.leaking_connectors import LEAKING_SOURCE
 from tests.helpers.secret_scan import SecretScan
@@ -36,7 +35,7 @@ async def test_no_secret_of_a_connector_is_shown_or_stored(
     (secrets / "db.properties").write_text(f"login={PASSWORD}\n")
     (secrets / "user").write_text(f"{USER}\n")
     monkeypatch.setenv("LEAKY_KEY", API_KEY)
-    scan = SecretScan(PASSWORD, RENEWED, API_KEY, USER)
+    scan = SecretScan(password=PASSWORD, renewed=RENEWED, api_key=API_KEY, user=USER)
     config = {
         "name": name,
         "connector.class": LEAKING_SOURCE,
@@ -47,13 +46,16 @@ async def test_no_secret_of_a_connector_is_shown_or_stored(
         "fault": "raise",
     }
     options = ("--secrets-dir", str(secrets), "--secrets-env", "LEAKY_*", "--verbose")
-    with WorkerPrograms(cluster_39, group, 6_000, options=options) as workers:
+    with (
+        scan.watching_processes(),
+        WorkerPrograms(cluster_39, group, 6_000, options=options) as workers,
+    ):
         await workers.add()
         url = workers.url
 
         async def show(method: str, path: str, body: object = None) -> str:
             text = json.dumps(await ask(url, method, path, body))
-            scan.add("answers", text)
+            scan.look_at("an answer", text)
             return text
 
         checked = json.loads(await show("PUT", f"/connector-plugins/{LEAKING_SOURCE}/config/validate", config))
@@ -63,10 +65,10 @@ async def test_no_secret_of_a_connector_is_shown_or_stored(
         status = await until_state(url, name, "RUNNING", "FAILED")
         assert "KielGroupsError: cannot log in with '[hidden]' and [hidden]" in status["tasks"][0]["trace"]
         assert proof.read_text() == sha256(PASSWORD.encode()).hexdigest()
-        scan.add("answers", json.dumps(status))
+        scan.look_at("an answer", json.dumps(status))
 
         await show("PATCH", f"/connectors/{name}/config", {"fault": "problem"})
-        scan.add("answers", json.dumps(await until_state(url, name, "RUNNING", "RUNNING")))
+        scan.look_at("an answer", json.dumps(await until_state(url, name, "RUNNING", "RUNNING")))
         path = f"/connectors/{name}/tasks/0/status"
 
         async def has_problem() -> bool:
@@ -90,15 +92,16 @@ async def test_no_secret_of_a_connector_is_shown_or_stored(
         await show("POST", f"/connectors/{name}/tasks/0/restart")
         status = await until_state(url, name, "FAILED", "FAILED")
         assert "db.properties does not exist on this worker" in status["tasks"][0]["trace"]
-        scan.add("answers", json.dumps(status))
+        scan.look_at("an answer", json.dumps(status))
 
         words = ("workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--json")
-        described = asyncio.create_task(asyncio.to_thread(kiel_groups, *words))
-        while not described.done():
-            scan.add_command_lines()
-            await asyncio.sleep(0.05)
-        scan.add("commands", described.result().stdout, described.result().stderr)
-        scan.add("log", *workers.running[0].errors, *workers.running[0].lines)
-        with zookeeper(cluster_39) as client:
-            scan.add_znodes(client, f"/kiel-groups/{group}")
-    scan.check(f"{name}-0 failed: cannot log in with '[hidden]'", "--secrets-dir", "${env:LEAKY_KEY}")
+        described = await asyncio.to_thread(kiel_groups, *words)
+        scan.look_at("a command's answer", described.stdout + described.stderr)
+        log = "\n".join((*workers.running[0].errors, *workers.running[0].lines))
+    assert f"{name}-0 failed: cannot log in with '[hidden]'" in log
+    scan.look_at("the log", log)
+    assert scan.saw_command("workers", "--secrets-dir")
+    # ZooKeeper's log has all changes of znodes.
+    assert scan.look_into(cluster_39.zookeeper.folder)
+    assert any(b"${env:LEAKY_KEY}" in path.read_bytes() for path in cluster_39.zookeeper.folder.rglob("log.*"))
+    assert scan.found == []

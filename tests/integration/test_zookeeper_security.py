@@ -18,6 +18,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 from kiel_groups.allocators import round_robin
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.config import SECURITY_VARIABLE, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.security import USER, Authority
 from kiel_groups.errors import CoordinationError, CredentialsError, NoZooKeeperError
 from kiel_groups.group.znodes.transactions import Create, Done
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
@@ -38,7 +40,6 @@ from tests.helpers.described_answers import ask_described
 from tests.helpers.generic_program import NumberProgram
 from tests.helpers.members import Member
 from tests.helpers.secret_scan import SecretScan
-from tests.helpers.secured_cluster import SASL_PASSWORD, Authority, SecuredCluster
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -49,8 +50,8 @@ RECORDS = 20
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[SecuredCluster]:
-    with SecuredCluster() as started:
+def cluster() -> Iterator[Cluster]:
+    with Cluster(secure=True) as started:
         yield started
 
 
@@ -61,12 +62,16 @@ def written(path: Path, *lines: str) -> Path:
     return path
 
 
-def of_tls(cluster: SecuredCluster) -> list[str]:
-    folder = cluster.certificates
+def of_sasl(cluster: Cluster) -> list[str]:
+    return [f'sasl-user = "{USER}"', f'sasl-password = "{cluster.security.password}"']
+
+
+def of_tls(cluster: Cluster) -> list[str]:
+    folder = cluster.security.folder
     return [f'tls-ca = "{folder}/ca.pem"', f'tls-certificate = "{folder}/client.pem"']
 
 
-def test_doctor_asks_servers_with_tls(cluster: SecuredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_asks_servers_with_tls(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment names the file. Without the file, doctor says that it gets no answer."""
     monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "tls.toml", *of_tls(cluster))))
     healthy = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
@@ -80,7 +85,7 @@ def test_doctor_asks_servers_with_tls(cluster: SecuredCluster, tmp_path: Path, m
 
 @pytest.mark.parametrize("kind", ["digest", "sasl", "tls"])
 async def test_a_member_and_a_command_need_the_credentials(
-    kind: str, cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, cluster: Cluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the right file, they work. With a wrong one, each of them has one clear error, and shows no password."""
     topic, group = unique("topic"), unique("group")
@@ -95,8 +100,8 @@ async def test_a_member_and_a_command_need_the_credentials(
             CoordinationError,
         ),
         "sasl": (
-            ['sasl-user = "member"', f'sasl-password = "{SASL_PASSWORD}"'],
-            ['sasl-user = "member"', 'sasl-password = "wrong"'],
+            of_sasl(cluster),
+            [of_sasl(cluster)[0], 'sasl-password = "wrong"'],
             "the user or the password of SASL is refused",
             CredentialsError,
         ),
@@ -126,13 +131,15 @@ async def test_a_member_and_a_command_need_the_credentials(
     with pytest.raises(error_type, match=error):
         await intruder.connect()
     await member.stop()
-    assert not any(password in caplog.text + described.stdout for password in (DIGEST_PASSWORD, SASL_PASSWORD))
+    scan = scan_of(cluster)
+    scan.look_at("the log and the answer", caplog.text + described.stdout)
+    assert scan.found == []
     # kazoo logs its request.
     assert ("[hidden]" in caplog.text) == (kind == "digest")
 
 
 async def test_a_running_group_gets_acls_step_by_step(
-    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path
+    cluster: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """
     First all members get credentials, then the file asks for ACLs, then a command sets those of older znodes. No
@@ -184,14 +191,14 @@ async def test_a_running_group_gets_acls_step_by_step(
 
 
 async def test_renewed_certificates_are_read_at_the_next_connection(
-    cluster: SecuredCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
     While the certificates do not fit, a session has no connection, and one log line says why. With the right ones, it
     continues, also with more data than one record of TLS can carry.
     """
     authority = tmp_path / "ca.pem"
-    authority.write_bytes((cluster.certificates / "ca.pem").read_bytes())
+    authority.write_bytes((cluster.security.folder / "ca.pem").read_bytes())
     file = written(tmp_path / "tls.toml", f'tls-ca = "{authority}"', of_tls(cluster)[1])
     events: asyncio.Queue[SessionEvent] = asyncio.Queue()
     config = ZooKeeperConfig.parse(cluster.tls_hosts, security=file, session_timeout_ms=10_000)
@@ -203,7 +210,7 @@ async def test_renewed_certificates_are_read_at_the_next_connection(
     assert await events.get() is SessionEvent.SUSPENDED
     problem = "ZooKeeper at 127.0.0.1: its certificate is refused"
     await eventually(lambda: problem in caplog.text, "the problem is logged")
-    authority.write_bytes((cluster.certificates / "ca.pem").read_bytes())
+    authority.write_bytes((cluster.security.folder / "ca.pem").read_bytes())
     assert await events.get() is SessionEvent.RESUMED
     found = await session.get_many([f"/large-{number % 5}" for number in range(100)])
     assert {len(node.data) for node in found if node} == {40_000}
@@ -212,17 +219,16 @@ async def test_renewed_certificates_are_read_at_the_next_connection(
 
 
 async def test_credentials_that_are_revoked_and_given_again(
-    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The member loses its partitions, logs the reason once, and joins again when its credentials are right."""
     topic, group = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
-    user = 'sasl-user = "member"'
-    file = written(tmp_path / "sasl.toml", user, f'sasl-password = "{SASL_PASSWORD}"')
+    file = written(tmp_path / "sasl.toml", *of_sasl(cluster))
     member = await Member(cluster, group, [topic], security=file, session_timeout_ms=2_000).start()
     await eventually(lambda: member.held, "the partition is owned")
     session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
-    written(file, user, 'sasl-password = "wrong"')
+    written(file, of_sasl(cluster)[0], 'sasl-password = "wrong"')
     session.client._connection.sasl_options["password"] = "wrong"
     session.connection.leave(session.connection.current, "is left by a test")
     await eventually(lambda: member.lost_partitions, "the partition is lost")
@@ -230,7 +236,7 @@ async def test_credentials_that_are_revoked_and_given_again(
     await eventually(lambda: refused in caplog.text, "the reason is logged")
     file.unlink()
     await eventually(lambda: f"could not join: {file} cannot be read" in caplog.text, "the new reason is logged")
-    written(file, user, f'sasl-password = "{SASL_PASSWORD}"')
+    written(file, *of_sasl(cluster))
     await eventually(lambda: member.held, "the partition is owned again")
     assert caplog.text.count("could not join") == 2
     assert "is over (the user or the password of SASL is refused); joining again" in caplog.text
@@ -315,20 +321,22 @@ WRONG = {
         "",
         "certificate",
     ),
-    "host": ("tls", ['tls-ca = "{folder}/ca.pem"'], "localhost", "its certificate is refused: Hostname mismatch"),
+    "host": ("tls", ['tls-ca = "{folder}/ca.pem"'], "127.1", "its certificate is refused: Hostname mismatch"),
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
 async def test_each_role_says_what_is_wrong_with_its_credentials(
-    kind: str, cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, cluster: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong password, a foreign authority, an expired certificate, another host name: one line with the reason."""
     port, lines, host, text = WRONG[kind]
     hosts = cluster.tls_hosts if port == "tls" else cluster.zk_hosts
     hosts = hosts.replace("127.0.0.1", host or "127.0.0.1")
     Authority(tmp_path)
-    folders = {"other": str(tmp_path), "folder": str(cluster.certificates)}
+    if kind == "certificate":
+        Authority(cluster.security.folder).issue("expired", days=-1)
+    folders = {"other": str(tmp_path), "folder": str(cluster.security.folder)}
     written(tmp_path / "wrong.toml", *(line.format(**folders) for line in lines))
     monkeypatch.setenv(SECURITY_VARIABLE, str(tmp_path / "wrong.toml"))
     monkeypatch.setattr(
@@ -344,15 +352,15 @@ async def test_each_role_says_what_is_wrong_with_its_credentials(
 
 
 async def test_no_secret_is_shown_or_stored(
-    cluster: SecuredCluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    A member and commands use all kinds of credentials at once. No log line at level DEBUG, answer, command line or
-    znode has a secret. The znodes are also those of the tests above.
+    A member and commands use all kinds of credentials at once. No log line at level DEBUG, answer, command line or file
+    of the servers has a secret. The files have all znodes, also those of the tests above.
     """
     topic, group = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
-    command = ["openssl", "pkey", "-in", cluster.certificates / "client.pem", "-aes256", "-passout"]
+    command = ["openssl", "pkey", "-in", cluster.security.folder / "client.pem", "-aes256", "-passout"]
     made = await asyncio.to_thread(subprocess.run, [*command, f"pass:{KEY_PASSWORD}"], check=True, capture_output=True)
     (tmp_path / "key.pem").write_bytes(made.stdout)
     (tmp_path / "key.pem").chmod(0o600)
@@ -363,32 +371,37 @@ async def test_no_secret_is_shown_or_stored(
         f'tls-key-password = "{KEY_PASSWORD}"',
         'digest-user = "u"',
         f'digest-password = "{DIGEST_PASSWORD}"',
-        'sasl-user = "member"',
-        f'sasl-password = "{SASL_PASSWORD}"',
+        *of_sasl(cluster),
         'acl = "creator-all"',
     )
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "kiel_groups.kazoo")
-    member = await Member(cluster, group, [topic], zk_hosts=cluster.tls_hosts, security=file).start()
-    await eventually(lambda: member.held, "the partition is owned")
+    scan = scan_of(cluster)
     place = ("--zookeeper", cluster.tls_hosts, "--security", str(file))
-    digest = make_digest_acl_credential("u", DIGEST_PASSWORD).partition(":")[2]
-    scan = SecretScan(DIGEST_PASSWORD, SASL_PASSWORD, KEY_PASSWORD, digest)
-    running = [
-        asyncio.create_task(asyncio.to_thread(kiel_groups, *words, "--json", *place))
-        for words in (("acl", "show", group), ("describe", group), ("doctor", group))
-    ]
-    while not all(each.done() for each in running):
-        scan.add_command_lines()
-        await asyncio.sleep(0.05)
-    for each in running:
-        answer = await each
-        assert (answer.returncode, answer.stderr) == (0, "")
-        assert json.loads(answer.stdout)
-        scan.add("answers", answer.stdout)
-    await member.stop()
-    scan.add("log", caplog.text)
-    with zookeeper(cluster) as client:
-        client.add_auth("digest", f"u:{DIGEST_PASSWORD}")
-        scan.add_znodes(client)
-    scan.check("--security", "Sending request", f"/consumers/{group}/")
+    with scan.watching_processes():
+        member = await Member(cluster, group, [topic], zk_hosts=cluster.tls_hosts, security=file).start()
+        await eventually(lambda: member.held, "the partition is owned")
+        for words in (("acl", "show", group), ("describe", group), ("doctor", group)):
+            answer = await asyncio.to_thread(kiel_groups, *words, "--json", *place)
+            assert (answer.returncode, answer.stderr) == (0, "")
+            assert json.loads(answer.stdout)
+            scan.look_at(f"the answer of {words[0]}", answer.stdout)
+        await member.stop()
+    assert scan.saw_command("describe", "--security")
+    assert "Sending request" in caplog.text
+    scan.look_at("the log", caplog.text)
+    for server in cluster.servers:
+        # ZooKeeper stores the digest in ACLs.
+        assert scan.look_into(server.folder, ignoring=["digest"])
+    assert any(group.encode() in path.read_bytes() for path in cluster.zookeeper.folder.rglob("log.*"))
+    assert scan.found == []
+
+
+def scan_of(cluster: Cluster) -> SecretScan:
+    """Return a scan for the secrets of these tests."""
+    return SecretScan(
+        sasl_password=cluster.security.password,
+        digest_password=DIGEST_PASSWORD,
+        digest=make_digest_acl_credential("u", DIGEST_PASSWORD).partition(":")[2],
+        key_password=KEY_PASSWORD,
+    )

@@ -18,11 +18,11 @@ import pytest
 from kiel_groups.clients.calls.arguments import BrokerSettings
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.config import BrokerConfig, CoordinatorConfig, DebounceConfig, FetchConfig, GroupConfig
+from kiel_groups.embedded.security import Authority
 from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from tests.architecture.source import file_of, imported_modules, modules, name_of, tree
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.secured_cluster import Authority
 
 pytestmark = pytest.mark.unit
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from kiel_groups.config import SECURITY_VARIABLE
 from kiel_groups.spark.environment import can_bound_batches
-from tests.helpers.spark.sessions import SETTINGS, worker_environment
+from tests.helpers.spark.sessions import SETTINGS, event_log, worker_environment
 
 #: Tests of what only Spark 4.2 and later offer.
 collect_ignore = [] if can_bound_batches() else ["test_stream_reader.py"]
@@ -28,7 +30,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    Return a folder of the session: with its event log, and with ``security.toml``, the file for secured servers, which
+    is empty until a test writes it.
+    """
+    folder = tmp_path_factory.mktemp("spark")
+    (folder / "security.toml").touch(mode=0o600)
+    (folder / "events").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def spark(spark_folder: Path) -> Iterator[SparkSession]:
     """
     Provide a session with two cores in this process, on the loopback interface. The data source needs no registration.
     """
@@ -38,7 +52,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = SparkSession.builder.master("local[2]").appName("tests")
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
-        session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+        for name, value in event_log(spark_folder / "events").items():
+            builder = builder.config(name, value)
+        builder = builder.config("spark.sql.warehouse.dir", str(spark_folder / "warehouse"))
+        with pytest.MonkeyPatch.context() as started:
+            # Java and all processes that it starts inherit the variable.
+            started.setenv(SECURITY_VARIABLE, str(spark_folder / "security.toml"))
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()

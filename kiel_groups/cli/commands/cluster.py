@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,12 @@ def cluster() -> None:
     metavar="FOLDER",
     help="Keep the data there for the next start; otherwise it is deleted when the cluster stops.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Make ZooKeeper, or brokers that need none, ask clients who they are. 'cluster env' names the file with which "
+    "they answer (docs/security.rst).",
+)
 @json_option
 @click.pass_obj
 def up(
@@ -100,10 +107,13 @@ def up(
 
     from rich.console import Console
 
+    from kiel_groups.config import SECURITY_VARIABLE
     from kiel_groups.embedded import named_clusters
     from kiel_groups.embedded.download_display import fetch_broker, fetch_servers
     from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 
+    # Another cluster's file has no credentials for these servers.
+    os.environ.pop(SECURITY_VARIABLE, None)
     kafka = kafka or DEFAULT_KAFKA
     console = Console(stderr=True)
     if kafka_release(kafka).uses_zookeeper:
@@ -243,12 +253,19 @@ def _show_ready(running: RunningCluster, *, as_json: bool, detached: bool) -> No
     )
 
 
-def _exports(running: RunningCluster) -> tuple[str, str, str]:
+def _exports(running: RunningCluster) -> list[str]:
+    from shlex import quote
+
+    from kiel_groups.config import SECURITY_VARIABLE
+
+    values = {
+        "KIEL_GROUPS_BROKERS": ",".join(running.brokers),
+        "KIEL_GROUPS_ZOOKEEPER": running.zookeeper,
+        "KIEL_GROUPS_COORDINATION": None if running.zookeeper else "brokers",
+        SECURITY_VARIABLE: running.security,
+    }
     # The shell must not keep the settings of an earlier cluster.
-    brokers = f"export KIEL_GROUPS_BROKERS={','.join(running.brokers)}"
-    if not running.zookeeper:
-        return brokers, "unset KIEL_GROUPS_ZOOKEEPER", "export KIEL_GROUPS_COORDINATION=brokers"
-    return brokers, f"export KIEL_GROUPS_ZOOKEEPER={running.zookeeper}", "unset KIEL_GROUPS_COORDINATION"
+    return [f"unset {name}" if value is None else f"export {name}={quote(value)}" for name, value in values.items()]
 
 
 def _as_json(running: RunningCluster) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -34,8 +35,11 @@ def demo(*, keep: bool, records: Path | None, svg: Path | None, zookeeper_port: 
     """
     from rich.console import Console
 
+    from kiel_groups.config import SECURITY_VARIABLE
     from kiel_groups.demo.demo_run import run_demo
 
+    # Another cluster's file has no credentials for the servers of the demo.
+    os.environ.pop(SECURITY_VARIABLE, None)
     return run_demo(
         Console(),
         keep=keep,

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff
@@ -71,12 +72,14 @@ class BrokerTopics:
         timeout_s: How long a broker may take for an answer, in seconds.
         count: How many brokers must be alive before each call, so that every broker learns of a change. A call waits
             for these brokers, and raises BrokerError after 30 s.
+        security: The file with the credentials, if it is not the one that the environment names.
     """
 
-    def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0) -> None:
+    def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0, security: Path | None = None) -> None:
         self._brokers = brokers
         self._timeout_s = timeout_s
         self._count = count
+        self._security = security
 
     def names(self) -> list[str]:
         """Return the names of all topics, in alphabetical order."""
@@ -157,7 +160,7 @@ class BrokerTopics:
             await session.await_brokers(self._count, _LIMIT_S)
             return await work(session)
 
-        return in_session(self._brokers, self._timeout_s, awaited)
+        return in_session(self._brokers, self._timeout_s, awaited, security=self._security)
 
 
 def _state(topic: TopicMetadata) -> TopicState:

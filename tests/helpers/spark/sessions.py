@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["SETTINGS", "worker_environment"]
+__all__ = ["SETTINGS", "event_log", "worker_environment"]
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -21,6 +21,15 @@ SETTINGS = {
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 _REPOSITORY = Path(__file__).parents[3]
+
+
+def event_log(folder: Path) -> dict[str, str]:
+    """Return the settings with which Spark writes its event log to a folder, as text."""
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
 
 
 def worker_environment() -> dict[str, str]:

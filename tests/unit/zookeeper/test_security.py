@@ -18,6 +18,7 @@ from kazoo.exceptions import InvalidACLError, SessionClosedRequireSaslError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+from kiel_groups.embedded.security import Authority
 from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
@@ -28,7 +29,6 @@ from kiel_groups.zookeeper.pending_requests import PendingRequests
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.security import ZooKeeperSecurity, acl_text, security_of
 from kiel_groups.zookeeper.session import Session
-from tests.helpers.secured_cluster import Authority
 
 pytestmark = pytest.mark.unit
 
