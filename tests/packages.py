@@ -58,7 +58,7 @@ import os, tempfile
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
 from kiel_groups.zookeeper.security import security_of
 with tempfile.NamedTemporaryFile("w") as file:
-    print("[z]\\nsasl-user = 'u'\\nsasl-password = 'p'", file=file, flush=True)
+    print("[zookeeper]\\nsasl-user = 'u'\\nsasl-password = 'p'", file=file, flush=True)
     os.environ[SECURITY_VARIABLE] = file.name
     assert security_of(ZooKeeperConfig.parse("z")).client_settings()["sasl_options"]["username"] == "u"
 """,

@@ -29,6 +29,11 @@ METRICS: Final = {
         "kiel_sessions_lost": MetricMeaning(
             "counter", "sessions", "Sessions that ended without being closed; the process joins again."
         ),
+        "kiel_sessions_denied": MetricMeaning(
+            "counter",
+            "sessions",
+            "Sessions that ended because an ACL of ZooKeeper denies a right; the member tries again.",
+        ),
         "kiel_joins": MetricMeaning("counter", "joins", "Assignments that arrived after a join or a rebalance."),
         "kiel_join_seconds": MetricMeaning(
             "summary", "seconds", "The time from the decision to join to the arrival of the assignment."

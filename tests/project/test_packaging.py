@@ -72,8 +72,8 @@ def test_the_metadata_agree(built: Built) -> None:
     found = metadata(built.wheel)
     assert found["Version"] == __version__
     assert f"version: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
-    # Those for users; the others are for this repository.
-    assert set(found.get_all("Provides-Extra", [])) - {"dev", "docs"} == USES.keys()
+    # Those for users; dev and docs are for this repository, and gssapi is compiled with headers that may be missing.
+    assert set(found.get_all("Provides-Extra", [])) - {"dev", "docs", "gssapi"} == USES.keys()
     assert found["License-Expression"] == "Apache-2.0 AND 0BSD AND MIT"
     texts = found.get_all("License-File", [])
     assert texts == ["LICENSE", "kiel_groups/service/static/LICENSES.txt"]
