@@ -60,7 +60,7 @@ from kiel_groups.zookeeper.security import security_of
 with tempfile.NamedTemporaryFile("w") as file:
     print("[zookeeper]\\nsasl-user = 'u'\\nsasl-password = 'p'", file=file, flush=True)
     os.environ[SECURITY_VARIABLE] = file.name
-    assert security_of(ZooKeeperConfig.parse("z")).client_settings()["sasl_options"]["username"] == "u"
+    assert security_of(ZooKeeperConfig.parse("z")).sasl_options["username"] == "u"
 """,
     "service": """
 from kiel_groups.rest.metrics_text import metrics_answer, sample_families

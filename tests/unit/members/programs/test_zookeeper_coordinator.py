@@ -77,7 +77,7 @@ class FakeSession:
     opening: Exception | None = None
     made: ClassVar[list[FakeSession]] = []
 
-    def __init__(self, process: object, kind: object, *, first: bool) -> None:
+    def __init__(self, process: object, kind: object, *, first: bool, denied: Exception | None) -> None:
         self.first = first
         self.member_id = f"m{len(self.made) + 1}"
         self.membership = Membership()
