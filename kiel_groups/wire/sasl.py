@@ -110,7 +110,7 @@ def authentication(
             "it closes the connection before SASL begins; is this port for SASL, and is TLS needed there or not?"
         ) from error
     if offered.error.number == _UNSUPPORTED_MECHANISM:
-        mechanisms = ", ".join(sorted(offered.mechanisms)) or "none"
+        mechanisms = _shown(", ".join(sorted(offered.mechanisms))) or "none"
         raise SaslError(f"it does not offer the SASL mechanism {mechanism}; it offers {mechanisms}")
     if offered.error.number == _ILLEGAL_STATE:
         raise SaslError("it expects no SASL at this port; leave out user and password, or use another port")
@@ -127,7 +127,7 @@ def authentication(
     except StopIteration:
         return
     except ProtocolError as error:
-        raise SaslError(f"{_refused(mechanism)}: {error}") from error
+        raise SaslError(f"{_refused(mechanism)}: {_shown(str(error))}") from error
 
 
 def _plain(user: str, password: str) -> Generator[bytes, bytes, None]:
@@ -143,12 +143,17 @@ def _exchange(message: bytes, has_requests: bool, mechanism: str, client_id: str
     except ConnectionError as error:
         raise SaslError(f"{_refused(mechanism)}, or is stopping: it closed the connection") from error
     if answer.error != NO_ERROR:
-        raise SaslError(f"{_refused(mechanism)}: {answer.text or answer.error}")
+        raise SaslError(f"{_refused(mechanism)}: {_shown(answer.text) or answer.error}")
     return answer.message
 
 
 def _refused(mechanism: str) -> str:
     return f"it refuses the user or the password ({mechanism})"
+
+
+def _shown(text: str) -> str:
+    """Return a broker's text for one line of a log. Nobody has proved yet that it comes from a broker."""
+    return "".join(each if each.isprintable() else " " for each in text[:300])
 
 
 def _ask(request: Request[T], client_id: str) -> Generator[bytes, bytes, T]:

@@ -64,11 +64,12 @@ def _challenge(fields: dict[str, str], nonce: str) -> tuple[str, bytes, int]:
     server_nonce, given = fields.get("r", ""), fields.get("i", "")
     if not server_nonce.startswith(nonce) or server_nonce == nonce:
         raise ProtocolError("a SCRAM message without the client's nonce")
-    if not given.isdecimal() or not LEAST_ITERATIONS <= int(given[:20]) <= MOST_ITERATIONS:
+    iterations = int(given) if given.isdecimal() and len(given) < 20 else 0
+    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
         raise ProtocolError(
             f"a SCRAM message with {given!r:.20} iterations; expected {LEAST_ITERATIONS} to {MOST_ITERATIONS}"
         )
-    return server_nonce, _decoded(fields.get("s", ""), "s"), int(given)
+    return server_nonce, _decoded(fields.get("s", ""), "s"), iterations
 
 
 def _fields(message: bytes) -> dict[str, str]:

@@ -147,6 +147,7 @@ def test_tools_choose_the_listener_that_a_table_is_for(
         ("[kafka]\ntls = true\n", 9093),
         (f"[kafka]\ntls = true\n{USER}", 9094),
         ("[[kafka]]\nservers = 'other'\n[[kafka]]\nservers = 'k:9093'\ntls = true\n", 9093),
+        (f"[[kafka]]\nservers = 'k:9094'\ntls = true\n{USER}[[kafka]]\nservers = 'k:9093'\ntls = true\n", 9093),
     ):
         monkeypatch.setenv(SECURITY_VARIABLE, str(write(text)))
         assert registered_address(data, "p") == registered_address(secured, "p") == HostPort("k", port)

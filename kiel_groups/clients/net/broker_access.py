@@ -146,6 +146,9 @@ async def _connect(host: str, address: HostPort, make: Callable[[], P], access: 
 
 async def _encrypted(raw: asyncio.Transport, exchange: _Exchange, tls: ssl.SSLContext, host: str) -> asyncio.Transport:
     """Perform the TLS handshake, and return the transport to use."""
+    # What came before the handshake, in plain text, must not count as an answer that came by TLS.
+    if raw.is_closing() or exchange.has_received:
+        raise ConnectionResetError(NO_TLS)
     try:
         found = await asyncio.get_running_loop().start_tls(raw, exchange, tls, server_hostname=host)
     except ConnectionError as error:
@@ -220,6 +223,11 @@ class _Exchange(asyncio.Protocol):
                 return
             frame = found
 
+    @property
+    def has_received(self) -> bool:
+        """Whether bytes have arrived that are not part of an answer yet."""
+        return bool(self._received)
+
     def check_open(self) -> None:
         """Raise ConnectionError if the connection has ended."""
         if self._end is not None:
@@ -235,7 +243,9 @@ class _Exchange(asyncio.Protocol):
         return found
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
+        # A broker sends one answer at a time. More would fill the memory of a client that is hashing the password.
+        if len(self._received) < SIZE_BYTES + MOST_SASL_BYTES:
+            self._received += data
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -142,6 +142,8 @@ class AnswerStream(asyncio.BufferedProtocol, Stream):
         self._written = asyncio.Event()
         self._written.set()
         self._ended = asyncio.Event()
+        #: Why the connection has ended, if the owner has not been told.
+        self._error: Exception | None = None
 
     def start(self, owner: Connection) -> None:
         """Receive responses from now on, and pass them to ``owner``."""
@@ -150,7 +152,7 @@ class AnswerStream(asyncio.BufferedProtocol, Stream):
         self._transport.resume_reading()
         if self._ended.is_set():
             # TLS notices the end of a connection although nothing is read.
-            owner.lost(None)
+            owner.lost(self._error)
 
     def write(self, frame: bytes) -> None:
         """Send a request. If the connection is closing, the request is lost, and ``owner.lost`` is called soon."""
@@ -245,6 +247,8 @@ class AnswerStream(asyncio.BufferedProtocol, Stream):
             exc = ConnectionResetError(TLS_PORT)
         if self._owner is not None:
             self._owner.lost(exc)
+        else:
+            self._error = exc
         self._ended.set()
         self._written.set()
 

@@ -562,7 +562,10 @@ def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
 
 def parse_listeners(data: bytes, path: str) -> dict[str, HostPort]:
     """Return the address of the first listener of each protocol, from a broker's znode. Brokers of 0.8 list none."""
-    return dict(reversed(_endpoints(data, path)))
+    found: dict[str, HostPort] = {}
+    for protocol, address in _endpoints(data, path):
+        found.setdefault(protocol, address)
+    return found
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:

@@ -72,6 +72,7 @@ def test_what_a_broker_refuses_is_named() -> None:
     )
     for versions, answer, text in (
         (BOTH, int32(0) + int16(58) + string("Invalid username") + blob(b""), ": Invalid username"),
+        (BOTH, int32(0) + int16(58) + string("a\n\x1b[2J" + "b" * 999) + blob(b""), ": a  [2J" + "b" * 294),
         (BOTH, int32(0) + int16(58) + int16(-1) + blob(b""), ": SASL_AUTHENTICATION_FAILED (58)"),
         (FIRST, ConnectionResetError(), ", or is stopping: it closed the connection"),
     ):

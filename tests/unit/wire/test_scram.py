@@ -54,6 +54,7 @@ def test_a_user_may_have_any_character() -> None:
         (f"r={NONCE},s=QQ==,i=4096", "without the client's nonce"),
         (f"r={NONCE}x,s=QQ==,i=4095", "'4095' iterations; expected 4096 to"),
         (f"r={NONCE}x,s=QQ==,i={MOST_ITERATIONS + 1}", "iterations; expected 4096 to"),
+        (f"r={NONCE}x,s=QQ==,i={4096:020}0", "iterations; expected 4096 to"),
         (f"r={NONCE}x,s=QQ==,i=many", "'many' iterations"),
         (f"r={NONCE}x,s=%,i=4096", "'s' is not base64"),
         (f"r={NONCE}x,i=4096", "'s' is not base64"),

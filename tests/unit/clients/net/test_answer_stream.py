@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from unittest.mock import Mock
@@ -159,3 +160,12 @@ async def test_a_request_without_an_answer_waits_for_the_transport_below_tls() -
     stream.carrier = carrier
     await stream.wait_written()
     assert carrier.get_write_buffer_size.call_count == 3
+
+
+async def test_the_reason_of_an_end_before_the_owner_is_known_is_passed_on() -> None:
+    """A broker may refuse the client's certificate after the handshake."""
+    stream, owner, refusal = AnswerStream(ReceiveBuffers()), Mock(), ssl.SSLError(1, "ALERT_BAD_CERTIFICATE")
+    stream.connection_made(Mock())
+    stream.connection_lost(refusal)
+    stream.start(owner)
+    owner.lost.assert_called_once_with(refusal)

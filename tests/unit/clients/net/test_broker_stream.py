@@ -1,10 +1,12 @@
-"""Connecting to a name: addresses that refuse, that are silent, and that answer late."""
+"""Connecting: addresses that refuse, are silent or answer late, and servers that send what nobody asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +14,7 @@ from kiel_groups.clients.net import broker_access
 from kiel_groups.clients.net.broker_access import open_stream
 from kiel_groups.clients.net.connection import AnswerStream, ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.wire.sasl import MOST_SASL_BYTES
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -97,3 +100,21 @@ async def test_the_errors_of_all_addresses(monkeypatch: pytest.MonkeyPatch) -> N
     network = Network(monkeypatch, host1=asyncio.Event(), host2=OSError("two"))
     with pytest.raises(TimeoutError):
         await network.open(timeout_s=0.05)
+
+
+async def test_plain_text_before_tls_is_no_answer() -> None:
+    """Somebody between client and broker could otherwise answer in the broker's name."""
+    raw, exchange = Mock(**{"is_closing.return_value": False}), broker_access._Exchange()
+    exchange.data_received(b"\0\0\0\4")
+    async with asyncio.timeout(5.0):
+        with pytest.raises(ConnectionResetError, match="it does not speak TLS at this port"):
+            await broker_access._encrypted(raw, exchange, ssl.create_default_context(), "broker.test")
+    raw.pause_reading.assert_not_called()
+
+
+def test_a_flood_is_not_kept_during_an_authentication() -> None:
+    """A hostile server asks for a slow hash, and sends meanwhile."""
+    exchange = broker_access._Exchange()
+    for _ in range(100):
+        exchange.data_received(bytes(MOST_SASL_BYTES))
+    assert len(exchange._received) <= 2 * MOST_SASL_BYTES
