@@ -176,7 +176,9 @@ class Authority:
 
     def _openssl(self, *arguments: str) -> None:
         try:
-            subprocess.run(["openssl", *arguments], cwd=self._folder, check=True, capture_output=True, text=True)
+            # The path of the user decides which openssl runs, and no argument comes from outside.
+            command = ["openssl", *arguments]
+            subprocess.run(command, cwd=self._folder, check=True, capture_output=True, text=True)  # nosec B603
         except FileNotFoundError as error:
             raise ServerError(
                 "'openssl' was not found; it makes the certificates of secured servers (Debian: apt install openssl)"
