@@ -17,8 +17,9 @@ from kiel_groups.errors import ProtocolError
 #: The hash function of each mechanism.
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-#: RFC 5802 and Kafka ask for at least so many iterations. A larger number than the most would be an attack.
-LEAST_ITERATIONS, MOST_ITERATIONS = 4_096, 10_000_000
+#: RFC 5802 and Kafka ask for at least so many iterations. A larger number than the most would be an attack: it takes
+#: longer than a connection may, and a hash cannot be interrupted.
+LEAST_ITERATIONS, MOST_ITERATIONS = 4_096, 1_000_000
 
 #: The GS2 header: no channel binding, and no user to act for.
 _HEADER = "n,,"
