@@ -171,7 +171,11 @@ def read_security(path: Path, kind: type[S], warn: Callable[[str], object] = log
     if any(isinstance(value, str) and "password" in key for key, value in _texts(content)):
         secrets.append(path)
     for each in secrets:
-        if each not in _reported and is_open(each):
+        try:
+            is_news = each not in _reported and is_open(each)
+        except OSError as error:  # The file is just being replaced.
+            raise ConfigError(f"{each} cannot be read: {error.strerror}") from error
+        if is_news:
             _reported.add(each)
             warn(f"other users can read the secret in {each}; 'chmod 600' denies it")
     return found

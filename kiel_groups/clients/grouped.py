@@ -592,7 +592,7 @@ class GroupedConsumer(Consumer):
         after ``assign``, and once ``close()`` was called. If brokers coordinate the group, also False while the group
         rebalances and this consumer waits for its next assignment.
         """
-        connected = self._lifecycle.connected
+        connected = None if self._lifecycle.closed else self._lifecycle.connected
         return self._member is not None and connected is not None and connected.reader.owned.may_deliver()
 
     @property

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import AuthorizationError, ClaimLostError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Create, chunks
-from kiel_groups.group.znodes.worker_contents import WorkerInfo
+from kiel_groups.group.znodes.worker_contents import JsonObject, WorkerInfo
 from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.registration import admit_program, create_registration
 from kiel_groups.model import CONNECT_TYPE
@@ -255,20 +255,31 @@ class WorkerRole(SessionRole):
         self.claims.end()
         self.tasks.cancel()
 
+    @contextmanager
+    def _reporting(self, work: Work) -> Iterator[None]:
+        """Read the claim of the work again if a call finds it gone. End the session if a right is missing."""
+        try:
+            yield
+        except ClaimLostError:
+            self.claims.check(work)
+            raise
+        except AuthorizationError as error:
+            self._on_error(error)
+            raise
+
+    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
+        """Return the stored offset of a source partition; raises as ``SourceOffsetStore.read``."""
+        with self._reporting(ConnectorId(connector)):
+            return await self.offsets.read(connector, partition)
+
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
         """
         Store source offsets of a task; raises as ``SourceOffsetStore.write``.
 
         If the write finds the claim gone, the claim is read again, and ``on_gone`` of ``begin`` is called.
         """
-        try:
+        with self._reporting(task):
             await self.offsets.write(task, offsets)
-        except ClaimLostError:
-            self.claims.check(task)
-            raise
-        except AuthorizationError as error:
-            self._on_error(error)
-            raise
 
     async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """
@@ -276,14 +287,8 @@ class WorkerRole(SessionRole):
 
         If the write finds the claim gone, the claim is read again, and ``on_gone`` of ``begin`` is called.
         """
-        try:
+        with self._reporting(ConnectorId(connector)):
             await self.config.put_task_configs(connector, tasks, claim=self.layout.owner(connector))
-        except ClaimLostError:
-            self.claims.check(ConnectorId(connector))
-            raise
-        except AuthorizationError as error:
-            self._on_error(error)
-            raise
 
     async def release_claim(self, work: Work, offsets: SourceOffsets = ()) -> None:
         """
@@ -298,7 +303,8 @@ class WorkerRole(SessionRole):
         """
         self.statuses.drop(work)
         if isinstance(work, TaskId) and offsets:
-            writes = await self.offsets.operations(work, offsets) if len(offsets) <= _MOST_WITH_RELEASE else ()
+            with self._reporting(work):
+                writes = await self.offsets.operations(work, offsets) if len(offsets) <= _MOST_WITH_RELEASE else ()
             if len(list(chunks(writes))) == 1 and await self.claims.release(work, writes):
                 return
             # The offsets do not fit into one transaction, or the release was refused because an operator has created or

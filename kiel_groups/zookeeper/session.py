@@ -586,7 +586,10 @@ class Session:
             operation = listed[answer.index]
             raise denied(*right_of(operation, operation.path))
         elif isinstance(answer, Refused) and answer.failure is Failure.INVALID_ACL:
-            raise CredentialsError(f"ZooKeeper refused to write {listed[answer.index].path}: {ACL_REFUSED}")
+            # Names of ephemeral znodes differ in each session, so texts with them would be logged at each try.
+            operation = listed[answer.index]
+            parent = right_of(operation, operation.path)[1]
+            raise CredentialsError(f"ZooKeeper refused to create a znode in {parent}: {ACL_REFUSED}")
         return answer
 
     async def check_right(self, error: AuthorizationError) -> None:

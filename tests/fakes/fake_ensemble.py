@@ -75,6 +75,8 @@ class FakeEnsemble:
         self.leader: FakeServer | None = self.servers[0]
         #: The znodes with all committed changes. Each server applies these changes to its own tree later.
         self.tree = Tree()
+        for server in self.servers:
+            server.tree.denied = self.tree.denied
         self.log: list[Entry] = []
         self.sessions: dict[int, FakeSession] = {}
         #: Called with every entry when it is committed, before any server has applied it.

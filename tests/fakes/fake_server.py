@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync, Transaction
 
 from tests.fakes.fake_network import Event, Granted, Link, Reply
@@ -227,6 +227,8 @@ class FakeServer:
     def _read(self, link: Link, xid: int, request: Any) -> Reply:
         kind, path, tree = type(request), request.path, self.tree
         znode = tree.znodes.get(path)
+        if znode is not None and kind is not Exists and ("read", path) in tree.denied:
+            return Reply(xid, self.zxid, NoAuthError(), None)
         if request.watcher and (znode is not None or kind is Exists):
             of_children = kind is GetChildren or kind is GetChildren2
             watches = self._child_watches if of_children else self._data_watches

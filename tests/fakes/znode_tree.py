@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -92,6 +93,8 @@ class Tree:
         #: Names of children in the order of their creation. Real servers return them in no particular order.
         self._children: dict[str, dict[str, None]] = {"/": {}}
         self._ephemerals: dict[int, dict[str, None]] = {}
+        #: The rights that all clients lack, each with the path of the znode whose ACL denies it.
+        self.denied: set[tuple[str, str]] = set()
 
     def get(self, path: str) -> Znode:
         """
@@ -104,6 +107,16 @@ class Tree:
         if znode is None:
             raise NoNodeError()
         return znode
+
+    def require(self, right: str, path: str) -> None:
+        """
+        Check that an ACL does not deny a right.
+
+        Raises:
+            NoAuthError: Clients lack the right.
+        """
+        if (right, path) in self.denied:
+            raise NoAuthError()
 
     def children(self, path: str) -> list[str]:
         """
@@ -172,6 +185,7 @@ class Tree:
     def _create(self, request: Any, attempt: _Attempt) -> Any:
         parent = parent_of(request.path)
         old_parent = self.get(parent)
+        self.require("create", parent)
         path = f"{request.path}{old_parent.creates:010d}" if request.flags & SEQUENCE else request.path
         if path in self.znodes:
             raise NodeExistsError()
@@ -185,13 +199,13 @@ class Tree:
         return (path, self.stat(path)) if isinstance(request, Create2) else path
 
     def _set(self, request: Any, attempt: _Attempt) -> Any:
-        before = self._get_at_version(request)
+        before = self._get_at_version(request, "write", request.path)
         after = before._replace(data=request.data, mzxid=attempt.zxid, mtime=attempt.now_ms, version=before.version + 1)
         self._make_change(Change(Kind.CHANGED, request.path, after), attempt)
         return self.stat(request.path)
 
     def _delete(self, request: Any, attempt: _Attempt) -> Any:
-        before = self._get_at_version(request)
+        before = self._get_at_version(request, "delete", parent_of(request.path))
         if self._children[request.path]:
             raise NotEmptyError()
         self._make_change(self._deletion(request.path, before, attempt.zxid), attempt)
@@ -202,11 +216,13 @@ class Tree:
         return Change(Kind.DELETED, path, before._replace(pzxid=zxid), parent, self.znodes[parent]._replace(pzxid=zxid))
 
     def _check(self, request: Any, attempt: _Attempt) -> Any:
-        self._get_at_version(request)
+        self._get_at_version(request, "read", request.path)
         return True
 
-    def _get_at_version(self, request: Any) -> Znode:
+    def _get_at_version(self, request: Any, right: str, of: str) -> Znode:
+        """Return the znode of a request that needs this right of the ACL of the znode ``of``."""
         znode = self.get(request.path)
+        self.require(right, of)
         if request.version not in (-1, znode.version):
             raise BadVersionError()
         return znode

@@ -48,11 +48,7 @@ class FakeStores:
         self.tasks: list[list[Mapping[str, str]]] = []
         self.is_claimed = True
 
-    @property
-    def offsets(self) -> FakeStores:
-        return self
-
-    async def read(self, connector: str, partition: JsonObject) -> JsonObject | None:
+    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
         return self.stored.get(str(partition))
 
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:

@@ -200,7 +200,9 @@ async def test_a_call_during_the_close_finishes_what_the_caller_got(backend: Gro
 
         working = asyncio.create_task(work())
         await received.wait()
+        assert consumer.is_member
         closed = consumer.close()
+        assert not consumer.is_member
         closing.set()
         await working
         await closed

@@ -61,14 +61,14 @@ MUTANTS = (
         "members/zookeeper/group_session.py",
         "await self.session.check_right(self._denied)",
         "pass",
-        "tests/failures/test_acls.py",
+        "tests/sim/test_missing_rights.py",
     ),
     Mutant(
         "a try of a right writes the znode",
         "zookeeper/rights.py",
         'return Put(error.path, b""), missing',
         'return (Put(error.path, b""),)',
-        "tests/failures/test_acls.py",
+        "tests/sim/test_missing_rights.py",
     ),
     Mutant(
         "everyone can change what the tools of Kafka read",

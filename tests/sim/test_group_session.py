@@ -17,6 +17,7 @@ from kiel_groups.errors import (
     AuthorizationError,
     ConfigError,
     CoordinationError,
+    CredentialsError,
     KielGroupsError,
     NoZooKeeperError,
     SessionLostError,
@@ -364,3 +365,14 @@ def test_a_missing_right_ends_the_session_once(caplog: pytest.LogCaptureFixture)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"group g: {session.member_id} ends its session, and joins again when it has")
     assert (bench.metrics.total("sessions_denied"), bench.metrics.total("member_failures")) == (1, 0)
+
+
+def test_a_refused_acl_does_not_stop_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    """The session fails, and another one follows: the file with the ACL may be corrected meanwhile."""
+    bench = ProcessBench()
+    session = bench.joined()
+    with caplog.at_level(logging.ERROR):
+        bench.process.call(session.fail, CredentialsError("ZooKeeper does not accept the ACL"))
+    (record,) = caplog.records
+    assert record.getMessage() == f"group g: {session.member_id} failed: ZooKeeper does not accept the ACL"
+    assert record.exc_info is None

@@ -128,7 +128,7 @@ class ZooKeeperCoordinator:
         self._session: GroupSession[RoundRole] | None = None
         self._target: BeatTarget | None = None
         self._request: asyncio.Task[Any] | None = None
-        #: The last right that was missing on a session.
+        #: The right that was missing on the last session.
         self._denied: AuthorizationError | None = None
         #: The error that prevents the membership, as soon as it is known.
         self._refusal: KielGroupsError | None = None
@@ -178,9 +178,8 @@ class ZooKeeperCoordinator:
     async def _supervise(self, session: GroupSession[RoundRole], number: int) -> None:
         error = await asyncio.shield(session.over)
         why = "its ZooKeeper session is over"
-        if isinstance(error, AuthorizationError):
-            self._denied = error  # The session has logged the error.
-        else:
+        self._denied = error if isinstance(error, AuthorizationError) else None
+        if self._denied is None:  # The session has logged a missing right.
             why = f"{why}: {error or session.session.ended}"
         target = self._target
         if target is not None and target.coordinator == number:

@@ -17,6 +17,7 @@ from kiel_groups.errors import (
     ClosedError,
     ConfigError,
     CoordinationError,
+    CredentialsError,
     KielGroupsError,
     NoZooKeeperError,
     SessionLostError,
@@ -383,14 +384,16 @@ class GroupSession(Generic[RoleT]):
 
     def fail(self, error: BaseException) -> None:
         """
-        End the session because of an error. After an AuthorizationError or a bug, another session follows.
+        End the session because of an error. If the error is not fatal, another session follows.
         """
         if isinstance(error, AuthorizationError) and self.ended:
             return  # Several requests need the same right.
         # The message of this library's own errors is complete. Any other error is a bug and needs its traceback.
         trace = None if isinstance(error, KielGroupsError) else error
-        is_denied = isinstance(error, AuthorizationError) and self.phase is not SessionPhase.LEAVING
-        what = f"{self.member_id} failed" if trace is not None else "this member stops"
+        is_leaving = self.phase is SessionPhase.LEAVING
+        is_denied = isinstance(error, AuthorizationError) and not is_leaving
+        is_last = is_fatal(error) or (is_leaving and trace is None)
+        what = "this member stops" if is_last else f"{self.member_id} failed"
         if is_denied:
             what = f"{self.member_id} ends its session, and joins again when it has the right"
         message = str(error).removeprefix(f"group {self._config.group}: ")
@@ -497,8 +500,8 @@ class SessionSupervisor(Generic[RoleT]):
         self.current: GroupSession[RoleT] | None = None
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
-        #: The last right that was missing on a session, and the pauses before the next session. They grow if rights are
-        #: missing on one session after another.
+        #: The right that was missing on the last session. And the pauses before the next session, which grow if
+        #: ZooKeeper refuses a right, or an ACL of new znodes, on one session after another.
         self._denied: AuthorizationError | None = None
         self._denials = self._new_backoff()
         self._task: asyncio.Task[None] | None = None
@@ -615,9 +618,10 @@ class SessionSupervisor(Generic[RoleT]):
             if is_fatal(error):
                 self._fail(error)
                 return
-            if isinstance(error, AuthorizationError):
+            self._denied = error if isinstance(error, AuthorizationError) else None
+            if isinstance(error, (AuthorizationError, CredentialsError)):
                 # The session has logged the error. A join that fails for the same reason logs nothing.
-                self._denied, self._cause = error, _cause(error)
+                self._cause = _cause(error)
                 await asyncio.sleep(self._denials.next_s())
             else:
                 self._denials.reset()

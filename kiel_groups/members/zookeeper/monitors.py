@@ -171,7 +171,7 @@ class OwnershipMonitor:
         self._wanted: Mapping[TopicPartition, MemberId] = {}
         self._members: Collection[MemberId] = ()
         self._suspicions: dict[TopicPartition, OwnerMismatch] = {}
-        #: Why the owners could not be read, as the log says.
+        #: Why the owners could not be read at the last check, as the log says, or "".
         self._problem = ""
         self._next = 0
 
@@ -199,6 +199,7 @@ class OwnershipMonitor:
     async def _check(self, timer: asyncio.TimerHandle | None) -> None:
         try:
             owners = await self._owners()
+            self._problem = ""
         except SessionLostError:
             raise
         except CoordinationError as error:

@@ -48,7 +48,7 @@ class _SourceContext(TaskRunnerContext):
     """Implements ``SourceTaskContext``, the functions of the worker that a source task may use."""
 
     async def offset(self, partition: JsonObject) -> JsonObject | None:
-        return await self._runner.context.stores.offsets.read(self.connector, partition)
+        return await self._runner.context.stores.read_offset(self.connector, partition)
 
 
 class SourceTaskRunner(Runner):

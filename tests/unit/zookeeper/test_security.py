@@ -17,6 +17,7 @@ import pytest
 from kazoo.exceptions import InvalidACLError, SessionClosedRequireSaslError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
+from kiel_groups import security_file
 from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
 from kiel_groups.embedded.security import Authority
 from kiel_groups.errors import ConfigError, CredentialsError, NoZooKeeperError
@@ -223,6 +224,22 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         Runtime().client(ZooKeeperConfig.parse("z", security=tmp_path / "no.toml")).start_async()
 
 
+def test_a_file_that_vanishes_while_it_is_read_is_an_error(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be just being replaced. A running session, which reads it again and again, must not end for that."""
+    path = write('[zookeeper]\nsasl-user = "u"\nsasl-password = "x"\n')
+    client = Runtime().client(ZooKeeperConfig.parse("z", security=path))
+
+    def vanished(path: Path) -> bool:
+        return bool((path.parent / "no.toml").stat())
+
+    monkeypatch.setattr(security_file, "is_open", vanished)
+    with pytest.raises(ConfigError, match=r"security\.toml cannot be read: No such file or directory"):
+        read_security(path, ZooKeeperSecurity)
+    client.follow_acls()
+
+
 def test_a_password_that_others_can_read_is_a_warning(
     write: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -242,8 +259,8 @@ async def test_an_acl_that_zookeeper_does_not_know_is_named_as_such() -> None:
     refused = session.client.handler.async_result()
     refused.set([InvalidACLError()])
     session.client.transaction = lambda: Mock(commit_async=lambda: refused)
-    with pytest.raises(CredentialsError, match="refused to write /a: it does not accept the ACL that the file with"):
-        await session.transact([Create("/a")])
+    with pytest.raises(CredentialsError, match="to create a znode in /a: it does not accept the ACL that the file"):
+        await session.transact([Create("/a/b")])
 
 
 async def test_a_server_that_requires_sasl_is_named_as_such() -> None:

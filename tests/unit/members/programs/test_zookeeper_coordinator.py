@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError, NoZooKeeperError
+from kiel_groups.errors import (
+    AuthorizationError,
+    BrokerError,
+    ConfigError,
+    GroupConfigError,
+    KielGroupsError,
+    NoZooKeeperError,
+)
 from kiel_groups.group.member_state import CoordinatorCode, GroupRequest
 from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundState
@@ -78,7 +85,7 @@ class FakeSession:
     made: ClassVar[list[FakeSession]] = []
 
     def __init__(self, process: object, kind: object, *, first: bool, denied: Exception | None) -> None:
-        self.first = first
+        self.first, self.denied = first, denied
         self.member_id = f"m{len(self.made) + 1}"
         self.membership = Membership()
         self.role = SimpleNamespace(membership=self.membership)
@@ -168,6 +175,16 @@ async def test_each_session_is_a_coordinator_of_its_own(bench: Bench) -> None:
     assert [each.first for each in FakeSession.made] == [True, False]
     await run_ready_tasks()
     assert FakeSession.made[0].calls == ["close"]
+
+
+async def test_a_session_tries_the_right_that_the_last_one_lacked(bench: Bench) -> None:
+    """If a session was lost since for another reason, the member has worked without that right, or has had it."""
+    error = AuthorizationError("no right to read /a", path="/a", right="read")
+    for end in (error, None, None):
+        await bench.coordinator.find()
+        bench.session.end(end)
+        await run_ready_tasks()
+    assert [each.denied for each in FakeSession.made] == [None, error, None]
 
 
 @pytest.mark.parametrize(

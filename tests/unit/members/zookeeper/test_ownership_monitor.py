@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kiel_groups.errors import CoordinationError
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.zookeeper import monitors as ownership_monitor
@@ -87,6 +88,31 @@ async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
     monitor.stop()
     await tasks.cancel()
     assert [gauges()[kind] for kind in ownership_monitor.KINDS] == [0, 0, 0]
+    assert not failures
+
+
+async def test_a_problem_is_logged_once_each_time_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    """A problem that has passed, and comes back, is news: the alarms do not work meanwhile."""
+    session, failures = Owners(checks=1), list[BaseException]()
+    error, children = CoordinationError("no right to read"), session.children
+    outcomes = [error, error, None, error]
+
+    async def sometimes(path: str) -> list[str]:
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+        return await children(path)
+
+    session.children = sometimes  # type: ignore[method-assign]
+    tasks = TaskSet(failures.append)
+    monitor = monitor_of(session, tasks, limit_ms=600_000)
+    monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
+    logged = []
+    while outcomes:
+        await monitor._check(monitor._timer)
+        logged.append(len(caplog.records))
+    assert logged == [1, 1, 1, 2]
+    monitor.stop()
+    await tasks.cancel()
     assert not failures
 
 

@@ -10,7 +10,15 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.errors import ClosedError, ForeignMemberError, KielGroupsError, NoZooKeeperError, SessionLostError
+from kiel_groups.errors import (
+    AuthorizationError,
+    ClosedError,
+    CredentialsError,
+    ForeignMemberError,
+    KielGroupsError,
+    NoZooKeeperError,
+    SessionLostError,
+)
 from kiel_groups.members.zookeeper import group_session as session_supervisor
 from kiel_groups.members.zookeeper.group_session import SessionSupervisor
 from kiel_groups.metrics import Metrics
@@ -99,6 +107,41 @@ async def test_joins_are_repeated_with_growing_pauses(monkeypatch: pytest.Monkey
     assert len(pauses) == len(expected)
     assert all(0.5 * most <= pause <= 1.5 * most for pause, most in zip(pauses, expected, strict=True))
     assert len({round(pause / most, 6) for pause, most in zip(pauses, expected, strict=True)}) > 1, "there is no jitter"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AuthorizationError("no right", path="/a", right="read"), CredentialsError("no such ACL"), None],
+    ids=["right", "acl", "lost"],
+)
+async def test_the_pauses_grow_if_one_session_after_another_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: KielGroupsError | None
+) -> None:
+    """Each session may deliver records that the next one delivers again. A lost session is replaced at once."""
+    pauses, sessions = list[float](), list[Session]()
+    sleep = asyncio.sleep
+
+    async def begin(by_s: float) -> Any:
+        sessions.append(Session())
+        if len(sessions) < 5:
+            sessions[-1].over.set_result(error)
+        return sessions[-1]
+
+    async def note(delay_s: float) -> None:
+        pauses.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr(session_supervisor.asyncio, "sleep", note)
+    supervisor = supervised(process(retry_backoff_ms=40), begin, lambda error: None)
+    await supervisor.start()
+    async with asyncio.timeout(5.0):
+        while len(sessions) < 5:
+            await sleep(0)
+    await supervisor.close()
+    # A pause after each refusal, and the first pause of each join.
+    expected = [0.04] * 4 if error is None else [0.04, 0.04, 0.08, 0.04, 0.16, 0.04, 0.32, 0.04]
+    assert len(pauses) == len(expected)
+    assert all(0.5 * most <= pause <= 1.5 * most for pause, most in zip(pauses, expected, strict=True))
 
 
 @pytest.mark.parametrize("first", [True, False])
