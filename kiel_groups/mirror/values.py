@@ -17,8 +17,8 @@ from kiel_groups.wire.message_sets.record_columns import RecordColumns
 OWN_TOPICS = "kiel-mirror-"
 #: The compacted topic of a target with the claims of all mirrors: the name of a target topic, and its mirror.
 CLAIMS_TOPIC = f"{OWN_TOPICS}claims"
-#: The slot of the checkpoint at the beginning of a mirrored partition.
-BEGINNING_SLOT = -1
+#: The slot of the checkpoint at the beginning of a mirrored partition, and of the one after its last turn forward.
+BEGINNING_SLOT, RESUMED_SLOT = -1, -2
 
 #: The settings of a task that the connector writes: the partitions that the task copies to the target, and those that
 #: it copies back.
