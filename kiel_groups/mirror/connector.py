@@ -541,8 +541,8 @@ class MirrorTask(SourceTask):
             at = f"at offset {found[lost[0]]}" if lost[0] in found else "missing"
             raise KielGroupsError(
                 f"the target's last checkpoint of {lost[0]}, which was mirrored up to offset {stored[lost[0]]}, is"
-                f" {at}: records would be written again; delete the connector's target topics and the connector, or"
-                " restore the checkpoints"
+                f" {at}: records would be written again; restore the checkpoints, or mirror to other topics by a"
+                " connector of another name"
             )
         for partition, before in stored.items():
             # The records of transactions after the last stored offset; the size of these records is not known.

@@ -286,6 +286,14 @@ def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: 
             )
     check_source(claims, mirror, source)
     for topic in topics:
+        former = sorted(name for name, claim in claims.items() if (claim.mirror, claim.topic) == (mirror, topic.source))
+        if others := [name for name in former if name != topic.target]:
+            raise ConfigError(
+                f"target.topic.format: {topic.source} would be {topic.target} on the target, and the connector"
+                f" {mirror!r} has mirrored it to {others[0]}, where its checkpoints count the offsets: keep that name,"
+                f" or choose another name for the connector; if nothing was mirrored yet, a record with the key"
+                f" {json.dumps(others[0])} and a null value in {CLAIMS_TOPIC} deletes the claim"
+            )
         claim = claims.get(topic.target, Claim(mirror, topic.source, source))
         if topic.created and claim.created and topic.created != claim.created:
             raise ConfigError(
