@@ -515,7 +515,8 @@ class MirrorTask(SourceTask):
         Return the source position of each partition that has one, and set the counts of the records before.
 
         Raises:
-            KielGroupsError: The target has lost checkpoints of an exactly-once mirror.
+            KielGroupsError: The target has lost checkpoints of an exactly-once mirror, or has none of a partition that
+                was mirrored.
         """
         stored: dict[TopicPartition, int] = {}
         for partition in self._partitions:
@@ -527,14 +528,21 @@ class MirrorTask(SourceTask):
             # An at-least-once writer learns by its checkpoints where its records on the target end.
             found |= writer.positions()
         if not self._settings["exactly.once"]:
+            # Each stored position has a checkpoint, so this is another target.
+            if missing := sorted(stored.keys() - found.keys()):
+                raise KielGroupsError(
+                    f"the target has no checkpoint of {missing[0]}, which was mirrored up to offset"
+                    f" {stored[missing[0]]}: the records before are on another target; mirror to that one, or by a"
+                    " connector of another name"
+                )
             return stored
         found = {partition: found[partition] for partition in self._partitions if partition in found}
         if lost := sorted(each for each in stored if found.get(each, -1) < stored[each]):
             at = f"at offset {found[lost[0]]}" if lost[0] in found else "missing"
             raise KielGroupsError(
                 f"the target's last checkpoint of {lost[0]}, which was mirrored up to offset {stored[lost[0]]}, is"
-                f" {at}: records would be written again; delete the connector's target topics and the connector, or"
-                " restore the checkpoints"
+                f" {at}: records would be written again; restore the checkpoints, or mirror to other topics by a"
+                " connector of another name"
             )
         for partition, before in stored.items():
             # The records of transactions after the last stored offset; the size of these records is not known.

@@ -18,7 +18,7 @@ from kiel_groups import model
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.mirror.checkpoints import TranslatedOffset, translate
 from kiel_groups.mirror.target import TargetCluster, error_of
-from kiel_groups.mirror.values import BACK
+from kiel_groups.mirror.values import BACK, RETURNING
 from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
 from kiel_groups.wording import some
 
@@ -116,7 +116,7 @@ class GroupMover:
         found = {group: self._source.read(group, store=self._store, with_logs=False) for group in groups}
         claims = self._target.claims_of(self._mirror)
         topics = {claim.topic: target for target, claim in claims.items()}
-        turned = {claim.topic for claim in claims.values() if claim.direction == BACK}
+        turned = {claim.topic for claim in claims.values() if claim.direction in (BACK, RETURNING)}
         mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
         return [
             GroupTranslation(

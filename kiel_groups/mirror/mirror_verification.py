@@ -29,7 +29,7 @@ from kiel_groups.mirror.comparison import (
     digest_of,
 )
 from kiel_groups.mirror.target import PASSING, TargetCluster
-from kiel_groups.mirror.values import BACK, Claim
+from kiel_groups.mirror.values import BACK, RETURNING, Claim
 from kiel_groups.sync import SingleConsumer
 from kiel_groups.wording import some
 
@@ -144,7 +144,7 @@ class MirrorVerification:
             name, claim = topics[each.topic]
             own = {other.partition: log for other, log in target_logs.items() if other.topic == name}
             source_log, how_far = (starts[each], ends[each]), mirrored.get(each)
-            if claim.direction == BACK:
+            if claim.direction in (BACK, RETURNING):
                 # What follows was written on the target, and copied back at least once.
                 source_log = starts[each], min(ends[each], how_far.position if how_far else 0)
                 own = {

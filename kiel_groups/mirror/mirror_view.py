@@ -16,7 +16,14 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
 from kiel_groups.mirror.connector import open_target
 from kiel_groups.mirror.settings import parse_properties
-from kiel_groups.mirror.values import BACK_KEY, PARTITIONS_KEY, TOPIC_IN_FORMAT, target_topic
+from kiel_groups.mirror.values import (
+    BACK_KEY,
+    CLAIMS_TOPIC,
+    INTERRUPTED,
+    PARTITIONS_KEY,
+    TOPIC_IN_FORMAT,
+    target_topic,
+)
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.zookeeper_client import zookeeper
@@ -82,6 +89,7 @@ class MirrorView:
             partition that records are copied from.
         lag_problem: The first reason why ends of logs are unknown, or "".
         target_problem: Why the checkpoints on the target are unknown, or "".
+        stopped: Why topics are copied in no direction: a text for each of them.
         seen_ms: When the mirror was read, in epoch milliseconds.
     """
 
@@ -91,6 +99,7 @@ class MirrorView:
     stored: Mapping[tuple[str | None, str, int], int] = field(default_factory=dict)
     lag_problem: str = ""
     target_problem: str = ""
+    stopped: tuple[str, ...] = ()
     seen_ms: int = 0
 
     @property
@@ -165,7 +174,7 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
 
 def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: float) -> MirrorView:
     """
-    Return a mirror with the checkpoints on its target.
+    Return a mirror with the checkpoints on its target, and the topics that are stopped there.
 
     Args:
         view: The mirror, whose connector exists.
@@ -184,7 +193,7 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         properties = ""
     try:
         cluster = open_target(stored | parse_properties(properties) | dict(target))
-        cluster.partitions(timeout_s)
+        claims = cluster.claims() if CLAIMS_TOPIC in cluster.partitions(timeout_s) else {}
         found = cluster.mirrored(view.name)
     except (KielGroupsError, ValueError) as error:
         return replace(view, target_problem=str(error))
@@ -192,7 +201,9 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         each._replace(checkpoint=found[each.partition].position) if each.partition in found else each
         for each in view.partitions
     ]
-    return replace(view, partitions=tuple(partitions))
+    own = sorted((claim.topic, claim.direction) for claim in claims.values() if claim.mirror == view.name)
+    stopped = [f"the topic {topic} {INTERRUPTED[direction]}" for topic, direction in own if direction in INTERRUPTED]
+    return replace(view, partitions=tuple(partitions), stopped=tuple(stopped))
 
 
 def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]:

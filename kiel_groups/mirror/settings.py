@@ -64,11 +64,12 @@ def _is_properties(password: Password) -> bool:
 def _are_offsets(text: str) -> bool:
     try:
         topics = json.loads(text or "{}")
-        offsets = [offset for numbers in topics.values() for number, offset in numbers.items() if number.isdecimal()]
-        count = sum(map(len, topics.values()))
+        named = [item for numbers in topics.values() for item in numbers.items()]
+        # Another spelling of a number, such as "00", would name no partition.
+        is_legal = all(number.isdecimal() and str(int(number)) == number for number, _ in named)
     except (ValueError, AttributeError, RecursionError):
         return False
-    return len(offsets) == count and all(type(offset) is int and offset >= 0 for offset in offsets)
+    return is_legal and all(type(offset) is int and offset >= 0 for _, offset in named)
 
 
 _source = partial(ConfigKey, group="Source", importance="high")

@@ -17,8 +17,8 @@ from kiel_groups.wire.message_sets.record_columns import RecordColumns
 OWN_TOPICS = "kiel-mirror-"
 #: The compacted topic of a target with the claims of all mirrors: the name of a target topic, and its mirror.
 CLAIMS_TOPIC = f"{OWN_TOPICS}claims"
-#: The slot of the checkpoint at the beginning of a mirrored partition.
-BEGINNING_SLOT = -1
+#: The slot of the checkpoint at the beginning of a mirrored partition, and of the one after its last turn forward.
+BEGINNING_SLOT, RESUMED_SLOT = -1, -2
 
 #: The settings of a task that the connector writes: the partitions that the task copies to the target, and those that
 #: it copies back.
@@ -286,6 +286,14 @@ def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: 
             )
     check_source(claims, mirror, source)
     for topic in topics:
+        former = sorted(name for name, claim in claims.items() if (claim.mirror, claim.topic) == (mirror, topic.source))
+        if others := [name for name in former if name != topic.target]:
+            raise ConfigError(
+                f"target.topic.format: {topic.source} would be {topic.target} on the target, and the connector"
+                f" {mirror!r} has mirrored it to {others[0]}, where its checkpoints count the offsets: keep that name,"
+                f" or choose another name for the connector; if nothing was mirrored yet, a record with the key"
+                f" {json.dumps(others[0])} and a null value in {CLAIMS_TOPIC} deletes the claim"
+            )
         claim = claims.get(topic.target, Claim(mirror, topic.source, source))
         if topic.created and claim.created and topic.created != claim.created:
             raise ConfigError(

@@ -18,6 +18,7 @@ from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
 from kiel_groups.mirror.values import (
     BEGINNING_SLOT,
+    RESUMED_SLOT,
     SourceBatch,
     TopicLimits,
     Waiting,
@@ -280,7 +281,7 @@ class TargetWriter:
             self._look_up_ends(batches)
         for partition, beginning in self._beginnings.items():
             if beginning is not None:
-                slot = self._next_slot(partition) if partition in self._known else BEGINNING_SLOT
+                slot = RESUMED_SLOT if partition in self._known else BEGINNING_SLOT
                 self._send_checkpoint([*partition, slot], dict(zip(("source", "target"), beginning, strict=True)))
         for batch in batches:
             self._bury(batch)
@@ -393,7 +394,8 @@ class TargetWriter:
 
         The slot of the n-th checkpoint is the number of zeros at the end of n in binary. So the topic keeps few
         checkpoints of each partition: every second one is the latest of its slot, and the others are further and
-        further back. The checkpoint at the beginning of the mirror has a slot of its own, and stays.
+        further back. The checkpoints at the beginning of the mirror, and after the last turn forward, have slots of
+        their own, and stay.
         """
         count = self._counts[partition] = self._counts.get(partition, 0) + 1
         return (count & -count).bit_length() - 1

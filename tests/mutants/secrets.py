@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "a secret that a connector gives its tasks under another name is stored",
         "workers/runners/source_task_runner.py",
-        "if any(secret in rest for secret in checked.referenced):",
+        "if any(secret in (text if has_reference(secret) else rest) for secret in checked.referenced):",
         "if False:",
         "tests/unit/workers/runners/test_connector_runner.py",
     ),

@@ -124,6 +124,7 @@ def mirror_problems(view: MirrorView) -> Iterator[str]:
         yield f"the lag is not fully known: {view.lag_problem}"
     if view.target_problem:
         yield f"the checkpoints on the target are not known: {view.target_problem}"
+    yield from view.stopped
     for each in view.partitions:
         if each.checkpoint is not None and each.checkpoint < (each.position or 0) and not each.is_back:
             yield (

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from kiel_groups.cli.terminal import rendering
 from kiel_groups.cli.terminal.messages import DONE, Lines
 from kiel_groups.cli.terminal.mirror_report import MirrorProgress
 from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
-from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError
+from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError, UnknownConnectorError
 from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
 from kiel_groups.ops.loaded_groups import Logs
@@ -119,7 +120,9 @@ class MirrorRun:
         is_changed = stored is not None and bool(changed_settings(stored.config, self.config))
         if is_changed and not is_running:
             # The tasks with the former settings must not start, and may fail. The source offsets stay.
-            await requests.delete(name)  # nosec B113 # a method of WorkerRequests, not of the library requests
+            # Another process that starts now may have deleted it.
+            with suppress(UnknownConnectorError):
+                await requests.delete(name)  # nosec B113 # a method of WorkerRequests, not of the library requests
         if stored is None or is_changed:
             try:
                 await requests.create(name, self.config)

@@ -218,7 +218,12 @@ class WorkerPlugins:
 
     async def problem_text(self, problem: str, spec: WorkSpec, secrets: Collection[str] = ()) -> str:
         """Return the text of a problem for users, in one line and without secrets; see ``error_texts``."""
-        return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec, secrets)
+
+        def make(values: Collection[str]) -> str:
+            # First, a value may have blanks in a row. Then, a line may continue with the secret that it names.
+            return without_secrets(" ".join(without_secrets(problem, values).split()))
+
+        return await self._without_secrets(HIDDEN, make, spec, secrets)
 
     async def _without_secrets(
         self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec, secrets: Collection[str]

@@ -14,7 +14,6 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
@@ -136,7 +135,7 @@ class SecretReferences:
         path = self._files.get(name) or self._path_of(name)
         try:
             # Opening a FIFO would wait for its writer.
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise ConfigError(f"{path} is not a regular file")
                 data = file.read(_LARGEST_FILE + 1)
@@ -205,6 +204,8 @@ class _Reading:
 
     def _of_file(self, place: str) -> str:
         name, colon, key = place.partition(":")
+        # Other spellings, such as "./x", are no other files.
+        name = name and str(PurePath(name))
         if name not in self._texts:
             self._texts[name] = self._references.text_of_file(name)
         if not colon:
@@ -217,9 +218,8 @@ class _Reading:
                 raise ConfigError(f"the file is not in the format of Java's properties: {error}") from None
         keys = self._properties[name]
         if key not in keys:
-            near = get_close_matches(key, keys, n=1) if len(keys) <= 100 and len(key) <= 100 else ()
-            meant = f"; did you mean {near[0]!r}?" if near else "; expected a line KEY=VALUE with this key"
-            raise ConfigError(f"the file on this worker has no such key{meant}")
+            # The nearest key is not named: of a file that is a password by itself, the key is the password.
+            raise ConfigError("the file on this worker has no such key; expected a line KEY=VALUE with this key")
         return keys[key]
 
 

@@ -15,7 +15,7 @@ from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_jso
 from kiel_groups.wording import counted, some
 from kiel_groups.workers.plugins.connector_checks import RunSettings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject, SourcePosition, SourceRecord, SourceTask
-from kiel_groups.workers.plugins.secret_references import without_references
+from kiel_groups.workers.plugins.secret_references import has_reference, without_references
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
@@ -352,7 +352,8 @@ def _with_references(
             if texts[key] == given.get(key):
                 continue
             rest = without_references(text)
-            if any(secret in rest for secret in checked.referenced):
+            # A secret that looks like a reference itself is not in the rest.
+            if any(secret in (text if has_reference(secret) else rest) for secret in checked.referenced):
                 raise ConfigError(
                     f"connector {name!r}: task_configs returned a secret in the setting {key!r:.200} of task {number},"
                     " which would be stored in ZooKeeper; expected the reference to it, as context.config has it"

@@ -17,7 +17,7 @@ from kiel_groups.mirror import group_offsets as module
 from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.group_offsets import GroupMover
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import BACK, FORWARD, Claim
+from kiel_groups.mirror.values import BACK, FORWARD, RETURNING, Claim
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.offset_changes import GroupOffsets
 
@@ -123,7 +123,11 @@ def test_offsets_are_written_once_and_never_moved_back(admin: FakeAdmin) -> None
 
 
 @pytest.mark.parametrize(
-    ("direction", "note"), [(FORWARD, "the mirror is 10 behind"), (BACK, "reads 10 that were copied back again")]
+    ("direction", "note"),
+    [
+        (FORWARD, "the mirror is 10 behind"),
+        *((each, "reads 10 that were copied back again") for each in (BACK, RETURNING)),
+    ],
 )
 def test_a_group_beyond_the_position_of_the_mirror(admin: FakeAdmin, direction: str, note: str) -> None:
     """A group that has stayed on the source after the turn has read records that were copied back."""

@@ -94,6 +94,7 @@ def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
         ("topics", "", "topics: '' given; expected a value that is not empty"),
         ("start.offsets", '{"a": {"0": -1}}', "start.offsets: .* given; expected offsets as JSON"),
         ("start.offsets", '{"a": {"x": 1}}', "start.offsets: .* given; expected offsets as JSON"),
+        ("start.offsets", '{"a": {"0": 1, "01": 1}}', "start.offsets: .* given; expected offsets as JSON"),
         ("start.offsets", '{"a": 1}', "start.offsets: .* given; expected offsets as JSON"),
     ],
 )
@@ -365,6 +366,19 @@ def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicParti
         task._positions(context)
     current = FakeWriter(positions={FIRST: 8})
     assert task_of(FakeConsumer(), current, FakeWriter(), context=context)._positions(context) == {FIRST: 8}
+
+
+def test_a_mirror_does_not_continue_on_another_target() -> None:
+    """There, the records before the stored positions are missing. At least once, checkpoints may be ahead of these."""
+    context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
+    task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), context=context)
+    vars(task).update(_settings={**task._settings, "exactly.once": False})
+    assert task._positions(context) == {FIRST: 7}
+    vars(task).update(_writers={0: FakeWriter(positions={SECOND: 7})})
+    with pytest.raises(
+        KielGroupsError, match=f"no checkpoint of {FIRST}, which was mirrored up to offset 7: .* another"
+    ):
+        task._positions(context)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kiel_groups.cli.terminal.mirror_report import mirror_problems
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
-from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress, mirrored_partitions, stored_offsets
+from kiel_groups.mirror import mirror_view
+from kiel_groups.mirror.mirror_view import (
+    MirrorView,
+    PartitionProgress,
+    mirrored_partitions,
+    stored_offsets,
+    with_checkpoints,
+)
+from kiel_groups.mirror.values import CLAIMS_TOPIC, RETURNING, STOPPED, Claim
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TaskId
@@ -77,3 +87,24 @@ def test_the_lag_of_a_mirror() -> None:
     unknown, back = known._replace(end=None), known._replace(is_back=True)
     lags = [MirrorView("m", group_of(), each).lag for each in [(), (known, known), (known, unknown), (known, back)]]
     assert lags == [None, 6, None, 3]
+
+
+def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a killed turn, no task has the topic, so no other line would name it. A new target has no claims."""
+    claim = Claim("m", "a", "old:9092", direction=STOPPED)
+    claims = {
+        "copy.a": claim,
+        "copy.b": claim._replace(topic="b", direction=RETURNING),
+        "copy.c": claim._replace(topic="c", direction="forward"),
+        "copy.d": claim._replace(mirror="other"),
+    }
+    counts = {CLAIMS_TOPIC: 1}
+    target = SimpleNamespace(partitions=lambda _: counts, claims=lambda: claims, mirrored=lambda _: {})
+    monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
+    found = list(mirror_problems(with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1)))
+    assert [each.partition(" is stopped while 'kiel-groups mirror reverse")[0] for each in found] == [
+        "the topic a",
+        "the topic b",
+    ]
+    counts.clear()
+    assert with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1).stopped == ()

@@ -264,7 +264,7 @@ def test_the_beginning_of_a_partition_has_a_checkpoint_of_its_own() -> None:
     other = TopicPartition("a", 5)
     writer.begin({PARTITION: (9, 8), other: (20, 30)})
     assert checkpoints(producer) == [{"source": 9, "target": 8}, {"source": 20, "target": 30}]
-    assert producer.placed_keys("kiel-mirror-m") == [b'["a", 3, 0]', b'["a", 5, -1]']
+    assert producer.placed_keys("kiel-mirror-m") == [b'["a", 3, -2]', b'["a", 5, -1]']
     assert [call for call in producer.calls if call != "flush"] == ["begin", "commit"]
 
 

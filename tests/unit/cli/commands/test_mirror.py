@@ -16,7 +16,7 @@ from kiel_groups.cli.app import run
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.cli.terminal import mirror_run
 from kiel_groups.cli.terminal.mirror_report import mirror_problems
-from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError
+from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError, UnknownConnectorError
 from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.mirror import mirror_view
 from kiel_groups.mirror.connector import MirrorConnector
@@ -328,15 +328,20 @@ def test_a_lost_checkpoint_is_a_problem() -> None:
 
 
 class RecordingRequests:
-    """Records the changes of a connector that a run requests from its worker, which may have one already."""
+    """
+    Records the changes of a connector that a run requests from its worker, which may have one already. A deletion may
+    fail.
+    """
 
-    def __init__(self, stored: Mapping[str, str] | None = None) -> None:
+    def __init__(self, stored: Mapping[str, str] | None = None, error: Exception | None = None) -> None:
         self.calls: list[str] = []
-        self._stored = stored
+        self._stored, self._error = stored, error
 
     def __getattr__(self, name: str) -> Any:
         async def call(*_: object) -> Any:
             self.calls.append(name)
+            if name == "delete" and self._error is not None:
+                raise self._error
             if name == "create" and self._stored is not None:
                 raise ConnectorExistsError("mirror")
             return self._stored
@@ -378,3 +383,11 @@ def test_of_two_first_starts_with_different_settings_one_fails(command: Any, run
         asyncio.run(first._configure(cast("Any", other)))
     asyncio.run(first._configure(cast("Any", same)))
     assert [other.calls, same.calls] == [["create", "config"], ["create", "config", "resume"]]
+
+
+def test_two_starts_may_change_the_settings_at_once(command: Any, runs: list[mirror_run.MirrorRun]) -> None:
+    """The later one finds that the connector with the former settings is deleted, or that the new one is there."""
+    command(*START)
+    requests = RecordingRequests(CONFIG, UnknownConnectorError("gone"))
+    asyncio.run(replace(runs[0], first=mirror(CONFIG | {"topics": "b"}))._configure(cast("Any", requests)))
+    assert requests.calls == ["delete", "create", "config", "resume"]

@@ -237,3 +237,4 @@ async def test_errors_have_no_secret_that_a_run_has_read(monkeypatch: pytest.Mon
     assert texts.summary == "refused: ${env:LOGIN} is [hidden]"
     assert "hunter2" not in texts.trace
     assert await found.problem_text("waits\nfor hunter2", spec, run.secrets) == "waits for [hidden]"
+    assert await found.problem_text("waits for two  blanks", spec, {"two  blanks"}) == "waits for [hidden]"

@@ -118,7 +118,7 @@ def test_a_changed_file_has_its_new_value(references: SecretReferences, director
     ("text", "error"),
     [
         ("${file:gone:k}", r"/secrets/gone does not exist on this worker; create it on all workers of the group"),
-        ("${file:db.properties:pasword}", r"the file on this worker has no such key; did you mean 'password'\?"),
+        ("${file:db.properties:pasword}", r"no such key; expected a line KEY=VALUE with this key"),
         ("${file:db.properties:zzz}", r"no such key; expected a line KEY=VALUE with this key"),
         ("${file:db.properties:}", r"no such key"),
         ("${file:}", r"expected the path of a file below the directory of secrets"),
@@ -159,6 +159,40 @@ def test_references_without_values(text: str, error: str, references: SecretRefe
     # Errors are shown without what resembles a secret, and this one has none.
     (shown,) = [each["value"]["errors"] for each in report(references, login=text) if each["value"]["name"] == "login"]
     assert shown == [str(caught.value)]
+
+
+def test_a_directory_in_place_of_a_file_stays_open_for_no_one(references: SecretReferences) -> None:
+    """Else, a user could use up the worker's descriptors."""
+
+    def next_descriptor() -> int:
+        found = os.open(os.devnull, os.O_RDONLY)
+        os.close(found)
+        return found
+
+    before = next_descriptor()
+    assert references.resolve({"a": "${file:.}", "b": "${file:..data}"}).errors.keys() == {"a", "b"}
+    assert next_descriptor() == before
+
+
+def test_each_file_is_read_once(references: SecretReferences, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many spellings of a large file do not take memory for each of them."""
+    read: list[str] = []
+    text_of_file = SecretReferences.text_of_file
+
+    def counted(self: SecretReferences, name: str) -> str:
+        read.append(name)
+        return text_of_file(self, name)
+
+    monkeypatch.setattr(SecretReferences, "text_of_file", counted)
+    found = references.resolve({"a": "${file:whole}${file:.//./whole}", "b": "${file:./whole:hunter2}"})
+    assert (found.texts, found.errors) == ({"a": SECRET * 2, "b": "& co"}, {})
+    assert read == ["whole"]
+
+
+def test_the_error_about_a_missing_key_shows_no_secret(references: SecretReferences, directory: Path) -> None:
+    """Of a file that is a password by itself, the only key is the password."""
+    (directory / "plain").write_text("passw0rd")
+    assert "passw0rd" not in references.resolve({"a": "${file:plain:password}"}).errors["a"]
 
 
 def report(references: SecretReferences, **config: str) -> list[dict[str, Any]]:

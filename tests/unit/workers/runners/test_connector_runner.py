@@ -133,9 +133,11 @@ async def test_tasks_that_fit_into_no_znode_are_refused_at_once(settings: dict[s
     assert asked == [245_760]
 
 
-async def configured(monkeypatch: pytest.MonkeyPatch, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
+async def configured(
+    monkeypatch: pytest.MonkeyPatch, *tasks: Mapping[str, str], login: str = "hunter2&"
+) -> list[Mapping[str, str]]:
     """Return what is stored when a connector with a reference to a secret returns these settings of tasks."""
-    monkeypatch.setenv("LOGIN", "hunter2&")
+    monkeypatch.setenv("LOGIN", login)
     counts, stores = use(Counts()), FakeStores()
     counts.task_configs["c"] = list(tasks)
     config = {"tasks.max": "2", "limit": "5", "login": "${env:LOGIN}", "plain": "hunter2&"}
@@ -164,3 +166,10 @@ async def test_a_secret_in_the_settings_of_a_task_is_not_stored(text: str, monke
     with pytest.raises(ConfigError, match=r"task_configs returned a secret in the setting 'url' of task 1, ") as caught:
         await configured(monkeypatch, {"limit": "5"}, {"url": text})
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_secret_that_looks_like_a_reference_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What resembles a reference within a value is a part of the secret."""
+    login = "hunter2${env:LOGIN}"
+    with pytest.raises(ConfigError, match=r"task_configs returned a secret in the setting 'url' of task 0, "):
+        await configured(monkeypatch, {"url": f"u:{login}@h"}, login=login)
