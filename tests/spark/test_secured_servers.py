@@ -235,7 +235,7 @@ def test_all_parts_run_and_show_no_secret(
     run.use(kind.variables)
     run.end()
 
-    operate(run, group, topic)
+    operate(run, group, topic, tmp_path)
     write_secret(spark_folder / "security.toml", kind.file.read_text(encoding="utf-8"))
     copy_by_spark(spark, kind, group, topic, copy)
     again = run.start("consume", copy, "--from", "earliest", "--max", str(count), "--timeout", "30")
@@ -312,13 +312,19 @@ def copy_by_worker(scan: SecretScan, url: str, name: str, topic: str, file: Path
     return lines()
 
 
-def operate(run: Run, group: str, topic: str) -> None:
-    """List and describe the group and its topic, look for problems, and set the group back to the beginning."""
+def operate(run: Run, group: str, topic: str, folder: Path) -> None:
+    """
+    List and describe the group and its topic, look for problems, and set the group back to the beginning.
+
+    The restore file is in the folder.
+    """
     assert group in run.done("groups", "list")
     assert topic in run.done("describe", group)
     assert topic in run.done("topics", "describe", topic)
     run.done("doctor", group)
-    run.done("offsets", "reset", group, "--topic", topic, "--to-earliest", "--yes")
+    restore = ["--restore-file", str(folder / "restore.json")]
+    run.done("offsets", "reset", group, "--topic", topic, "--to-earliest", "--yes", *restore)
+    assert (folder / "restore.json").exists()
 
 
 def copy_by_spark(spark: SparkSession, kind: Kind, group: str, topic: str, copy: str) -> None:
