@@ -4,9 +4,9 @@ Build the sdist and the wheel, check them, and try them in empty environments.
     scripts/package --try
 
 Both are built from a copy of the sources without git, the wheel from the sdist. The tools are installed in an
-environment of its own. ``--try`` installs the wheel with each extra in an empty environment, and runs a program there
-that uses the extra; then again without the compiled modules, as where there is no compiler. It also installs the wheel
-by uv and by pipx. That takes some minutes, and downloads Spark.
+environment of its own. ``--try`` installs the wheel with each extra but ``gssapi``, which needs headers, in an empty
+environment, and runs a program there that uses the extra; then again without the compiled modules, as where there is no
+compiler. It also installs the wheel by uv and by pipx. That takes some minutes, and downloads Spark.
 
 ``tests/project/test_packaging.py`` has the part for continuous integration.
 """

@@ -33,7 +33,7 @@ def scram_messages(mechanism: str, user: str, password: str, nonce: str) -> Gene
         mechanism: A key of ``HASHES``.
         user: The name of the user.
         password: The password.
-        nonce: Printable ASCII characters without commas, which nobody can predict.
+        nonce: Printable ASCII characters without commas. They must be unpredictable.
 
     Raises:
         ProtocolError: The server refuses the user or the password, does not prove that it knows the password, or sends

@@ -244,8 +244,8 @@ class WorkerRequests:
         """
         Create a connector, or replace its settings.
 
-        A setting keeps its stored text if its new text is ``[hidden]``, or is the text that answers show for the stored
-        text. So users may write back the settings that they have read.
+        A setting keeps its stored text if its new text is ``[hidden]``, or equals what answers show in place of the
+        stored text. So users may write back the settings that they have read.
 
         Returns:
             The connector, and whether it was created.
