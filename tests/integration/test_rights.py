@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -44,6 +43,7 @@ from tests.helpers.denied_rights import (
 from tests.helpers.described_answers import ask_described
 from tests.helpers.generic_program import NUMBERS, NumberProgram
 from tests.helpers.members import Member
+from tests.helpers.servers import plays_all_variants
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
@@ -52,8 +52,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 Refused = Callable[[], bool]
 
-#: Whether the tables of workers have all their rows. Otherwise, they have every fourth one, and all paths.
-IS_WHOLE = bool(os.environ.get("DENIED_RIGHTS"))
+#: The rows that are played of large tables: every fifth one, unless the slower variants are asked for.
+ROWS = slice(None) if plays_all_variants() else slice(0, None, 5)
 
 _TIMES: dict[str, Any] = {"session_timeout_ms": 4_000, "retry_backoff_ms": 20}
 
@@ -124,7 +124,7 @@ async def test_a_member(
 
     table = DeniedRights(admin, consumer, unique, caplog)
     table.before_acting = produce_another
-    await table.check()
+    await table.check(ROWS)
     own = f"/consumers/*/owners/{topic}", f"/consumers/*/offsets/{topic}/0"
     assert {Need("create", own[0]), Need("write", own[1])} <= table.needs
     assert Need("delete", f"/consumers/*/owners/{topic}") in table.needs_to_close
@@ -313,7 +313,7 @@ async def test_a_worker(
         return Work(cluster_39, topic, lines, admin, group)
 
     table = DeniedRights(admin, work, unique, caplog, most_lines=4)
-    await table.check(slice(None) if IS_WHOLE else slice(0, None, 5))
+    await table.check(ROWS)
     assert {Need("read", "/kiel-groups/*/connect"), Need("create", "/kiel-groups/*/workers")} <= table.needs
 
 
