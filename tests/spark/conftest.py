@@ -33,10 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     Return a folder of the session: with its event log, and with ``security.toml``, the file for secured servers, which
-    is empty until a test writes it.
+    has no credentials until a test writes them.
     """
     folder = tmp_path_factory.mktemp("spark")
-    (folder / "security.toml").touch(mode=0o600)
+    (folder / "security.toml").write_text("[zookeeper]\n", encoding="utf-8")
+    (folder / "security.toml").chmod(0o600)
     (folder / "events").mkdir()
     return folder
 

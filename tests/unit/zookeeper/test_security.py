@@ -141,6 +141,7 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
     ("text", "error"),
     [
         ("[zoo", "is not TOML"),
+        ("# written in a moment\n", "has no table; expected [zookeeper] or [kafka]"),
         ('zookeeper = "z"', "zookeeper is no table; expected [zookeeper], or several as [[zookeeper]]"),
         ("zookeeper = [5]", "zookeeper is no table; expected [zookeeper], or several as [[zookeeper]]"),
         ("[east]\nservers = 'z'", "there is no kind 'east'; expected [zookeeper] and [kafka]"),
