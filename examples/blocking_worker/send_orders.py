@@ -82,6 +82,8 @@ class Worker:
         self.consumer.subscribe(topic)
         for record in self.consumer:
             # A record is finished, and may be committed, when the loop asks for the next one.
+            if self.stopping.is_set():
+                break
             try:
                 self.send(record)
             except (RefusedError, FailedError) as error:
@@ -89,9 +91,10 @@ class Worker:
                 # Waits until the dead letter is stored. If it cannot be stored, the record stays unfinished.
                 self.producer.produce(dead_letters, record.value, key=record.key).result()
 
-    def stop(self) -> None:
+    def stop(self, why: str) -> None:
         """End the loop after the record in flight, commit, and leave the group. Another thread calls this method."""
         self.stopping.set()
+        log.info("%s: finishing the order in flight", why)
         self.consumer.close(timeout_s=SHUTDOWN_S)
 
     def send(self, record: Record) -> None:
@@ -140,8 +143,7 @@ def stop_at_signals(worker: Worker) -> None:
         signals.put(number)
 
     def stop() -> None:
-        log.info("%s: finishing the order in flight", signal.Signals(signals.get()).name)
-        worker.stop()
+        worker.stop(signal.Signals(signals.get()).name)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)

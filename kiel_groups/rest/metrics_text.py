@@ -33,7 +33,7 @@ def metrics_answer(families: Iterable[Metric]) -> Answer:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
         from prometheus_client.registry import Collector
     except ImportError:
-        text = "the metrics need the package prometheus-client: pip install prometheus-client"
+        text = "the metrics need the package prometheus-client, which kiel-groups[service] installs"
         raise RestError(HTTPStatus.NOT_IMPLEMENTED, text) from None
 
     class Once(Collector):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
+from unittest.mock import patch
 
 import pytest
 
@@ -45,7 +46,8 @@ def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 
 
 def kiel_groups_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a short command of ``kiel-groups`` in this process: most of its time would be the start of another one."""
-    with logging_of_a_command():
+    # An option may set a variable of the environment for all parts of the process.
+    with logging_of_a_command(), patch.dict(os.environ):
         status = app.run(arguments)
     return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
 

@@ -276,7 +276,7 @@ async def test_a_replaced_static_member_reports_one_error(cluster_39: Cluster, w
     [
         (["--from=tomorrow"], "--from: 'tomorrow' given; expected 'earliest', 'latest', an offset, '-N'"),
         (["--from=7"], "--from: 7 given; the log of {topic}:0 has 0 to 0"),
-        (["--partition=9"], "partitions: 9 given; {topic} has 0 to 1"),
+        (["--partition=9"], "--partition: 9 given; {topic} has 0 to 1"),
         (["--allocator=sticky"], "'--allocator' goes with '--group' only."),
         (["--pattern=a"], "Name topics, or give --pattern, and not both."),
         (["--instance-id=a"], "'--instance-id' goes with '--group' only."),

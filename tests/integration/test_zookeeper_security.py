@@ -205,7 +205,8 @@ async def test_renewed_certificates_are_read_at_the_next_connection(
     session = Session(config, Metrics(), events.put_nowait, Runtime())
     await session.open()
     assert isinstance(await session.transact([Create(f"/large-{number}", bytes(40_000)) for number in range(5)]), Done)
-    authority.write_bytes(Authority(tmp_path).path.read_bytes())
+    (tmp_path / "other").mkdir()
+    authority.write_bytes(Authority(tmp_path / "other").path.read_bytes())
     session.connection.leave(session.connection.current, "is left by a test")
     assert await events.get() is SessionEvent.SUSPENDED
     problem = "ZooKeeper at 127.0.0.1: its certificate is refused"

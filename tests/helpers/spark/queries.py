@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.clients import Producer
 from kiel_groups.clients.produce.partitioners import hash_partitioner
-from kiel_groups.config import parse_hosts
+from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
@@ -74,7 +74,8 @@ def filled(cluster: Cluster, topic: str, partitions: int, values: Sequence[bytes
 def await_partitions(cluster: Cluster, topic: str, count: int) -> None:
     """Wait until brokers report ``count`` partitions. ZooKeeper has the partitions earlier."""
     brokers = parse_hosts(cluster.brokers, 0, "brokers")
-    eventually_blocking(lambda: len(find_leaders(brokers, "test", [topic])) == count, f"{topic} has {count} partitions")
+    config = BrokerConfig(hosts=tuple(brokers), client_id="test")
+    eventually_blocking(lambda: len(find_leaders(brokers, config, [topic])) == count, f"{topic} has {count} partitions")
 
 
 def recreate_topic(cluster: Cluster, topic: str, partitions: int, values: Iterable[bytes]) -> None:
