@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import SECURITY_VARIABLE, GroupConfig, ZooKeeperConfig
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import MemberInfo
-from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
+from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.worker_contents import WorkState
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.model import TopicPartition
@@ -63,6 +64,10 @@ def admin(cluster_39: Cluster) -> Iterator[KazooClient]:
     client = KazooClient(cluster_39.zk_hosts, auth_data=[("digest", f"{ADMIN}:{ADMIN}")])
     client.start()
     yield client
+    # Other tests on these servers read all groups.
+    for path in (f"{root}/{name}" for root in (ROOT, CONSUMERS) for name in client.get_children(root)):
+        if client.get_acls(path)[0] != OPEN_ACL_UNSAFE:
+            client.delete(path, recursive=True)
     client.stop()
     client.close()
 
