@@ -157,7 +157,9 @@ class DeniedRights:
     async def check(self, share: slice = slice(None)) -> None:
         """Record the needs, then play all groups at once, or the ``share`` of them."""
         await self._record()
-        cells = {Need(right, path): self._new_role(self._unique("group")) for path in self.paths for right in RIGHTS}
+        # The name of a source's offset has a digest of its file, and each worker has a file of its own.
+        paths = [path for path in self.paths if "/connect/offsets/" not in path]
+        cells = {Need(right, path): self._new_role(self._unique("group")) for path in paths for right in RIGHTS}
         played = dict(sorted(cells.items(), key=lambda pair: (pair[0].path, pair[0].right))[share])
         await _all(role.start() for role in played.values())
         self._caplog.clear()
