@@ -155,7 +155,7 @@ def read_security(path: Path, kind: type[S], warn: Callable[[str], object] = log
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         # The text of the error has at most one character of the file.
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    if not content:
+    if not content and path.is_file():
         # A program that is writing the file may have truncated it. Without tables, all servers would count as open.
         raise ConfigError(f"{path} has no table; expected [zookeeper] or [kafka]")
     for name in content:

@@ -61,7 +61,7 @@ MUTANTS = (
         "members/zookeeper/group_session.py",
         "await self.session.check_right(self._denied)",
         "pass",
-        "tests/sim/test_missing_rights.py",
+        "tests/sim/test_group_session.py",
     ),
     Mutant(
         "a try of a right writes the znode",

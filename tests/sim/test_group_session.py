@@ -25,7 +25,7 @@ from kiel_groups.errors import (
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.members.partition_handler import Work
-from kiel_groups.members.zookeeper.group_session import GroupSession, is_fatal
+from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor, is_fatal
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.metrics import Metrics
@@ -376,3 +376,53 @@ def test_a_refused_acl_does_not_stop_the_process(caplog: pytest.LogCaptureFixtur
     (record,) = caplog.records
     assert record.getMessage() == f"group g: {session.member_id} failed: ZooKeeper does not accept the ACL"
     assert record.exc_info is None
+
+
+def supervised(bench: ProcessBench) -> SessionSupervisor[Role]:
+    """Return a supervisor whose first session has joined."""
+    failures = list[KielGroupsError]()
+    supervisor = bench.process.call(lambda: SessionSupervisor(bench.context, bench.kind, failures.append))
+    starting = bench.process.start(supervisor.start())
+    bench.timeline.run_until(starting.done, 15.0)
+    starting.result()
+    return supervisor
+
+
+def test_a_process_joins_again_when_it_has_the_right(caplog: pytest.LogCaptureFixture) -> None:
+    """A candidate that cannot read the election leaves it to others. It logs that once, and goes on trying."""
+    bench = ProcessBench()
+    denied = bench.ensemble.tree.denied
+    supervised(bench)
+    denied.add(("read", GroupLayout("g").election))
+    with caplog.at_level(logging.WARNING):
+        bench.pass_s(60.0)
+        assert bench.metrics.total("sessions_opened") == 1
+        assert bench.metrics.total("joins_failed") > 5
+        assert bench.ensemble.tree.children(GroupLayout("g").election) == []
+        denied.clear()
+        bench.pass_s(15.0)
+    assert bench.metrics.total("sessions_opened") == 2
+    assert len(bench.ensemble.tree.children(GroupLayout("g").election)) == 1
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["ZooKeeper refused to read" in message for message in messages] == [True, False]
+    assert "joined again" in messages[-1]
+
+
+def test_a_right_of_an_earlier_session_is_not_tried_for_ever() -> None:
+    """A process that has worked without a right since does not need it to join again."""
+    bench = ProcessBench()
+    denied = bench.ensemble.tree.denied
+    error = AuthorizationError("is refused", path=GroupLayout("g").election, right="write")
+    supervisor = supervised(bench)
+    assert supervisor.current is not None
+    denied.add(("write", GroupLayout("g").election))
+    bench.process.call(supervisor.current.fail, error)
+    bench.pass_s(15.0)
+    assert bench.metrics.total("sessions_opened") == 1
+    denied.clear()
+    bench.pass_s(15.0)
+    assert bench.metrics.total("sessions_opened") == 2
+    denied.add(("write", GroupLayout("g").election))
+    bench.process.call(supervisor.current.session.end, "lost in the test")
+    bench.pass_s(15.0)
+    assert bench.metrics.total("sessions_opened") == 3

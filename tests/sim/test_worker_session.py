@@ -7,9 +7,10 @@ import json
 import pytest
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import AuthorizationError, KielGroupsError
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Refused
-from kiel_groups.group.znodes.worker_contents import WorkerInfo
+from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkerInfo, partition_digest
 from kiel_groups.workers.session import WorkerRole, WorkerSession
 from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context
@@ -129,3 +130,30 @@ def test_workers_with_another_coordination_notice_each_other(caplog: pytest.LogC
         " this worker has the coordination 'zookeeper', and h2:8083 another one",
     ]
     assert all(message.endswith("give all workers of the group the same coordination") for message in caplog.messages)
+
+
+def test_a_worker_that_cannot_read_offsets_leaves_its_work_to_others() -> None:
+    """Its session ends, and with it the claims of its work. It registers again when it has the right."""
+    bench = WorkerBench()
+    (role,) = bench.opened
+    layout, file = WorkerLayout("g"), {"file": "f"}
+    path = layout.source_offset("c", partition_digest(file))
+
+    def run(of: object) -> object:
+        asking = bench.process.start(of)  # type: ignore[arg-type]
+        bench.timeline.run_until(asking.done, 5.0)
+        return asking.result()
+
+    run(role.session.ensure([layout.connector_offsets("c")]))
+    run(role.session.transact([Create(path, SourceOffset(file, {"at": 1}).encode())]))
+    assert run(role.read_offset("c", file)) == {"at": 1}
+    bench.ensemble.tree.denied.add(("read", path))
+    with pytest.raises(AuthorizationError):
+        run(role.read_offset("c", file))
+    assert role.is_over
+    bench.timeline.run_for(15.0)
+    assert (bench.lost, len(bench.opened), bench.registered) == ([role], 1, [])
+    bench.ensemble.tree.denied.clear()
+    bench.timeline.run_until(lambda: len(bench.opened) == 2, 15.0)
+    assert bench.failures == []
+    assert run(bench.opened[1].read_offset("c", file)) == {"at": 1}
