@@ -152,7 +152,7 @@ def _refused(mechanism: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a broker's text for one line of a log. Nobody has proved yet that it comes from a broker."""
+    """Return a text for one line of a log. The server that sent it may be no broker: it has proved nothing yet."""
     return "".join(each if each.isprintable() else " " for each in text[:300])
 
 

@@ -20,7 +20,7 @@ from tests.helpers.waiting import eventually_blocking
 
 __all__ = ["running_postgres"]
 
-#: Settings of a server whose data nobody keeps. It listens on no port, only on the socket.
+#: Settings of a server whose data the test deletes. It listens on no port, only on the socket.
 _SETTINGS = {"listen_addresses": "", "fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
 
 
