@@ -7,8 +7,9 @@ refuse them. From 1.0 on, they are requests, whose answers have errors.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import count
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
@@ -84,7 +85,8 @@ def authentication(
     """
     Yield the frames that authenticate a new connection, and receive the answer to each of them, without its size.
 
-    If the connection ends, the caller throws a ConnectionError into the generator.
+    If the connection ends, the caller throws a ConnectionError into the generator. If there is no answer in time, it
+    throws a TimeoutError.
 
     Args:
         user: The name of the user.
@@ -94,20 +96,24 @@ def authentication(
         nonce: Random characters for SCRAM.
 
     Raises:
-        SaslError: The broker refuses the user or the password, does not offer the mechanism, or expects no SASL at this
-            port.
-        ProtocolError: An answer cannot be decoded.
+        SaslError: The broker refuses the user or the password, does not offer the mechanism, expects no SASL at this
+            port, or does not answer the first request.
+        ProtocolError: An answer cannot be decoded, or belongs to another request.
     """
+    numbers = count()
     try:
         # Every broker that knows these mechanisms answers this before the handshake.
-        found = yield from _ask(ApiVersionsRequest(), client_id)
+        found = yield from _ask(ApiVersionsRequest(), client_id, numbers)
         versions = found.versions.get(SaslHandshakeRequest.API_KEY)
         has_requests = versions is not None and versions.most >= SaslHandshakeRequestV1.API_VERSION
         handshake = SaslHandshakeRequestV1(mechanism) if has_requests else SaslHandshakeRequest(mechanism)
-        offered = yield from _ask(handshake, client_id)
-    except ConnectionError as error:
+        offered = yield from _ask(handshake, client_id, numbers)
+    except (ConnectionError, TimeoutError) as error:
+        # Brokers of 0.8 and 0.9 do the one or the other, as does a port for something else.
+        what = "does not answer" if isinstance(error, TimeoutError) else "closes the connection"
         raise SaslError(
-            "it closes the connection before SASL begins; is this port for SASL, and is TLS needed there or not?"
+            f"it {what} before SASL begins; is this port for SASL, is TLS needed there or not, and is it a broker of"
+            " 0.10 or later, as PLAIN needs, or of 0.10.2 or later, as SCRAM needs?"
         ) from error
     if offered.error.number == _UNSUPPORTED_MECHANISM:
         mechanisms = _shown(", ".join(sorted(offered.mechanisms))) or "none"
@@ -119,27 +125,29 @@ def authentication(
     messages = _plain(user, password)
     if mechanism in HASHES:
         messages = scram_messages(mechanism, user, password, nonce)
-    try:
-        message = next(messages)
-        while True:
-            answer = yield from _exchange(message, has_requests, mechanism, client_id)
+    message = next(messages)
+    while True:
+        answer = yield from _exchange(message, has_requests, mechanism, client_id, numbers)
+        try:
             message = messages.send(answer)
-    except StopIteration:
-        return
-    except ProtocolError as error:
-        raise SaslError(f"{_refused(mechanism)}: {_shown(str(error))}") from error
+        except StopIteration:
+            return
+        except ProtocolError as error:
+            raise SaslError(f"{_refused(mechanism)}: {_shown(str(error))}") from error
 
 
 def _plain(user: str, password: str) -> Generator[bytes, bytes, None]:
     yield f"\0{user}\0{password}".encode()
 
 
-def _exchange(message: bytes, has_requests: bool, mechanism: str, client_id: str) -> Generator[bytes, bytes, bytes]:
+def _exchange(
+    message: bytes, has_requests: bool, mechanism: str, client_id: str, numbers: Iterator[int]
+) -> Generator[bytes, bytes, bytes]:
     """Send a message of the mechanism, and return the broker's answer. Raise SaslError if the broker refuses it."""
     try:
         if not has_requests:
             return (yield _SIZE.pack(len(message)) + message)
-        answer = yield from _ask(SaslAuthenticateRequest(message), client_id)
+        answer = yield from _ask(SaslAuthenticateRequest(message), client_id, numbers)
     except ConnectionError as error:
         raise SaslError(f"{_refused(mechanism)}, or is stopping: it closed the connection") from error
     if answer.error != NO_ERROR:
@@ -156,7 +164,10 @@ def _shown(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text[:300])
 
 
-def _ask(request: Request[T], client_id: str) -> Generator[bytes, bytes, T]:
-    """Send a request, and return its answer."""
-    _, payload = split_response((yield encode_request(request, 0, client_id)))
+def _ask(request: Request[T], client_id: str, numbers: Iterator[int]) -> Generator[bytes, bytes, T]:
+    """Send a request with the next correlation id, and return its answer."""
+    number = next(numbers)
+    found, payload = split_response((yield encode_request(request, number, client_id)))
+    if found != number:
+        raise ProtocolError(f"an answer to another request: {found}")
     return request.decode_answer(payload)

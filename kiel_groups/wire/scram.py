@@ -81,7 +81,11 @@ def _fields(message: bytes) -> dict[str, str]:
         parts = []
     if not parts or not all(len(name) == 1 and equals for name, equals, _ in parts):
         raise ProtocolError("bytes that are no SCRAM message")
-    return {name: value for name, _, value in parts}
+    fields = {name: value for name, _, value in parts}
+    if "m" in fields:
+        # RFC 5802 reserves this name: who does not know the extension must not continue.
+        raise ProtocolError("a SCRAM message with a mandatory extension, which this client does not know")
+    return fields
 
 
 def _decoded(value: str, name: str) -> bytes:

@@ -13,17 +13,22 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from kiel_groups.broker_security import BrokerSecurity, broker_security
 from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import ProtocolError
 from kiel_groups.security_file import NO_TLS, tls_problem
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size
-from kiel_groups.wire.sasl import MOST_SASL_BYTES, authentication
+from kiel_groups.wire.sasl import MOST_SASL_BYTES, SaslError, authentication
 
 #: How long an address may take before the next one is tried beside it, in seconds: the delay of RFC 8305.
 _NEXT_ADDRESS_S = 0.25
+
+#: The part of the time to connect after which a broker that does not answer during SASL is an error of SASL. The rest
+#: of the time is for this error, which says more than the end of the time.
+_SASL_SHARE = 0.9
 
 
 class _Access(NamedTuple):
@@ -97,23 +102,29 @@ async def open_stream(address: HostPort, make: Callable[[], P], timeout_s: float
         config: The settings of the client, with its credentials.
 
     Raises:
-        TimeoutError: No address has accepted a connection in time.
-        OSError: All addresses refuse, or the name has no address, or TLS or SASL fails.
+        TimeoutError: No address has accepted a connection in time, and none has refused TLS or SASL.
+        OSError: All addresses refuse, or the name has no address, or TLS or SASL fails. A refusal of TLS or SASL comes
+            before the errors of addresses that cannot be reached, and otherwise, the error is that of the last address.
         ConfigError: The file with the credentials, or a certificate, cannot be read or has a mistake.
         ProtocolError: An answer during SASL cannot be decoded.
     """
     attempts: list[asyncio.Future[P]] = []
     opened: asyncio.Future[P] | None = None
+    by_s = asyncio.get_running_loop().time() + _SASL_SHARE * timeout_s
     try:
         async with asyncio.timeout(timeout_s):
             access = None if config.is_plain else await asyncio.to_thread(_access, config)
             hosts = await _hosts_of(address)
             for host in hosts:
-                attempts.append(asyncio.ensure_future(_connect(host, address, make, access)))
+                attempts.append(asyncio.ensure_future(_connect(host, address, make, access, by_s)))
                 opened = await _first_open(attempts, None if len(attempts) == len(hosts) else _NEXT_ADDRESS_S)
                 if opened is not None:
                     break
-        return (opened or attempts[-1]).result()
+        return (opened or _refused(attempts) or attempts[-1]).result()
+    except TimeoutError:
+        if (refused := _refused(attempts)) is not None:
+            refused.result()
+        raise
     finally:
         for attempt in attempts:
             if attempt is not opened:
@@ -121,7 +132,11 @@ async def open_stream(address: HostPort, make: Callable[[], P], timeout_s: float
                 attempt.add_done_callback(_close)
 
 
-async def _connect(host: str, address: HostPort, make: Callable[[], P], access: _Access | None) -> P:
+async def _connect(host: str, address: HostPort, make: Callable[[], P], access: _Access | None, by_s: float) -> P:
+    """
+    Connect to an address of a broker, and return the stream. Answers of SASL must come by the time ``by_s`` of the
+    event loop's clock.
+    """
     loop = asyncio.get_running_loop()
     if access is None:
         _, stream = await loop.create_connection(make, host, address.port)
@@ -132,7 +147,7 @@ async def _connect(host: str, address: HostPort, make: Callable[[], P], access: 
         if access.tls is not None:
             transport = await _encrypted(raw, exchange, access.tls, address.host)
         if (steps := access.authentication()) is not None:
-            await exchange.authenticate(transport, steps)
+            await exchange.authenticate(transport, steps, by_s)
         exchange.check_open()
     except BaseException:
         raw.abort()
@@ -193,6 +208,12 @@ async def _first_open(attempts: Sequence[asyncio.Future[P]], patience_s: float |
     return None
 
 
+def _refused(attempts: Iterable[asyncio.Future[P]]) -> asyncio.Future[P] | None:
+    """Return the first attempt that has reached a broker which refuses TLS or SASL, or None."""
+    refusals = (ssl.SSLError, ConnectionResetError, SaslError, ProtocolError)
+    return next((each for each in attempts if each.done() and isinstance(each.exception(), refusals)), None)
+
+
 def _close(attempt: asyncio.Future[P]) -> None:
     """Close the stream of an attempt, if the attempt has succeeded after another attempt."""
     if not attempt.cancelled() and attempt.exception() is None:
@@ -207,14 +228,21 @@ class _Exchange(asyncio.Protocol):
         self._changed = asyncio.Event()
         self._end: BaseException | None = None
 
-    async def authenticate(self, transport: asyncio.WriteTransport, steps: Generator[bytes, bytes, None]) -> None:
-        """Send the frames of an authentication, and pass their answers to it. Raise the errors of ``steps``."""
+    async def authenticate(
+        self, transport: asyncio.WriteTransport, steps: Generator[bytes, bytes, None], by_s: float
+    ) -> None:
+        """
+        Send the frames of an authentication, and pass their answers to it. Raise the errors of ``steps``.
+
+        ``by_s`` is when each answer must have come, on the event loop's clock.
+        """
         frame = next(steps)
         while True:
             transport.write(frame)
             try:
-                answer = await self._read(decode_size(await self._read(SIZE_BYTES), MOST_SASL_BYTES, 0))
-            except ConnectionError as error:
+                async with asyncio.timeout_at(by_s):
+                    answer = await self._read(decode_size(await self._read(SIZE_BYTES), MOST_SASL_BYTES, 0))
+            except (ConnectionError, TimeoutError) as error:
                 steps.throw(error)
                 raise
             # On a thread, because SCRAM hashes the password thousands of times.
@@ -278,10 +306,11 @@ def open_socket(address: HostPort, config: BrokerConfig, timeout_s: float) -> so
     """
     by_s = time.monotonic() + timeout_s
     access = _access(config)
-    connection = socket.create_connection(address, timeout_s)
-    if access is None:
-        return connection
+    connection = _connected(address, by_s)
     try:
+        if access is None:
+            connection.settimeout(timeout_s)
+            return connection
         if access.tls is not None:
             connection.settimeout(left_s(by_s))
             try:
@@ -297,6 +326,23 @@ def open_socket(address: HostPort, config: BrokerConfig, timeout_s: float) -> so
         raise
 
 
+def _connected(address: HostPort, by_s: float) -> socket.socket:
+    """
+    Connect to the first address of a broker that accepts a connection, in the resolver's order.
+
+    The addresses share the time until ``by_s``, on the monotonic clock.
+    """
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    hosts = list(dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in found))
+    for left, host in zip(range(len(hosts), 0, -1), hosts, strict=True):
+        try:
+            return socket.create_connection((host, address.port), left_s(by_s) / left)
+        except OSError:
+            if left == 1:
+                raise
+    raise AssertionError("a resolver returns an address or raises an error")
+
+
 def _authenticate(connection: socket.socket, steps: Generator[bytes, bytes, None], by_s: float) -> None:
     frame: bytes | None = next(steps)
     while frame is not None:
@@ -304,7 +350,7 @@ def _authenticate(connection: socket.socket, steps: Generator[bytes, bytes, None
             connection.settimeout(left_s(by_s))
             connection.sendall(frame)
             answer = receive(connection, decode_size(receive(connection, SIZE_BYTES, by_s), MOST_SASL_BYTES, 0), by_s)
-        except ConnectionError as error:
+        except (ConnectionError, TimeoutError) as error:
             steps.throw(error)
             raise
         frame = _following(steps, answer)

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kiel_groups.broker_security import broker_security
 from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import KielGroupsError, NoBrokersError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import TLS_PORT
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
@@ -36,6 +38,13 @@ _MOST_REASONS = 5
 #: How long requests may name topics after a listing of all topics, in seconds. In an outage, a client asks several
 #: times a second.
 NAMED_FOR_S = 5.0
+
+
+def _needs_no_credentials(config: BrokerConfig) -> bool:
+    """Return whether the file with the credentials, or the arguments, ask for neither TLS nor SASL at the brokers."""
+    with suppress(ConfigError):
+        return broker_security(config).protocol == "PLAINTEXT"
+    return False
 
 
 class MetadataSources:
@@ -108,14 +117,16 @@ class MetadataSources:
         self._pool.check_open()
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
         listed = "; ".join(reasons[:_MOST_REASONS]) + more
-        failure = NoBrokersError(f"no broker answered: {listed}{self._hint(reasons)}")
+        failure = NoBrokersError(f"no broker answered: {listed}{await self._hint(reasons)}")
         self._not_answered(failure)
         raise failure
 
-    def _hint(self, reasons: Iterable[str]) -> str:
+    async def _hint(self, reasons: Iterable[str]) -> str:
         """Return a question that helps to find out why no broker answers, for brokers that need no credentials."""
-        if not self._config.is_plain or any(TLS_PORT in each for each in reasons):
+        if any(TLS_PORT in each for each in reasons):
             return ""  # The reasons are about TLS and SASL, too.
+        if not (self._config.is_plain or await asyncio.to_thread(_needs_no_credentials, self._config)):
+            return ""
         if any("closed by the other side" in each or "reset by peer" in each for each in reasons):
             return "; is it a broker that runs there, and its port for plain text (docs/security.rst)?"
         return "; is it a broker that runs there?"

@@ -58,6 +58,7 @@ def test_a_user_may_have_any_character() -> None:
         (f"r={NONCE}x,s=QQ==,i=many", "'many' iterations"),
         (f"r={NONCE}x,s=%,i=4096", "'s' is not base64"),
         (f"r={NONCE}x,i=4096", "'s' is not base64"),
+        (f"m=x,{GOOD}", "a mandatory extension, which this client does not know"),
         ("", "no SCRAM message"),
         ("\udcff", "no SCRAM message"),
     ],

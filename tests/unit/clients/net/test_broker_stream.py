@@ -11,10 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from kiel_groups.clients.net import broker_access
-from kiel_groups.clients.net.broker_access import open_stream
+from kiel_groups.clients.net.broker_access import open_socket, open_stream
 from kiel_groups.clients.net.connection import AnswerStream, ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.wire.sasl import MOST_SASL_BYTES
+from kiel_groups.wire.sasl import MOST_SASL_BYTES, SaslError
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -93,13 +93,53 @@ async def test_a_slow_address_is_used_if_the_others_refuse(monkeypatch: pytest.M
 
 
 async def test_the_errors_of_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all refuse, the last error is raised; if one is silent, the time-out."""
+    """
+    If all refuse, the last error is raised; if one is silent, the time-out. A broker that refuses the user says more
+    than both.
+    """
     network = Network(monkeypatch, host1=OSError("one"), host2=OSError("two"))
     with pytest.raises(OSError, match="two"):
         await network.open()
     network = Network(monkeypatch, host1=asyncio.Event(), host2=OSError("two"))
     with pytest.raises(TimeoutError):
         await network.open(timeout_s=0.05)
+    for other in (OSError("two"), asyncio.Event()):
+        network = Network(monkeypatch, host1=SaslError("it refuses the user"), host2=other)
+        with pytest.raises(SaslError, match="it refuses the user"):
+            await network.open(timeout_s=0.05)
+
+
+def test_the_addresses_of_a_blocking_connection_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses that drop packets take no longer than the caller allows, and the last one has its turn."""
+    Network(monkeypatch, host1=None, host2=None)
+    clock, limits = Mock(return_value=100.0), []
+
+    def connect(address: tuple[str, int], limit_s: float) -> None:
+        limits.append(limit_s)
+        clock.return_value += limit_s
+        raise TimeoutError(address[0])
+
+    monkeypatch.setattr(broker_access.time, "monotonic", clock)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(TimeoutError, match=r"10\.0\.0\.2"):
+        open_socket(BROKER, BrokerConfig(hosts=(BROKER,)), 6.0)
+    assert limits == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_broker_that_does_not_answer_sasl_is_named_as_such(blocking: bool) -> None:
+    """So does one of 0.9 at a port without SASL."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = HostPort("127.0.0.1", silent.getsockname()[1])
+        config = BrokerConfig(
+            hosts=(address,), sasl_mechanism="PLAIN", sasl_plain_username="u", sasl_plain_password="p"
+        )
+        opening: Any = open_stream(address, lambda: AnswerStream(ReceiveBuffers()), 0.1, config)
+        if blocking:
+            opening.close()
+            opening = asyncio.to_thread(open_socket, address, config, 0.1)
+        with pytest.raises(SaslError, match=r"it does not answer before SASL begins; .* a broker of 0\.10 or later"):
+            await opening
 
 
 async def test_plain_text_before_tls_is_no_answer() -> None:

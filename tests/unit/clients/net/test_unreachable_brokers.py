@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,22 @@ async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
         await cluster.refresh(["t"], "test")
         assert cluster.unreachable is None
         assert ("metadata_unanswered", (), 0.0) in list(metrics.samples())
+    cluster.close()
+
+
+@pytest.mark.parametrize(("text", "is_asked"), [("[zookeeper]\ntls = true", True), ("[kafka]\ntls = true", False)])
+async def test_a_file_without_credentials_for_brokers_changes_no_reason(
+    text: str, is_asked: bool, tmp_path: Path
+) -> None:
+    """A reason of TLS or SASL says enough. Without both, the error asks whether it is a broker that runs there."""
+    path = tmp_path / "security.toml"
+    path.write_text(text, encoding="utf-8")
+    async with FakeBroker({"t": 1}) as broker:
+        config = broker.config(security=path)
+    cluster = ClusterMetadata(config, Metrics())
+    with pytest.raises(NoBrokersError) as raised:
+        await cluster.refresh(["t"], "test")
+    assert ("; is it a broker that runs there?" in str(raised.value)) == is_asked
     cluster.close()
 
 
