@@ -118,18 +118,28 @@ def table_for(path: str | None, kind: type[S], servers: Collection[HostPort]) ->
     Raises:
         ConfigError: The file cannot be read, or has a mistake; or a table names some of the servers, but not all; or
             there are tables of this kind, and none is for the servers. A connection without credentials would then be a
-            surprise.
+            surprise. Or the table's certificates cannot be used.
     """
     if path is None or not (tables := read_security(Path(path), kind)):
         return kind()
-    asked = set(servers)
+    name, table = _named_table(path, tables, kind, set(servers))
+    try:
+        # Certificates of other tables are not read: broken ones must not stop the clients of this cluster.
+        table.tls_context()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {name} {error}") from error
+    return table
+
+
+def _named_table(path: str, tables: Mapping[str, S], kind: type[S], asked: set[HostPort]) -> tuple[str, S]:
+    """Return the table for these servers, and its name. Raise the errors of ``table_for`` about ``servers``."""
     for name, table in tables.items():
         if table.servers and not asked.isdisjoint(table.servers):
             if not asked <= set(table.servers):
                 others = ", ".join(sorted(map(str, asked.difference(table.servers))))
                 raise ConfigError(f"{path}: {name} is not for {others}; add to its 'servers'")
-            return table
-    if (default := next((table for table in tables.values() if not table.servers), None)) is None:
+            return name, table
+    if (default := next(((name, table) for name, table in tables.items() if not table.servers), None)) is None:
         shown = ", ".join(sorted(map(str, asked)))
         raise ConfigError(f"{path}: no [{kind.KIND}] table is for {shown}; expected one, or a table without 'servers'")
     return default
@@ -138,7 +148,7 @@ def table_for(path: str | None, kind: type[S], servers: Collection[HostPort]) ->
 def read_security(path: Path, kind: type[S], warn: Callable[[str], object] = log.warning) -> dict[str, S]:
     """
     Read all tables of one kind in a file, by their names in errors. The paths of other files in it are relative to its
-    folder.
+    folder. Certificates and keys are not read.
 
     Args:
         path: The file.
@@ -177,6 +187,8 @@ def read_security(path: Path, kind: type[S], warn: Callable[[str], object] = log
         try:
             is_news = each not in _reported and is_open(each)
         except OSError as error:  # The file is just being replaced.
+            if each != path:
+                continue  # It matters only to clients that use its table.
             raise ConfigError(f"{each} cannot be read: {error.strerror}") from error
         if is_news:
             _reported.add(each)
@@ -229,10 +241,6 @@ def _security(place: str, folder: Path, table: Mapping[str, Any], kind: type[S])
         values["tls"] = True
     security = kind(**{key.replace("-", "_"): value for key, value in values.items()})
     security.check(place)
-    try:
-        security.tls_context()
-    except ConfigError as error:
-        raise ConfigError(f"{place} {error}") from error
     return security
 
 

@@ -39,7 +39,7 @@ MUTANTS = (
         "a server that no table is for gets a connection in plain text",
         "security_file.py",
         "if not table.servers), None)) is None:",
-        "if not table.servers), kind())) is None:",
+        "if not table.servers), (, kind()))) is None:",
         "tests/unit/zookeeper/test_security.py",
     ),
     Mutant(
@@ -52,8 +52,8 @@ MUTANTS = (
     Mutant(
         "a session follows an ACL for other credentials than its own, and cannot use its own znodes",
         "zookeeper/kazoo_client.py",
-        "if security.identities == self.security.identities:",
-        "if security.identities:",
+        "if security.identities == self.security.identities and",
+        "if security.identities and",
         "tests/unit/zookeeper/test_kazoo_client.py",
     ),
     Mutant(

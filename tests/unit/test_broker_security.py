@@ -15,7 +15,6 @@ from kiel_groups.config import SECURITY_VARIABLE, BrokerConfig, HostPort, parse_
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.ops.zookeeper_reader import registered_address
-from kiel_groups.security_file import read_security
 
 pytestmark = pytest.mark.unit
 
@@ -69,7 +68,7 @@ def test_a_mistake_in_the_file_is_named(write: Callable[[str], Path], text: str,
     """A client is not created then."""
     path = write(f"[kafka]\n{text}")
     with pytest.raises(ConfigError) as raised:
-        read_security(path, BrokerSecurity)
+        broker_security(config("k", security=path))
     assert str(raised.value).startswith(f"{path}: [kafka]")
     assert error in str(raised.value)
     with pytest.raises(ConfigError):
