@@ -30,6 +30,7 @@ from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.openapi import FLAG, answers
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import own_command
+from kiel_groups.workers.plugins.secret_references import is_reference
 from kiel_groups.workers.rest.client import connector_path, is_unsent
 
 #: The most workers that a request asks, one after the other. The znode of a dead worker ends with its session.
@@ -305,10 +306,13 @@ def _setting_changes(
     if errors:
         # A setting is often missing because its name is misspelt, which the warnings say.
         raise ConfigError("\n".join([*errors, *warnings]))
-    shown = {
-        name: HIDDEN if is_secret.get(mistyped.get(name, name), may_be_secret(name, text)) else without_secrets(text)
+    # A reference is no secret, so it is shown, as workers do.
+    hidden = {
+        name
         for name, text in given.items()
+        if not is_reference(text) and is_secret.get(mistyped.get(name, name), may_be_secret(name, text))
     }
+    shown = {name: HIDDEN if name in hidden else without_secrets(text) for name, text in given.items()}
     changes = [
         {
             "setting": name,

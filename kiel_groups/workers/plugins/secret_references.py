@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
+from typing import BinaryIO
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.secret_texts import is_common, quoted_forms
@@ -121,9 +122,12 @@ class SecretReferences:
             raise ConfigError(
                 f"the variable is not allowed on this worker; start all workers of the group with --secrets-env {more}"
             )
-        if (value := os.environ.get(name)) is None:
-            raise ConfigError("the variable is not set on this worker; set it on all workers of the group")
-        return value
+        try:
+            if (value := os.environb.get(name.encode())) is not None:
+                return value.decode()
+        except UnicodeError:
+            raise ConfigError("the variable, or its name, is not a text in UTF-8 on this worker") from None
+        raise ConfigError("the variable is not set on this worker; set it on all workers of the group")
 
     def text_of_file(self, name: str) -> str:
         """
@@ -134,8 +138,10 @@ class SecretReferences:
         """
         path = self._files.get(name) or self._path_of(name)
         try:
-            # Opening a FIFO would wait for its writer.
-            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            with _opened(path) as file:
+                if name not in self._files:
+                    # The check follows the open: the links of a path may change in between.
+                    self._check_within(os.readlink(f"/proc/self/fd/{file.fileno()}"))
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise ConfigError(f"{path} is not a regular file")
                 data = file.read(_LARGEST_FILE + 1)
@@ -152,7 +158,7 @@ class SecretReferences:
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not a text in UTF-8") from None
 
-    def _path_of(self, name: str) -> str:
+    def _path_of(self, name: str) -> Path:
         if self._directory is None:
             raise ConfigError(
                 "this worker has no directory of secrets; start all workers of the group with --secrets-dir"
@@ -162,12 +168,25 @@ class SecretReferences:
             raise ConfigError(
                 "expected the path of a file below the directory of secrets, which neither begins with '/' nor has '..'"
             )
-        root = os.path.realpath(self._directory)
-        path = os.path.realpath(os.path.join(root, name))
+        return self._directory / name
+
+    def _check_within(self, path: str) -> None:
+        """Raise ConfigError if the real path of a file is not below the directory of secrets."""
+        assert self._directory is not None
         # Kubernetes has links within the directory.
-        if os.path.commonpath([root, path]) != root:
+        if not PurePath(path).is_relative_to(os.path.realpath(self._directory)):
             raise ConfigError("the file is a link out of the directory of secrets; copy it into the directory")
-        return path
+
+
+def _opened(path: Path, *, again: bool = True) -> BinaryIO:
+    """Open a file without waiting for the writer of a FIFO."""
+    try:
+        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    except FileNotFoundError:
+        # Kubernetes may just have replaced the folder to which the links in the directory lead.
+        if not again:
+            raise
+        return _opened(path, again=False)
 
 
 #: Without a directory and variables: each reference is an error.
@@ -271,7 +290,7 @@ def parse_java_properties(text: str) -> dict[str, str]:
     Return the values of a file in the format of Java's properties, by key, as ``java.util.Properties`` reads it.
 
     Raises:
-        ValueError: An escape of a character, such as ``\\u00e9``, is not complete.
+        ValueError: An escape of a character, such as ``\\u00e9``, is not complete, or is half a character.
     """
     found: dict[str, str] = {}
     parts: list[str] = []
@@ -299,5 +318,8 @@ def _unescaped(text: str) -> str:
         return chr(int(found[1], 16))
 
     found = _ESCAPE.sub(character, text)
-    # Java writes characters outside the basic plane as two escapes.
-    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        # Java writes characters outside the basic plane as two escapes.
+        return found.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError("a '\\u' is half a character, and the other half does not follow") from None

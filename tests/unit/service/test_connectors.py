@@ -153,6 +153,8 @@ async def test_a_connector_is_created_changed_and_deleted(caplog: pytest.LogCapt
     }
     async with serving(worker), service([worker.url]) as (url, _):
         dry = await ask(f"{url}/new", "PUT", {"config": config, "dry_run": True})
+        by_reference = {**config, "password": "${file:db:word}", "extra.token": "${env:TOKEN}"}
+        referring = await ask(f"{url}/new", "PUT", {"config": by_reference, "dry_run": True})
         assert not [*worker.group.done, *caplog.messages]
         made = await ask(f"{url}/new", "PUT", {"config": config})
         assert worker.group.configs["new"]["password"] == "s3cret"
@@ -170,6 +172,9 @@ async def test_a_connector_is_created_changed_and_deleted(caplog: pytest.LogCapt
         ("password", None, "[hidden]"),
         ("tasks.max", None, "1"),
     ]
+    # A reference is no secret.
+    after = {each["setting"]: each["after"] for each in referring.document["changes"]}
+    assert (after["password"], after["extra.token"]) == ("${file:db:word}", "${env:TOKEN}")
     assert made.document["notes"] == ["extra.token: there is no such setting"]
     assert [(each["setting"], each["after"], each["note"]) for each in changed.document["changes"]] == [
         ("extra.token", "[hidden]", "another value"),

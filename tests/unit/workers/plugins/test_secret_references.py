@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def directory(tmp_path: Path) -> Path:
 def references(directory: Path, monkeypatch: pytest.MonkeyPatch) -> SecretReferences:
     monkeypatch.setenv("DB_PASSWORD", SECRET)
     monkeypatch.setenv("OTHER", SECRET)
+    monkeypatch.setenv("DB_ODD", "\udcff")  # a byte that is not UTF-8
     return SecretReferences(directory, ["DB_*", "UNSET"])
 
 
@@ -114,6 +116,34 @@ def test_a_changed_file_has_its_new_value(references: SecretReferences, director
     assert references.resolve({"s": "${file:whole}"}).texts["s"] == "renewed"
 
 
+def test_a_link_may_change_when_its_file_is_opened(
+    references: SecretReferences, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes replaces the link to the folder of a mount, and removes the former folder. A link out has no value."""
+    (directory.parent / "outside").write_text(SECRET)
+    (directory / "..data").rename(directory / "..1")
+    (directory / "..data").symlink_to("..1")
+    (directory / "..2").mkdir()
+    (directory / "..2" / "whole").write_text("renewed")
+    targets = ["..2"]
+    open_file = os.open
+
+    def opened(path: Any, *flags: Any, **folder: Any) -> int:
+        if targets and Path(path) == directory / "whole":
+            (directory / "..new").symlink_to(targets.pop(0))
+            (directory / "..new").rename(directory / "..data")
+            if (directory / "..1").exists():
+                shutil.rmtree(directory / "..1")
+                raise FileNotFoundError
+        return open_file(path, *flags, **folder)
+
+    monkeypatch.setattr(os, "open", opened)
+    (directory.parent / "whole").symlink_to("outside")
+    assert references.resolve({"s": "${file:whole}"}).texts == {"s": "renewed"}
+    targets.append("..")
+    assert "a link out of the directory" in references.resolve({"s": "${file:whole}"}).errors["s"]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -136,6 +166,9 @@ def test_a_changed_file_has_its_new_value(references: SecretReferences, director
         ("${file:wrong:k}", r"the file is not in the format of Java's properties: a '\\u' is not followed by four"),
         ("${env:OTHER}", r"not allowed on this worker; start all .* with --secrets-env DB_\*,UNSET,OTHER$"),
         ("${env:UNSET}", r"the variable is not set on this worker; set it on all workers of the group"),
+        ("${env:DB_ODD}", r"the variable, or its name, is not a text in UTF-8 on this worker"),
+        ("${env:DB_\ud83d}", r"the variable, or its name, is not a text in UTF-8 on this worker"),
+        ("${file:half:k}", r"a '\\u' is half a character, and the other half does not follow"),
         ("${env:}", r"the variable is not allowed"),
         ("${file:whole", r"\$\{file: begins a reference that is not complete; expected \$\{file:NAME:KEY\},"),
         ("${file:${env:DB_PASSWORD}}", r"begins a reference that is not complete"),
@@ -151,6 +184,7 @@ def test_references_without_values(text: str, error: str, references: SecretRefe
     (directory / "large").write_bytes(b"x" * 65_537)
     (directory / "binary").write_bytes(b"\xff")
     (directory / "wrong").write_text("k=\\u12")
+    (directory / "half").write_text("k=\\ud83d")
     with pytest.raises(ConfigError, match=error) as caught:
         run_settings(Sink, {"name": "c", "connector.class": "x", "topics": "t", "login": text}, None, references)
     assert str(caught.value).startswith(f"login: {text[:6]}")
